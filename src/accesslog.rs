@@ -1,8 +1,9 @@
-//! The access log: one JSON line for a sampled call, on standard output.
+//! The access log: one JSON line per sampled call, on standard output.
 //!
-//! Off by default. `simulate` replays it and `explain` reads it. It never holds a body, a header value or a path parameter: tenants and merge keys appear as
-//! short digests, keyed anew by each process, the route as it is written in the policy. The headers and the fields of a body that a merge key is made of
-//! are named, so that `explain` can say which one keeps calls apart.
+//! It is off by default. `simulate` replays it and `explain` reads it. It never contains a body, a
+//! header value or a path parameter: tenants and merge keys appear as short digests with a key per
+//! process, and the route as it is configured. The headers and body fields that form a merge key
+//! are named, so that `explain` can report the one that prevents merging.
 
 use std::time::Duration;
 
@@ -10,54 +11,56 @@ use serde::{Deserialize, Serialize};
 
 use crate::telemetry::LossyWriter;
 
-/// One call, as written and as read back. Field names are the schema: those of README R22, and `parts` and `process` for `explain`.
+/// A call as written to the log and read back. The field names are the schema of the log; `parts`
+/// and `process` serve `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Record {
-    /// Microseconds since 1970, when the head was read.
+    /// Microseconds since 1970 at which the head was read.
     pub time_us: u64,
-    /// The route of the policy, or `default`; empty where none matched.
+    /// The route as configured, or `default`; empty if no route matched.
     pub route: String,
     /// The protocol label.
     pub protocol: String,
     /// Short digest of the tenant; empty for anonymous.
     pub tenant: String,
-    /// Short digest of the merge key; empty for a call that went alone.
+    /// Short digest of the merge key; empty for a call that is not mergeable.
     pub key: String,
-    /// What the key is made of: what a part is, the name of its header or field, a short digest of its value. None for a key of more than 16 KiB.
+    /// The parts of the merge key: kind, name of the header or field, and short digest of the
+    /// value. Empty for a key of more than 16 KiB.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<(String, String, String)>,
-    /// Which process wrote it: digests of two cannot be compared.
+    /// Digest that identifies the process: digests of different processes are not comparable.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub process: String,
     /// The priority class.
     pub class: String,
     /// Microseconds from arrival to the deadline, 0 for none.
     pub deadline_us: u64,
-    /// Items in the call.
+    /// Number of items in the call.
     pub items: u32,
-    /// Their weight.
+    /// Weight of the items.
     pub weight: u64,
-    /// Bytes of its body.
+    /// Size of the body in bytes.
     pub bytes: u64,
     /// Microseconds from acceptance to dispatch.
     pub queue_us: u64,
-    /// Microseconds from dispatch to the answer.
+    /// Microseconds from dispatch to the response.
     pub exec_us: u64,
-    /// Which execution.
+    /// Id of the execution.
     pub batch: u64,
-    /// Items in it.
+    /// Number of items in the execution.
     pub batch_items: u32,
-    /// Why it left.
+    /// Reason for the dispatch.
     pub cause: String,
-    /// How the call ended.
+    /// Outcome of the call.
     pub outcome: String,
-    /// Why it was not merged, or which failure.
+    /// Reason for which the call was not merged, or of its failure.
     pub reason: String,
-    /// The HTTP status given.
+    /// HTTP status of the response.
     pub status: u16,
 }
 
-/// Writes a sample of the calls.
+/// Writes a sample of the calls to the access log.
 #[derive(Debug, Clone)]
 pub struct AccessLog {
     writer: LossyWriter,
@@ -67,19 +70,19 @@ pub struct AccessLog {
 // === impl AccessLog ===
 
 impl AccessLog {
-    /// A log of this many calls in a million.
+    /// Creates a log that samples `share_ppm` of a million calls.
     #[must_use]
     pub const fn new(writer: LossyWriter, share_ppm: u32) -> Self {
         Self { writer, share_ppm }
     }
 
-    /// Whether this call is to be written.
+    /// Returns `true` if this call is sampled.
     #[must_use]
     pub fn samples(&self) -> bool {
         self.share_ppm >= 1_000_000 || rand::random_range(0..1_000_000) < self.share_ppm
     }
 
-    /// Writes one line, or drops it when the pipe is blocked.
+    /// Writes one line, or drops it if the pipe is blocked.
     pub fn write(&self, record: &Record) {
         // A record of numbers and short strings always serialises.
         if let Ok(mut line) = serde_json::to_vec(record) {
@@ -88,13 +91,14 @@ impl AccessLog {
         }
     }
 
-    /// Waits until what was written is out, at most this long.
+    /// Waits until all lines are written, for at most `limit`.
     pub fn flush(&self, limit: Duration) {
         self.writer.flush(limit);
     }
 }
 
-/// Eight hexadecimal digits of a digest: enough to tell lines apart, too few to look anything up.
+/// Returns eight hexadecimal digits of a digest: enough to distinguish lines, too few to look up a
+/// value.
 #[must_use]
 pub fn short_digest(bytes: &[u8]) -> String {
     use std::fmt::Write as _;

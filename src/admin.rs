@@ -1,8 +1,11 @@
-//! The ports beside the data port: metrics and probes for the pod's address, changes for loopback only.
+//! The admin ports: metrics and probes on the pod's address, and a local API on loopback only.
 //!
-//! They run on a thread and a runtime of their own, so that neither a scrape nor a busy data path makes the other wait. Whatever changes something is a
-//! POST with a JSON content type on the local port, which also checks `Host`: a page in a browser or a server-side request forgery can do neither. The one exception is
-//! the application's drain hook, since a kubelet can only GET: it takes a token that its pod alone knows, and can do nothing but flush.
+//! They run on a thread and a runtime of their own, so that a scrape and a busy data path do not
+//! delay each other. Every request that changes something is a POST with a JSON content type on the
+//! local port, which also checks `Host`: neither a page in a browser nor server-side request
+//! forgery can send one. The only exception is the application's drain hook, because a kubelet can
+//! only send a GET: it requires a token known only to its pod, and can do nothing but flush the
+//! queue.
 
 mod hook;
 mod local;
@@ -19,56 +22,60 @@ use crate::memory::BufferBudget;
 use crate::telemetry::Metrics;
 use crate::telemetry::log::LevelHandle;
 
-/// What the admin ports show and change.
+/// State that the admin ports report and change.
 #[derive(Clone)]
 pub struct State {
-    /// Counters.
+    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Bytes held.
+    /// Memory budget for buffered bytes.
     pub buffers: BufferBudget,
-    /// The log's level.
+    /// Handle to the log level.
     pub level: LevelHandle,
     /// The clock of the process.
     pub clock: Clock,
-    /// When it started.
+    /// Start of the process.
     pub started: Tick,
-    /// Whether the process wants calls.
+    /// Returns `true` if the process is ready for calls.
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// The settings in force with their sources, as JSON.
+    /// The configuration in effect with the source of each value, as JSON.
     pub config: Shown,
-    /// How reading them again went, as JSON.
+    /// Result of the last configuration reload, as JSON.
     pub reload: Shown,
-    /// What the scheduler learned.
+    /// State learned by the scheduler.
     pub scheduler: Learned,
-    /// The hooks of the pod's containers.
+    /// The preStop hooks of the pod's containers.
     pub drain: Drain,
-    /// Whether the application accepts connections.
+    /// Connection test against the application.
     pub connects: Connects,
 }
 
-/// What the hooks of a pod's containers reach.
+/// The preStop hooks of the pod's containers.
 #[derive(Clone)]
 pub struct Drain {
-    /// What the application's hook must know; none: it is not there.
+    /// Token that the application's hook must present. `None` disables the hook.
     pub token: Option<String>,
-    /// The application is about to be stopped: resolves when it may be, with whether everybody was answered.
+    /// Called before the application is stopped. Resolves when it may be, with `true` if every call
+    /// was answered.
     pub flush: Asked,
-    /// The process is about to be stopped: resolves at once, with whether it heard.
+    /// Called before the process is stopped. Resolves at once, with `true` if the drain was
+    /// started.
     pub drain: Asked,
     /// `serving`, `flushing` or `draining`.
     pub stage: Arc<dyn Fn() -> &'static str + Send + Sync>,
 }
 
-/// Something that is asked for, and whether it came about.
+/// An asynchronous action that returns `true` if it succeeded.
 pub type Asked = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
-/// Whether the application accepts connections at a port of its own; `None` where that port is not captured.
+/// Tests if the application accepts connections on one of its ports. Resolves to `None` if the port
+/// is not captured.
 pub type Connects = Arc<dyn Fn(u16) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>> + Send + Sync>;
 
-/// What is shown as it is when somebody looks.
+/// Renders a value as JSON at the time of a request.
 pub type Shown = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 
-/// Asks what the scheduler learned; `None` when it cannot say.
+/// Requests the state learned by the scheduler. Resolves to `None` if the scheduler does not
+/// respond.
 pub type Learned = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<serde_json::Value>> + Send>> + Send + Sync>;
 
 impl std::fmt::Debug for Drain {

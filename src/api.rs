@@ -1,10 +1,12 @@
-//! The objects a user writes: group `groupage.dev`.
+//! The Kubernetes API types of the group `groupage.dev`.
 //!
-//! Plain types and nothing else, so that the local file, the cluster's objects and the tools speak of the same keys. What a key means, its
-//! default, its range and whether a word is known are `config`'s: a type that refused what it does not know could not be read by an older
-//! controller beside a newer object. Of Kubernetes it knows names and schemas, no client.
+//! This module contains plain types only, so that the local file, the objects in a cluster and the
+//! tools use the same keys. The meaning of a key, its default, its range and its known values are
+//! defined in `config`: a type that rejected unknown values could not be read by an older
+//! controller when a newer object exists. Of Kubernetes, the module uses names and schemas, but no
+//! client.
 
 pub mod v1alpha1;
 
-/// The API group.
+/// Name of the API group.
 pub const GROUP: &str = "groupage.dev";

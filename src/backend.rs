@@ -1,6 +1,7 @@
-//! The ports: what executes a batch, and what carries a call that is not merged.
+//! The traits between the scheduler and proxy on one side and the upstream on the other: executing
+//! a batch, and forwarding a call that is not merged.
 //!
-//! `upstream` implements both over HTTP; an engine in the process implements the first. The scheduler and the proxy know these traits only.
+//! `upstream` implements both over HTTP. The scheduler and the proxy depend only on these traits.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,92 +19,97 @@ use crate::protocol::{Call, Endpoint, Published, Reply, SharedAnswer};
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
 pub struct BatchRequest {
-    /// Which execution, for logs.
+    /// Id of the execution, for logs.
     pub id: BatchId,
-    /// How it is written and split.
+    /// The endpoint by which the batch is merged and its response is split.
     pub endpoint: Arc<Endpoint>,
     /// Its members, in order.
     pub members: Vec<Arc<Call>>,
-    /// From dispatch to the last byte of the answer; `None`: no limit.
+    /// Maximum time from dispatch to the last byte of the response; `None`: no limit.
     pub timeout: Option<Duration>,
-    /// The latest member's own deadline in milliseconds from now, when every member has one.
+    /// The latest of the members' own deadlines in milliseconds from now, if every member has one.
     pub deadline_ms: Option<u64>,
 }
 
-/// An answer that is too large to be held: its beginning, and the rest as it comes.
+/// A response that is too large to be buffered: its beginning, and the rest as it arrives.
 pub type StreamedAnswer = http::Response<Body>;
 
-/// Where the outputs of a batch go. Members may be answered one by one, early, in any order.
+/// Receives the results of a batch. Members may be answered individually, early, and in any order.
 pub trait Outputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
 
-    /// Answers a member with an answer that is too large to be held and comes on while it is given.
+    /// Answers a member with a response that is too large to be buffered and is streamed.
     fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer);
 
-    /// From now on members are answered one after the other, while others still wait.
+    /// Reports that the members are answered one after the other from now on, while others still
+    /// wait.
     fn isolating(&mut self);
 
-    /// The upstream has done its part: the slot is free for the next batch, whose members need not wait until these answers are handed out.
+    /// Reports that the upstream has done its part: the slot is free for the next batch before
+    /// these responses are delivered.
     fn free(&mut self, observed: Observed);
 
-    /// Whether a member has neither left nor been answered.
+    /// Returns `true` if a member has neither been answered nor gone.
     fn is_waiting(&self, member: usize) -> bool;
 }
 
 /// Executes batches.
 pub trait Backend: Send + Sync + fmt::Debug {
-    /// Executes a batch and answers every member through `outputs`. A member without an answer at the end gets `internal`.
+    /// Executes a batch and answers every member through `outputs`. A member without an answer at
+    /// the end fails with `internal`.
     ///
-    /// Dropping the future ends the execution.
+    /// Dropping the future aborts the execution.
     fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed>;
 
-    /// Returns `true` while calls of this merge key go alone, since the server's answers differ in
-    /// parts that belong to no single result.
+    /// Returns `true` while calls of this merge key are executed unbatched, because the server's
+    /// responses differ in parts that belong to no single result.
     fn is_apart(&self, call: &Call) -> bool;
 
-    /// What the model server publishes of its own limits, if it does.
+    /// Returns the limits that the model server publishes, if any.
     fn published(&self) -> BoxFuture<'_, Option<Published>>;
 }
 
-/// The way of one client connection to the upstream: nothing on it is ever another client's.
+/// The path from one client connection to the upstream. Its connections are never shared with
+/// another client.
 pub trait Lane: Send + Sync + fmt::Debug {
-    /// Sends a call as it came. It connects when it is first used.
+    /// Sends a call unmodified. The lane connects on first use.
     fn send(self: Arc<Self>, request: http::Request<Body>)
     -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
 
-    /// Whether the last call of a client that speaks HTTP/1 went over a connection that had carried
-    /// another, which the server may have closed meanwhile.
+    /// Returns `true` if the last call of an HTTP/1 client used a connection that had carried
+    /// another call, which the server may have closed in the meantime.
     fn was_reused(&self) -> bool;
 
-    /// The client speaks HTTP/2, so the server may be asked whether it does.
+    /// Records that the client speaks HTTP/2, so that HTTP/2 may be attempted with the server.
     fn client_speaks_http2(&self);
 
-    /// Drives the lane's own connection as far as it goes. The task of the client's connection does so, and is woken for more: a task of the lane's own
-    /// would have to be woken for every message between the two.
+    /// Drives the I/O of the lane's own connection. It is polled by the task of the client
+    /// connection, because a separate task would have to be woken for every message between the
+    /// two.
     fn poll_drive(&self, cx: &mut Context<'_>);
 }
 
-/// A connection as it is, for what is no HTTP.
+/// A byte stream, for protocols other than HTTP.
 pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
-/// Makes lanes.
+/// Creates lanes, and forwards traffic that is not batched.
 pub trait Forward: Send + Sync + fmt::Debug {
-    /// A lane for a new client connection. It connects when it is first used.
+    /// Creates a lane for a new client connection. It connects on first use.
     fn lane(&self) -> Arc<dyn Lane>;
 
-    /// A connection of its own, to be used as it is.
+    /// Opens a connection for use as a byte stream.
     fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
 
-    /// Carries one call on a connection of its own, without a client's connection to pin it to.
+    /// Forwards one call on a connection of its own, without a client connection to pin it to.
     fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
 
-    /// Records what the head of an answer to a recognised call shows of the server's identity.
+    /// Records the server identity shown by the head of a response to a recognised call.
     fn observe_answer(&self, headers: &http::HeaderMap);
 
-    /// Records what the whole answer to a call that went alone shows of the answers to its merge
-    /// key.
+    /// Records the evidence that a complete response to an unbatched call provides about the
+    /// responses to its merge key.
     fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: SharedAnswer<'_>);
 }

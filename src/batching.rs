@@ -1,7 +1,10 @@
-//! The core: which calls leave together, when, and for whom it is too late.
+//! The batching core: a deterministic, sans-IO state machine that decides which queued calls form a
+//! batch, when the batch is dispatched, and which calls expire.
 //!
-//! Pure and sans-IO: it is given `now`, ids and numbers, and gives back decisions. It knows no bytes, clocks, tasks or logs, so the same events give
-//! the same decisions, hours of traffic run in a second, and one seed is one story. [`Batcher`] is the state machine; the rest are its parts.
+//! The core receives the current time, ids and numbers, and returns decisions. It has no access to
+//! payloads, clocks, tasks or logs. The same events therefore lead to the same decisions, hours of
+//! traffic are simulated in a second, and a run is reproduced from its seed. [`Batcher`] is the
+//! state machine; the other modules are its parts.
 //!
 //! ```
 //! use groupage::batching::{Batcher, Call, CallId, Decision, Limits, Tick};
@@ -12,7 +15,7 @@
 //! assert!(matches!(batcher.poll(now), Some(Decision::Dispatch(_))), "an idle slot never waits");
 //! ```
 //!
-//! What it leaves out: solving plans, which is for a thread that may block ([`solve`]).
+//! Plans are not solved here: [`solve`] belongs on a thread that may block.
 
 mod adaptive;
 mod admission;

@@ -1,7 +1,8 @@
-//! One body type for both sides of the proxy, without a box for the common cases.
+//! The body type of requests and responses on both sides of the proxy, without boxing in the common
+//! cases.
 //!
-//! It streams what passes through, carries what was read and spliced, and keeps whatever must live
-//! as long as the bytes do (a buffer guard, a slot).
+//! It streams bodies that pass through, contains bodies that were read or spliced, and holds guards
+//! that must live as long as the bytes, such as a memory charge or a slot.
 
 mod idle;
 
@@ -21,24 +22,24 @@ pub use self::idle::{BodyIdle, Moved};
 use crate::error::BoxError;
 use crate::memory::{Evicted, Held};
 
-/// Something that must live as long as a body; what it does, it does when dropped.
+/// A guard that lives as long as a body.
 pub type Keep = Box<dyn Any + Send + Sync>;
 
-/// A request's or an answer's body.
+/// The body of a request or a response.
 #[derive(Debug)]
 pub struct Body {
     kind: Kind,
     trailers: Option<Box<HeaderMap>>,
     keep: Option<Keep>,
     idle: Option<Idle>,
-    /// Set with every frame of a request, and with its end.
+    /// Marks every frame of a request, and its end.
     upload: Option<Moved>,
     watch: Option<Box<dyn UploadWatch>>,
     charge: Option<Box<Held>>,
 }
 
-/// Small, since a body is moved many times between its making and its end: what few bodies have is
-/// boxed.
+/// The source of the bytes. Small, because a body is moved many times: state that only few bodies
+/// need is boxed.
 #[derive(Debug)]
 enum Kind {
     Empty,
@@ -46,34 +47,35 @@ enum Kind {
     Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
 }
 
-/// What a stream may have beside its frames.
+/// Optional state of a streamed body.
 #[derive(Debug, Default)]
 struct StreamExtras {
-    /// What was read ahead.
+    /// Bytes that were read ahead.
     prefix: Bytes,
-    /// The place of what was read ahead, until it is taken.
+    /// Memory charge of the prefix, until it is taken.
     ahead: Option<Held>,
     tap: Option<Box<dyn Tap>>,
 }
 
-/// A guard of a request's body while it comes, until it has come or is dropped.
+/// A guard of a request body, held until the body has arrived or is dropped.
 pub trait UploadWatch: std::fmt::Debug + Send + Sync {
-    /// It holds an upstream connection from now on.
+    /// Records that the request occupies an upstream connection.
     fn on_connect(&mut self);
 
-    /// Something of it was taken.
+    /// Records that bytes of the body were taken.
     fn on_data(&mut self);
 
-    /// Ready once the body has to end, while it is waited for.
+    /// Resolves once the body must end because it is evicted.
     fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// Looks on while a body goes by. Dropped before its end, it knows that there was none.
+/// An observer of the bytes of a body. If it is dropped before [`end`](Self::end), the body did not
+/// end.
 pub trait Tap: std::fmt::Debug + Send + Sync {
-    /// These bytes go by.
+    /// Observes bytes.
     fn data(&mut self, data: &Bytes);
 
-    /// That was all of it: with trailers, or without.
+    /// Observes the end of the body. `trailers` is `true` if trailers follow.
     fn end(&mut self, trailers: bool);
 }
 
@@ -84,25 +86,25 @@ impl Body {
         Self { kind, trailers: None, keep: None, idle: None, upload: None, watch: None, charge: None }
     }
 
-    /// No body.
+    /// Creates an empty body.
     #[must_use]
     pub const fn empty() -> Self {
         Self::new(Kind::Empty)
     }
 
-    /// These bytes.
+    /// Creates a body from bytes.
     #[must_use]
     pub fn full(bytes: Bytes) -> Self {
         Self::new(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
     }
 
-    /// The rest as it comes.
+    /// Creates a body that streams from hyper.
     #[must_use]
     pub const fn stream(rest: Incoming) -> Self {
         Self::new(Kind::Stream { rest, beside: None })
     }
 
-    /// Has someone look on. Of what is there already, he sees all at once.
+    /// Attaches a tap. Bytes already available are delivered to it immediately.
     #[must_use]
     pub fn tapped(mut self, mut tap: Box<dyn Tap>) -> Self {
         match &mut self.kind {
@@ -127,14 +129,14 @@ impl Body {
         self
     }
 
-    /// Trailers after the bytes of a full body.
+    /// Sets the trailers that follow the bytes of a full body.
     #[must_use]
     pub fn with_trailers(mut self, trailers: Option<HeaderMap>) -> Self {
         self.trailers = trailers.map(Box::new);
         self
     }
 
-    /// Keeps something until the body is dropped.
+    /// Holds a guard until the body is dropped.
     #[must_use]
     pub fn keeping(mut self, keep: impl Any + Send + Sync) -> Self {
         self.keep = Some(match self.keep.take() {
@@ -144,15 +146,15 @@ impl Body {
         self
     }
 
-    /// Has a request's body looked after while it comes.
+    /// Attaches the guard of a request body.
     #[must_use]
     pub fn watched(mut self, watch: Option<Box<dyn UploadWatch>>) -> Self {
         self.watch = watch;
         self
     }
 
-    /// Resolves once a request's body has to end before it was sent; never where nothing looks after
-    /// it.
+    /// Resolves once a request body must end because it is evicted. Pending forever without a
+    /// guard.
     pub async fn evicted(&mut self) {
         match &mut self.watch {
             Some(watch) => poll_fn(|cx| watch.poll_evicted(cx)).await,
@@ -160,26 +162,26 @@ impl Body {
         }
     }
 
-    /// Records that a request holds an upstream connection from now on.
+    /// Records that a request occupies an upstream connection.
     pub fn on_connect(&mut self) {
         if let Some(watch) = &mut self.watch {
             watch.on_connect();
         }
     }
 
-    /// Counts an answer's bytes until they are taken.
+    /// Attaches the memory charge of a response, which is held until the body is dropped.
     #[must_use]
     pub fn charged(mut self, held: Held) -> Self {
         self.charge = Some(Box::new(held));
         self
     }
 
-    /// The guard that counts an answer's bytes.
+    /// Returns the memory charge of a response.
     pub fn charge_mut(&mut self) -> Option<&mut Held> {
         self.charge.as_deref_mut()
     }
 
-    /// Puts back what was read of a stream, and its place in the budget until it is taken.
+    /// Prepends bytes that were read from a stream, with their memory charge until they are taken.
     #[must_use]
     pub fn put_back(mut self, read: Bytes, held: Held) -> Self {
         match &mut self.kind {
@@ -189,27 +191,27 @@ impl Body {
                 (beside.prefix, beside.ahead) = (read, Some(held));
                 self
             }
-            // It ended with what was read.
+            // The body ended with the bytes that were read.
             Kind::Empty | Kind::Full(_) => Self { kind: Kind::Full(read), ..self }.keeping(held),
         }
     }
 
-    /// Fails with [`BodyIdle`] when no frame came for `limit`, in this body or in the one that
-    /// shares `other`.
+    /// Fails with [`BodyIdle`] if no frame arrives for `limit`, neither in this body nor in the one
+    /// that shares `other`.
     #[must_use]
     pub fn idle_after(mut self, limit: Duration, other: Option<Moved>) -> Self {
         self.idle = Some(Idle::new(limit, other));
         self
     }
 
-    /// Takes off the limit on idle time: it is bounded where the body is read.
+    /// Removes the idle timeout, because the reader of the body applies its own.
     #[must_use]
     pub fn without_idle(mut self) -> Self {
         self.idle = None;
         self
     }
 
-    /// Marks every frame of a request, and its end.
+    /// Records every frame of a request, and its end, in `moved`.
     pub fn mark(&mut self, moved: Moved) {
         moved.set_uploaded(self.is_end_stream());
         self.upload = Some(moved);
@@ -298,7 +300,7 @@ impl HttpBody for Body {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            // With trailers to come the length stays open, so that HTTP/1 frames it in chunks.
+            // With trailers the length stays open, so that HTTP/1 uses chunked encoding.
             _ if self.trailers.is_some() => SizeHint::default(),
             Kind::Empty => SizeHint::with_exact(0),
             Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
@@ -316,7 +318,7 @@ impl HttpBody for Body {
     }
 }
 
-/// Shows a frame to who looks on. True where nothing is left to see.
+/// Passes a frame to a tap. Returns `true` if the tap is finished.
 fn look<E>(frame: Option<&Result<Frame<Bytes>, E>>, tap: &mut dyn Tap, last: bool) -> bool {
     let (ended, trailers) = match frame {
         None => (true, false),

@@ -1,4 +1,4 @@
-//! The command line: subcommands, and the place where the parts are put together.
+//! The command line: its subcommands, and the composition root that assembles a running proxy.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
 
@@ -38,7 +38,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::compose::{Applied, Control, Refusal, Running, Starting, start};
 
-/// The exit code of a defect of ours (sysexits: `EX_SOFTWARE`).
+/// Exit code of an internal error (sysexits: `EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;
 
 /// Adaptive batching in front of the model server you already run.
@@ -53,52 +53,58 @@ struct Cli {
 enum Command {
     /// Run the proxy in front of a model server
     Proxy(proxy::Args),
-    /// Check policy files and say what is wrong with them
+    /// Check policy files and report what is wrong with them
     Validate(validate::Args),
     /// Show every setting in effect and where it comes from
     Config(validate::ConfigArgs),
-    /// Print the definitions of `BatchPolicy` and `BatchProfile`, for `kubectl apply --server-side -f -`
+    /// Print the CRDs `BatchPolicy` and `BatchProfile`, for `kubectl apply --server-side -f -`
     Crds(crds::Args),
-    /// Try it: a stand-in model server, a load, and the proxy in between
+    /// Try batching on this machine: a simulated model server, a load, and the proxy in between
     Demo(demo::Args),
-    /// Have the proxy on this machine get ready for its end: the hook of a sidecar, which returns at once
+    /// Prepare the proxy on this machine for its shutdown and return at once: the `preStop` hook of
+    /// a sidecar
     Drain(drain::Args),
-    /// Explain what keeps batches from being larger: of a running proxy, of all pods of a workload (deploy/web), or from an access log; or explain an error code
+    /// Explain what keeps batches from being larger, for a running proxy, for all pods of a
+    /// workload (deploy/web) or from an access log; or explain an error code
     Explain(explain::Args),
-    /// Add the sidecar to the pods of Kubernetes manifests: YAML in, YAML out, a report on standard error
+    /// Add the sidecar to the pods of Kubernetes manifests: reads and writes YAML, reports on
+    /// standard error
     Inject(inject::InjectArgs),
-    /// Take the sidecar out of manifests again
+    /// Remove the sidecar from Kubernetes manifests
     Uninject(inject::Files),
-    /// Lead ports of this pod to its sidecar, by rules in the kernel: the init container of a pod that is captured by `Redirect`
+    /// Redirect ports of this pod to its sidecar by kernel rules: the init container of a pod that
+    /// is captured by `Redirect`
     RedirectInit(redirect_init::Args),
     /// Run the controller of a cluster
     Controller(Box<controller::Args>),
-    /// Print what an installation is made of, for `kubectl apply --server-side -f -`
+    /// Print the manifests of an installation, for `kubectl apply --server-side -f -`
     Install(install::Args),
-    /// Whether a cluster can take Groupage, and whether what is installed works
+    /// Check whether a cluster can run Groupage, and whether what is installed works
     Check(check::Args),
-    /// Every pod with a sidecar, its policy and how it goes
+    /// Show every pod that has a sidecar, with its policy and its figures
     Status(status::Args),
-    /// Add the sidecar to a workload's pods, and wait until they have it
+    /// Add the sidecar to a workload's pods, and wait for the rollout
     Enable(enable::EnableArgs),
-    /// Take the sidecar out of a workload's pods
+    /// Remove the sidecar from a workload's pods
     Disable(enable::DisableArgs),
-    /// Another profile in force, at once: a policy's limits and scheduling as they were before
+    /// Put another profile in force at once: a policy's limits and scheduling as they were before
     Rollback(rollback::Args),
-    /// Run scenarios in virtual time: the policy that learns, beside what others do with the same arrivals
+    /// Run scenarios in virtual time: compare the adaptive policy with others on the same arrivals
     Simulate(simulate::Args),
-    /// A model server that only pretends, or a caller, for tests and tries on a cluster
+    /// Run a simulated model server or a test client, for tests on a cluster
     #[command(hide = true)]
     StandIn(stand_in::Args),
 }
 
-/// Runs the command that the process was started with.
+/// Parses the command line and runs its subcommand.
 #[must_use]
 pub fn run() -> ExitCode {
     let matches = parser(std::env::args_os().next().as_deref()).get_matches();
     let command = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()).command;
     if !matches!(command, Command::Proxy(_) | Command::Controller(_)) {
-        // So that `groupage … | head` ends quietly. Not for those that serve: there a write to a client that has gone would end the process.
+        // Restore the default action of SIGPIPE, so that `groupage … | head` ends quietly. The
+        // serving commands keep ignoring it: there a write to a client that has disconnected would
+        // end the process.
         sigpipe::reset();
     }
     match command {
@@ -124,21 +130,23 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// The name under which kubectl finds a command of its own: `kubectl groupage`.
+/// File name by which kubectl finds the plugin `kubectl groupage`.
 const PLUGIN: &str = "kubectl-groupage";
 
-/// What reads the command line. Started by kubectl it calls itself what its user typed.
+/// Builds the command line parser. If the program was started by kubectl, its usage texts show the
+/// command that the user typed.
 fn parser(program: Option<&OsStr>) -> clap::Command {
     let is_plugin = program.is_some_and(|program| Path::new(program).file_stem() == Some(OsStr::new(PLUGIN)));
     if is_plugin { Cli::command().bin_name("kubectl groupage") } else { Cli::command() }
 }
 
-/// The runtime of the data path, with so many threads that serve calls.
+/// Builds the runtime of the data path with the given number of worker threads.
 fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .thread_name("groupage")
-        // Sockets are looked at after every 8 tasks, not 61: a batch's connection must not wait for the answers of the batch before it.
+        // Poll for I/O events after every 8 tasks instead of tokio's 61: the connection of a batch
+        // must not wait until all answers of the previous batch have been delivered.
         .event_interval(8)
         .enable_all()
         .build()

@@ -1,7 +1,9 @@
-//! The one reader of the clock.
+//! The only access to the system clock.
 //!
-//! Everything else is given the time. [`Clock`] counts [`Tick`]s from its making on the monotonic clock; [`Alarm`] wakes a task at a tick to within some
-//! 50 µs, where tokio's timers round up to a millisecond. Wall time serves the logs only: no behaviour depends on it.
+//! All other code receives the time as an argument. [`Clock`] counts [`Tick`]s from its creation on
+//! the monotonic clock. [`Alarm`] wakes a task with a precision of about 50 µs, where tokio's
+//! timers round up to a millisecond. Wall-clock time is used only in logs, and no behaviour depends
+//! on it.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,13 +17,13 @@ use tokio::io::unix::AsyncFd;
 
 use crate::batching::Tick;
 
-/// Time since the process's data path was made.
+/// A monotonic clock that starts with the data path of the process.
 #[derive(Debug, Clone, Copy)]
 pub struct Clock {
     start: Instant,
 }
 
-/// One alarm of one task.
+/// A timerfd-based alarm of one task.
 #[derive(Debug)]
 pub struct Alarm {
     clock: Clock,
@@ -32,26 +34,27 @@ pub struct Alarm {
 // === impl Clock ===
 
 impl Clock {
-    /// A clock that starts now.
+    /// Creates a clock that starts now.
     #[must_use]
     pub fn start() -> Self {
         Self { start: now() }
     }
 
-    /// The time now.
+    /// Returns the current time.
     #[must_use]
     pub fn now(&self) -> Tick {
         let since = now().saturating_duration_since(self.start);
         Tick(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// This tick for tokio's timers.
+    /// Converts a tick for use with tokio's timers.
     #[must_use]
     pub fn instant(&self, tick: Tick) -> tokio::time::Instant {
         tokio::time::Instant::from_std(self.start + Duration::from_nanos(tick.0))
     }
 
-    /// Milliseconds since the machine started, also those that it slept: what processes that follow one another there can compare.
+    /// Returns the milliseconds since the machine booted, including suspended time. Successive
+    /// processes on one machine can compare these values.
     #[must_use]
     pub fn boot_millis() -> u64 {
         let since = clock_gettime(ClockId::Boottime);
@@ -59,7 +62,7 @@ impl Clock {
         u64::try_from(millis).unwrap_or_default()
     }
 
-    /// Microseconds since 1970, for log lines.
+    /// Returns the microseconds since 1970, for log lines.
     #[must_use]
     pub fn wall_micros() -> u64 {
         #[expect(clippy::disallowed_methods, reason = "this is the one reader of the clock")]
@@ -76,10 +79,10 @@ fn now() -> Instant {
 // === impl Alarm ===
 
 impl Alarm {
-    /// An alarm that is not set. Call it inside a tokio runtime.
+    /// Creates an alarm that is not set. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// When the system gives no timer.
+    /// Returns an error if the system provides no timer.
     pub fn new(clock: Clock) -> io::Result<Self> {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         #[expect(
@@ -90,26 +93,27 @@ impl Alarm {
         Ok(Self { clock, timer, set_for: None })
     }
 
-    /// Sets the alarm, or clears it.
+    /// Sets or clears the alarm.
     pub fn set(&mut self, at: Option<Tick>) {
         if self.set_for == at {
             return;
         }
         self.set_for = at;
-        // Zero would disarm, so what is due already rings in a nanosecond.
+        // Zero would disarm the timer, so an alarm that is already due is set to one nanosecond.
         let after = at.map_or(Duration::ZERO, |at| at.since(self.clock.now()).max(Duration::from_nanos(1)));
         let value = Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(after.subsec_nanos()),
         };
         let spec = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
-        // It can fail for a bad descriptor or an invalid value only, and both are made above.
+        // Fails only for an invalid descriptor or value, and both are created above.
         if let Err(error) = timerfd_settime(self.timer.get_ref(), TimerfdTimerFlags::empty(), &spec) {
             tracing::error!(%error, "timerfd refused a time");
         }
     }
 
-    /// Resolves once the alarm rings; never while it is not set. Dropping the future loses nothing.
+    /// Resolves when the alarm fires, and never while it is not set. Cancel safe: dropping the
+    /// future loses no alarm.
     pub async fn ring(&mut self) {
         loop {
             let Ok(mut ready) = self.timer.readable().await else {

@@ -1,9 +1,12 @@
-//! What the proxy is told: one file, the environment, flags, and the built-in rest.
+//! Configuration of the proxy: one file, the environment, command-line flags, and built-in
+//! defaults.
 //!
-//! [`load`] reads a text and finds everything that is wrong with it at once; [`build`] puts flag over environment over file over default and gives
-//! a [`Policy`] in which nothing is missing, with the source of every value. The table of `schema` decides what a key may say; the words are those
-//! of `api::v1alpha1`. From the same table come the definitions of the cluster's objects ([`crds`]). What differs between two policies is told here (`change`); when a file is read again, and what is done about it, is not, nor are
-//! the cluster's objects and what is learned.
+//! [`load`] parses a text and reports all of its problems at once. [`build`] applies flags over
+//! environment over file over defaults and returns a [`Policy`] in which no value is missing, with
+//! the source of every value. The table in `schema` defines the type and range of each key; the
+//! names are those of `api::v1alpha1`. The definitions of the cluster's objects ([`crds`]) are
+//! generated from the same table. `change` computes the difference between two policies. Reloading
+//! a file, the cluster's objects and learned state are handled elsewhere.
 
 mod capture;
 mod change;
@@ -51,19 +54,21 @@ pub use tuned::Tuned;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
 pub use validate::{EXIT_FINDINGS, Verdict, validate};
 
-/// A start that fails over its configuration ends with this.
+/// Exit code of a start that fails because of its configuration: `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_CONFIG: u8 = 78;
 
-/// Puts together what is in effect: flag and environment over the file, the file over the defaults, all within what the machine allows.
+/// Builds the effective policy: flags and environment over the file, the file over the defaults,
+/// all limited to what the machine allows.
 ///
 /// # Errors
 ///
-/// Every flag or variable that is wrong; a file was judged by [`load`].
+/// Every flag or variable that is invalid, and every conflict between the sources. The file itself
+/// is validated by [`load`].
 pub fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Machine) -> Result<Policy, Errors> {
     fill::build(loaded, overrides, machine)
 }
 
-/// Whether a text is a level or a log filter as `proxy.log.level` takes it.
+/// Returns `true` if a text is a level or a log filter that `proxy.log.level` accepts.
 #[must_use]
 pub fn is_log_level(text: &str) -> bool {
     text::LEVEL.judge(text).is_ok()
@@ -72,13 +77,13 @@ pub fn is_log_level(text: &str) -> bool {
 // === impl Policy ===
 
 impl Policy {
-    /// Every value in effect with its source, in the order of the schema.
+    /// Returns every effective value with its source, in the order of the schema.
     #[must_use]
     pub fn effective(&self) -> &[Setting] {
         &self.settings
     }
 
-    /// The same as a plain proxy, because of `why`: every setting that turns batching on says so.
+    /// Returns this policy in mode `Passthrough`. `why` becomes the source of every mode setting.
     #[must_use]
     pub fn stepped_aside(mut self, why: &'static str) -> Self {
         self.mode = Mode::Passthrough;

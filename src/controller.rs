@@ -1,17 +1,21 @@
-//! The controller: what runs once in a cluster, beside the data path and never in its way.
+//! The controller: runs once in a cluster, beside the data path.
 //!
 //! ```text
-//! API server ─▶ watch: one reflector a kind ─▶ world::World ─▶ reconcile: a second after a change, and every five
-//!                                                 │               ├─ attachment::attached   who follows which policy       (pure)
-//!                                                 │               ├─ Source::look           what sidecars say, rollout, tuner
-//!                                                 │               └─ recompute::recompute   statuses, profiles, notices    (pure)
-//!                                                 │                     └─▶ apply (leader): server-side apply, only differences   events: notices
-//!                                                 └─▶ webhook::answer: a pod that is made gets its sidecar                  (pure)
+//! API server ─▶ watch: one reflector per kind ─▶ world::World
+//!   World ─┬─▶ reconcile: one second after a change, and every five seconds
+//!          │     ├─ attachment::attached   policy of every pod                      (pure)
+//!          │     ├─ Source::look           sidecar reports, rollout, tuner
+//!          │     └─ recompute::recompute   statuses, profiles, notices              (pure)
+//!          │           ├─▶ apply (leader): server-side apply of the differences
+//!          │           └─▶ events: notices
+//!          └─▶ webhook::answer: adds the sidecar to a pod at its creation           (pure)
 //! ```
-//! Several replicas serve; one of them, chosen by `lease`, writes and tells sidecars what to do (`sidecars`). `certs` holds what both TLS ports show. Serving
-//! calls never depends on any of it.
+//! Several replicas serve. One of them, elected by `lease`, writes to the API server and configures
+//! the sidecars (`sidecars`). `certs` holds the certificates of both TLS ports. Serving calls never
+//! depends on the controller.
 //!
-//! It leaves out how a stream works (`control`), and what is right to tune or try (`tuner`, `rollout`).
+//! The mechanics of a control stream are in `control`; the decisions about tuning and rollouts are
+//! in `tuner` and `rollout`.
 
 pub mod apply;
 pub mod attach;
@@ -33,11 +37,13 @@ pub mod world;
 pub use self::reconcile::{NoStreams, Round, Source};
 pub use self::run::{Certificate, Config, Parts, Running, prepared, start};
 
-/// The name under which fields are owned: one and the same for ever, or what an older version applied could not be taken back.
+/// Field manager of server-side apply. It must never change: fields applied by an older version
+/// under another name could not be removed.
 pub const MANAGER: &str = "groupage-controller";
-/// The Lease, the Secret and the webhook's configuration, as the roles name them.
+/// Name of the Lease. The RBAC roles name the Lease, the Secret and the webhook configuration
+/// explicitly.
 pub const LEASE: &str = "groupage-controller";
-/// See [`LEASE`].
+/// Name of the certificates' Secret. See [`LEASE`].
 pub const SECRET: &str = "groupage-tls";
-/// See [`LEASE`].
+/// Name of the `MutatingWebhookConfiguration`. See [`LEASE`].
 pub const WEBHOOKS: &str = "groupage-injector";

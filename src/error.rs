@@ -1,82 +1,85 @@
-//! What Groupage itself decides against a call, and how it says so.
+//! Failures: errors with which Groupage itself answers a call.
 //!
-//! The upstream's own answers are never errors here: they are delivered as they came. A [`Failure`] is one row of the table in the protocol
-//! reference (5.11): a stable code, a reason word, a status and a constant message, so nothing of a caller or of the upstream can leak into it.
-//! Turning one into bytes is `protocol::dialect`'s work, choosing to do so is `proxy::rescue`'s.
+//! Responses of the upstream are never failures: they are delivered unmodified. A [`Failure`] is
+//! one row of the table in `docs/errors.md`: a stable code, a reason, a status and a constant
+//! message, so it cannot leak data of a caller or of the upstream. It is encoded by
+//! `protocol::dialect`, and turned into a response by `proxy::respond`.
 
 mod explained;
 
 use std::time::Duration;
 
-/// A boxed error, for the edges where nobody acts on the kind.
+/// A boxed error, for places where no caller distinguishes kinds of errors.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why Groupage answered a call itself: one row of the table of own errors.
+/// Reason for which Groupage answers a call itself: one row of the error table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FailureKind {
-    /// The queue holds as many items as it may.
+    /// The queue has reached its limit of items.
     QueueFull,
-    /// Request and answer buffers are at their budget.
+    /// The memory budget for requests and responses is exhausted.
     BytesFull,
-    /// One identity holds its whole share of the queue while others wait.
+    /// One identity occupies its whole share of the queue while others wait.
     TenantShare,
-    /// The deadline cannot be met any more.
+    /// The deadline cannot be met.
     LatePredicted,
     /// The client sent its body too slowly.
     SlowBody,
-    /// The process is shutting down and does not accept any more.
+    /// The process is shutting down and accepts no more calls.
     Draining,
-    /// All upstream connections that a call of its kind may use are in use.
+    /// All upstream connections available to this kind of call are in use.
     ConnectionsFull,
-    /// The deadline passed: in the queue, or in flight where the caller itself set it.
+    /// The deadline has passed: in the queue, or in flight if the caller itself set it.
     Deadline,
-    /// The upstream refused the connection or did not answer the connect in time.
+    /// The upstream refused the connection or did not accept it in time.
     UpstreamRefused,
     /// The upstream connection broke after the call was sent.
     UpstreamBroken,
-    /// The upstream stayed silent too long.
+    /// The upstream was silent for too long.
     UpstreamTimeout,
-    /// The upstream's answer to a batch cannot be split, and nothing may be sent again.
+    /// The response to a batch cannot be split, and the calls may not be retried.
     Mismatch,
-    /// The upstream refused a batch, and nothing may be sent again.
+    /// The upstream rejected a batch, and the calls may not be retried.
     BatchFailed,
-    /// The answer to a batch is larger than the cap.
+    /// The response to a batch exceeds the size limit.
     AnswerTooLarge,
-    /// There is no TLS with the upstream: one does not accept the other's certificate, or it speaks none.
+    /// TLS with the upstream failed: one side does not accept the other's certificate, or the
+    /// upstream does not support TLS.
     UpstreamTls,
-    /// The upstream refused a batch for load, with 429 or 503; the answer has its status.
+    /// The upstream rejected a batch because of overload, with 429 or 503; the response has its
+    /// status.
     UpstreamOverloaded,
-    /// A defect of ours.
+    /// A defect of Groupage.
     Internal,
 }
 
-/// Whose doing a failure is.
+/// The party responsible for a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Too much work for the limits set: not an error of anybody.
+    /// Load: more work than the configured limits allow, which is an error of no party.
     Load,
-    /// The caller's.
+    /// The caller.
     Client,
-    /// The model server's.
+    /// The model server.
     Upstream,
-    /// Ours.
+    /// Groupage.
     Internal,
 }
 
-/// A call that Groupage answers itself.
+/// A failure with which Groupage answers a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {}", kind.code(), kind.message())]
 pub struct Failure {
-    /// What happened.
+    /// The kind of failure.
     pub kind: FailureKind,
-    /// When trying again may help; sent with 429 and 503 only.
+    /// Time after which a retry may succeed; sent only with 429 and 503.
     pub retry_after: Option<Duration>,
 }
 
 // === impl FailureKind ===
 
 impl FailureKind {
-    /// Every kind, in the order of the table.
+    /// All kinds, in the order of the table.
     pub const ALL: [Self; 17] = [
         Self::QueueFull,
         Self::BytesFull,
@@ -97,7 +100,7 @@ impl FailureKind {
         Self::Internal,
     ];
 
-    /// Code, reason word, status, message: the table itself.
+    /// Returns the row of the table: code, reason, status and message.
     const fn row(self) -> (&'static str, &'static str, u16, &'static str) {
         match self {
             Self::QueueFull => ("GRP3101", "queue_full", 503, "queue full"),
@@ -120,31 +123,31 @@ impl FailureKind {
         }
     }
 
-    /// The stable code, as sent in `x-groupage-error`.
+    /// Returns the stable code, as sent in `x-groupage-error`.
     #[must_use]
     pub const fn code(self) -> &'static str {
         self.row().0
     }
 
-    /// The reason word, as sent in `x-groupage-reason`.
+    /// Returns the reason, as sent in `x-groupage-reason`.
     #[must_use]
     pub const fn reason(self) -> &'static str {
         self.row().1
     }
 
-    /// The HTTP status.
+    /// Returns the HTTP status.
     #[must_use]
     pub const fn status(self) -> u16 {
         self.row().2
     }
 
-    /// The constant message of the body.
+    /// Returns the constant message of the body.
     #[must_use]
     pub const fn message(self) -> &'static str {
         self.row().3
     }
 
-    /// Whose doing it is.
+    /// Returns the responsible party.
     #[must_use]
     pub const fn fault(self) -> Fault {
         match self {
@@ -172,7 +175,7 @@ impl FailureKind {
 // === impl Fault ===
 
 impl Fault {
-    /// Whose doing it is, in words.
+    /// Returns the responsible party as text.
     #[must_use]
     pub const fn whose(self) -> &'static str {
         match self {
@@ -187,7 +190,7 @@ impl Fault {
 // === impl Failure ===
 
 impl Failure {
-    /// A failure with a hint when to try again.
+    /// Creates a failure with a retry hint.
     #[must_use]
     pub const fn retry(kind: FailureKind, after: Duration) -> Self {
         Self { kind, retry_after: Some(after) }

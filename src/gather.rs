@@ -1,6 +1,7 @@
-//! Reading a body whole, within every bound: size, silence, time, process memory.
+//! Reads a body completely, within limits on size, idle time, total time and process memory.
 //!
-//! One loop for a client's call, a lone answer and a shared answer; what a bound means to each of them is theirs to say.
+//! One loop serves client requests, responses to unbatched calls and batch responses. The callers
+//! decide how to react to an exceeded limit.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -13,96 +14,98 @@ use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
 use crate::memory::Held;
 
-/// A first piece below this is copied while more is waited for: hyper's read buffers are larger.
+/// Size below which the first piece of a body is copied while more is awaited, because it may be a
+/// slice of hyper's larger read buffer.
 const COPY_MAX: usize = 16 << 10;
 
-/// How much, and for how long.
+/// Limits on reading a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds {
-    /// Most bytes.
+    /// Maximum number of bytes.
     pub max: usize,
-    /// Longest silence.
+    /// Maximum interval between two frames.
     pub idle: Duration,
-    /// When it must be there.
+    /// Instant by which the body must be complete.
     pub until: Option<Instant>,
-    /// The least rate from its first byte on.
+    /// Minimum rate from the first byte on.
     pub floor: Option<RateFloor>,
-    /// It may have to make room for others while it is waited for.
+    /// The body may be evicted while more of it is awaited.
     pub evictable: bool,
 }
 
-/// The least rate of a body, from its first byte on: less shows a sender that holds its readers, not
-/// one that works.
+/// Minimum rate of a body from its first byte on. A lower rate indicates a sender that occupies its
+/// readers without making progress.
 #[derive(Debug, Clone, Copy)]
 pub struct RateFloor {
-    /// Bytes that have to come in each window.
+    /// Number of bytes that must arrive in each window.
     pub bytes: usize,
-    /// The length of a window.
+    /// Length of a window.
     pub window: Duration,
 }
 
-/// The window that a body is in.
+/// The current window of a body.
 struct FloorWindow {
     floor: RateFloor,
-    /// Bytes that had come when it began.
+    /// Bytes that had arrived at the start of the window.
     before: usize,
     end: Pin<Box<Sleep>>,
 }
 
-/// What came of it.
+/// Result of reading a body.
 #[derive(Debug)]
 pub enum Gathered {
-    /// All of it.
+    /// The whole body was read.
     Whole {
         /// The body.
         bytes: Bytes,
-        /// What followed it.
+        /// The trailers of the body.
         trailers: Option<HeaderMap>,
-        /// Its place in the budget.
+        /// Memory charge of the body.
         held: Held,
     },
-    /// A bound ended it, or its sender.
+    /// A limit was exceeded, or the sender broke off.
     Stopped {
-        /// Which.
+        /// The limit that was exceeded.
         why: Stop,
-        /// What was read, the frame that did not fit included.
+        /// The bytes read, including the frame that exceeded the limit.
         read: Bytes,
-        /// Its place in the budget, as far as there was room.
+        /// Memory charge of these bytes, as far as the budget allowed.
         held: Held,
     },
 }
 
-/// Why a body was not read to its end.
+/// Reason for which a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// More than the most bytes.
+    /// The body exceeds the maximum number of bytes.
     TooLarge,
-    /// The process holds as much as it may.
+    /// The memory budget of the process is exhausted.
     BuffersFull,
-    /// Nothing came for too long, or not all in time.
+    /// The body was silent for too long, or incomplete at the deadline.
     Slow,
-    /// It came more slowly than its floor.
+    /// The rate was below the minimum.
     BelowFloor,
-    /// It broke off.
+    /// The sender broke off.
     Broken,
 }
 
-/// What was read so far. Most bodies come in one piece, which is kept as it is.
+/// A buffer for the frames of a body. A body of one frame is returned without a copy.
 #[derive(Debug, Default)]
 pub struct Pieces {
     first: Bytes,
     all: BytesMut,
-    /// The length of the whole body, where it was announced.
+    /// Announced length of the whole body, if any.
     announced: Option<usize>,
-    /// Room for the announced length is taken at once: of a model server, which is trusted to send
-    /// it, where a client may announce and send nothing.
+    /// Reserves the announced length at once. This applies to model servers, which are trusted to
+    /// send it; a client may announce a length and send nothing.
     at_once: bool,
 }
 
-/// Reads a body. What it holds at the most is what has come, so nothing is held by an announcement.
+/// Reads a body completely. Memory is held only for bytes that have arrived, never for an announced
+/// length, unless the sender is a model server.
 ///
-/// Its bytes are added to `held`. While the body does not come, that may have to make room for others
-/// if it is an upload ([`Bounds::evictable`]).
+/// The bytes are added to the charge `held`. While the body of an upload is awaited, the charge may
+/// be evicted ([`Bounds::evictable`]).
 pub async fn gather<B>(body: &mut B, bounds: Bounds, mut held: Held) -> Gathered
 where
     B: HttpBody<Data = Bytes> + Unpin,
@@ -145,8 +148,8 @@ where
             Ok(data) => {
                 size += data.len();
                 held.on_move();
-                // Of an answer the whole is taken with its beginning: many that are begun could not
-                // all be ended.
+                // The whole response is charged with its first frame: if many responses were
+                // charged step by step, they could exhaust the budget with none of them complete.
                 let wanted = pieces.announced.filter(|_| pieces.at_once).unwrap_or_default().max(size);
                 let fits = wanted == taken || held.grow(wanted - taken).is_ok();
                 taken = wanted;
@@ -164,7 +167,8 @@ where
     Gathered::Stopped { why, read: pieces.join(), held }
 }
 
-/// Waits for the end of a window in which too little came, where there is one.
+/// Resolves at the end of a window in which too few bytes arrived; pending forever without a
+/// window.
 async fn missed(window: &mut Option<FloorWindow>, size: usize) {
     match window {
         None => std::future::pending().await,
@@ -172,7 +176,7 @@ async fn missed(window: &mut Option<FloorWindow>, size: usize) {
     }
 }
 
-/// Waits until what is held has to make room. Only a body that is waited for comes here.
+/// Resolves when the charge is evicted. Polled only while the body is awaited.
 async fn evicted(held: &mut Held, pieces: &mut Pieces) {
     pieces.unshare();
     held.evicted().await;
@@ -185,7 +189,7 @@ impl FloorWindow {
         Self { floor, before: 0, end: Box::pin(sleep(floor.window)) }
     }
 
-    /// Waits for the end of a window in which too little came, if `size` bytes stay all.
+    /// Resolves at the end of a window in which too few bytes arrived, given `size` bytes in total.
     async fn missed(&mut self, size: usize) {
         loop {
             self.end.as_mut().await;
@@ -201,14 +205,15 @@ impl FloorWindow {
 // === impl Pieces ===
 
 impl Pieces {
-    /// What came next.
+    /// Appends a frame.
     pub fn push(&mut self, data: Bytes) {
         if self.first.is_empty() && self.all.is_empty() {
             self.first = data;
             return;
         }
         if self.all.is_empty() {
-            // No more than is there: most bodies of several pieces have two. From here it doubles.
+            // Exactly the bytes present, because most bodies of several frames have two. The buffer
+            // doubles from here on.
             let there = self.first.len() + data.len();
             let whole = self.announced.filter(|announced| self.at_once && *announced > there);
             self.all = BytesMut::with_capacity(whole.unwrap_or(there));
@@ -218,8 +223,8 @@ impl Pieces {
         self.all.extend_from_slice(&data);
     }
 
-    /// Makes room for `more`: doubles what there is, but not beyond the announced length, so that
-    /// the end needs no copy.
+    /// Reserves room for `more` bytes. The buffer grows by doubling, but not beyond the announced
+    /// length, so that the end needs no copy.
     fn reserve(&mut self, more: usize) {
         let (length, capacity) = (self.all.len(), self.all.capacity());
         let Some(announced) = self.announced.filter(|announced| *announced < 2 * capacity) else { return };
@@ -230,14 +235,14 @@ impl Pieces {
         }
     }
 
-    /// Copies a small beginning that may be a slice of a large buffer, and keep that alive.
+    /// Copies a small first piece, which may be a slice that keeps a large buffer alive.
     fn unshare(&mut self) {
         if self.all.is_empty() && (1..COPY_MAX).contains(&self.first.len()) {
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
         }
     }
 
-    /// All of it, in no more memory than a quarter above its length.
+    /// Returns all bytes, in a buffer at most a quarter larger than they are.
     #[must_use]
     pub fn join(self) -> Bytes {
         match (self.all.len(), self.all.capacity()) {

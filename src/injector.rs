@@ -1,12 +1,16 @@
-//! Adds the sidecar to a pod, and takes it out again: pure functions on raw JSON.
+//! Sidecar injection: adds the sidecar to a pod and removes it again, as pure functions on raw
+//! JSON.
 //!
-//! The webhook and `groupage inject` call the same [`inject`], so what a user sees offline is what the cluster does. A pod is never read into types and
-//! written again: fields that this version does not know would be lost. It is changed in place, and the patch is the difference.
+//! The webhook and `groupage inject` call the same [`inject`], so the offline result is the result
+//! in the cluster. A pod is never deserialized into types and serialized again, which would drop
+//! fields unknown to this version. It is edited in place, and the patch is the difference.
 //!
-//! The contract: what is injected is injected again to the same pod, and taken out it is the pod that it was. The first holds since injecting begins with
-//! taking out, the second by a record of everything changed in the user's own containers, which travels in the annotation `groupage.dev/status`.
+//! Two properties hold. Injection is idempotent: injecting an injected pod returns the same pod,
+//! because injection starts with [`uninject`]. Injection is reversible: every change in the user's
+//! own containers is recorded in the annotation `groupage.dev/status`, and [`uninject`] reverts it.
 //!
-//! What it leaves out: which objects of a cluster matter to a pod (the caller puts them into [`Context`]), YAML, and events.
+//! This module excludes the selection of the cluster objects that matter to a pod (the caller puts
+//! them into [`Context`]), YAML, and events.
 
 mod access;
 mod apply;
@@ -54,89 +58,89 @@ pub use template::{Place, places};
 
 use self::overrides::Overrides;
 
-/// The annotation and label that say whether a pod wants the sidecar.
+/// Annotation and label that enable or disable injection of a pod.
 pub const INJECT: &str = "groupage.dev/inject";
-/// The annotation that says what was injected and how it is undone.
+/// Annotation with the injection status and the undo record.
 pub const STATUS: &str = "groupage.dev/status";
-/// The label of every pod with a sidecar, cheap to watch by.
+/// Label of every pod with a sidecar; a watch can select by it cheaply.
 pub const INJECTED: &str = "groupage.dev/injected";
-/// The label of our own pods, which are never injected.
+/// Label of the pods of Groupage itself, which are never injected.
 pub const COMPONENT: &str = "groupage.dev/component";
-/// The name of the sidecar's container.
+/// Name of the sidecar container.
 pub const CONTAINER: &str = "groupage";
-/// The name of the init container that redirects ports.
+/// Name of the init container that redirects ports.
 pub const REDIRECT: &str = "groupage-redirect";
 
-/// What came of a pod.
+/// Result of an injection.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// It has the sidecar now.
+    /// The sidecar was added.
     Injected(Box<Injected>),
-    /// It is left as it was.
+    /// The pod was left unchanged.
     Skipped(Skipped),
-    /// What the user asks for cannot be read, so nothing of it is done.
+    /// At least one annotation or label is invalid, so the pod was left unchanged.
     Refused(Vec<Problem>),
 }
 
 /// A pod with the sidecar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Injected {
-    /// The pod, or the template.
+    /// The pod or pod template.
     pub pod: Value,
-    /// What was done.
+    /// Description of the changes.
     pub report: Report,
 }
 
-/// A pod without.
+/// A pod that was left without a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
-    /// Why.
+    /// Reason for the skip.
     pub reason: Skip,
-    /// For people: what exactly, and what to do.
+    /// Human-readable details and the remedy.
     pub detail: String,
 }
 
-/// What was done to a pod, in sentences.
+/// Human-readable description of an injection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
-    /// What was done.
+    /// Changes that were made.
     pub facts: Vec<String>,
-    /// What the user should know: what bypasses the sidecar, what was replaced.
+    /// Warnings: traffic that bypasses the sidecar, values that were replaced.
     pub warnings: Vec<String>,
-    /// Whether every way to a captured port leads through the sidecar, as far as can be seen.
+    /// `true` if no known path to a captured port bypasses the sidecar.
     pub captured: bool,
 }
 
-/// Something that the user wrote and that cannot be done.
+/// An invalid annotation or label.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Its kind.
+    /// Kind of the problem.
     pub code: Code,
     /// The annotation or label.
     pub key: String,
-    /// Where it stands.
+    /// Location of the key.
     pub holder: Holder,
-    /// What is wrong, with what is allowed.
+    /// Description of the error and of the allowed values.
     pub message: String,
 }
 
-/// Where a key of ours stands.
+/// Location of an injection key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holder {
-    /// Among the annotations of the pod.
+    /// An annotation of the pod.
     Annotation,
-    /// Among its labels.
+    /// A label of the pod.
     Label,
-    /// Among the labels of its namespace.
+    /// A label of the namespace.
     Namespace,
 }
 
-/// A pod without the sidecar again.
+/// A pod from which the sidecar was removed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Uninjected {
     /// The pod.
     pub pod: Value,
-    /// What could not be restored.
+    /// Changes that could not be reverted.
     pub warnings: Vec<String>,
 }
 
@@ -163,7 +167,7 @@ pub fn inject(pod: &Value, context: &Context) -> Outcome {
         Ok(read) => read,
         Err(problems) => return Outcome::Refused(problems),
     };
-    // What could not be restored is not hidden by adding it again.
+    // A failure to restore is still reported when the sidecar is added again.
     warnings.extend(before.iter().flat_map(|before| before.warnings.clone()));
     match apply::apply(original, pod, known.as_ref(), context, &overrides) {
         Ok(mut injected) => {
@@ -174,13 +178,13 @@ pub fn inject(pod: &Value, context: &Context) -> Outcome {
     }
 }
 
-/// Takes the sidecar out of a pod or a pod template; `None` where there is none.
+/// Removes the sidecar from a pod or a pod template; `None` if it has none.
 #[must_use]
 pub fn uninject(pod: &Value) -> Option<Uninjected> {
     undo::uninject(pod)
 }
 
-/// The JSON Patch (RFC 6902) from one pod to the other.
+/// Computes the JSON Patch (RFC 6902) from one pod to another.
 #[must_use]
 pub fn patch(from: &Value, to: &Value) -> json_patch::Patch {
     json_patch::diff(from, to)
@@ -189,7 +193,7 @@ pub fn patch(from: &Value, to: &Value) -> json_patch::Patch {
 // === impl Outcome ===
 
 impl Outcome {
-    /// The pod, where it was injected.
+    /// Returns the injected pod, or `None` if it was skipped or refused.
     #[must_use]
     pub fn injected(&self) -> Option<&Injected> {
         match self {

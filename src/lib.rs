@@ -1,8 +1,9 @@
 //! Groupage: adaptive batching in front of the model server you already run.
 //!
-//! Single inference calls come in; Groupage groups them into batches, sends each batch upstream as one call, and gives every caller exactly the
-//! answer it would have had alone. `docs/architecture.md` is the map; the modules stand here in reading order, and each may import only from those
-//! above it (a test holds the table).
+//! Single inference calls arrive; Groupage groups them into batches, sends each batch upstream as
+//! one call, and answers each call exactly as if it had been forwarded alone.
+//! `docs/architecture.md` is the map of the code. The modules are listed in reading order, and each
+//! may import only from those above it (a test enforces this table).
 
 pub mod error;
 pub mod batching;

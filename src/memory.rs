@@ -1,15 +1,18 @@
-//! The memory of the process: how much its peers can make it hold, and what goes first when that is
-//! reached.
+//! Memory limits of the process: bounds on the memory that its peers can make it hold, and eviction
+//! when a bound is reached.
 //!
-//! Three numbers bound it: bytes of calls (`proxy.process.bufferedBytesMax`: heads, bodies, answers
-//! and streams), client connections, and 3/2 as many upstream connections. A process holds at most
+//! Three numbers bound it: the bytes of calls (`proxy.process.bufferedBytesMax`: heads, bodies,
+//! responses and streams), the client connections, and the upstream connections, which are 3/2 as
+//! many. A process holds at most
 //!
 //! ```text
-//! BASE + 5/4 × (bytes of calls + CONNECTION × client connections + UPSTREAM × upstream connections)
+//! BASE + 5/4 × (bytes of calls + CONNECTION × client connections
+//!               + UPSTREAM × upstream connections)
 //! ```
 //!
-//! A limit on the memory of the control group lowers the numbers until nine tenths of it hold that
-//! sum. Where a number is reached, what its client keeps unfinished makes room for the newcomer.
+//! A memory limit of the control group lowers the numbers until that sum fits into nine tenths of
+//! the limit. When a bound is reached, connections and bodies that their clients leave unfinished
+//! are evicted in favour of new ones.
 
 mod budget;
 mod cgroup;
@@ -23,25 +26,27 @@ pub use eviction::{EvictionMember, EvictionSet};
 pub use guard::{EvictionWatch, HoldPhase};
 pub use pressure::{PressureLevel, watch_pressure};
 
-/// Memory of a process without a connection, with its learned state.
+/// Memory of a process without connections, including its learned state.
 const BASE: u64 = 24 << 20;
-/// A client connection: its tasks, hyper's read buffer and its share of the allocator's pages.
+/// Memory of a client connection: its tasks, hyper's read buffer and its share of allocator pages.
 const CONNECTION: u64 = 16 << 10;
-/// An upstream connection, with what waits on it to be written.
+/// Memory of an upstream connection, including data waiting to be written.
 const UPSTREAM: u64 = 24 << 10;
-/// A stream of HTTP/2 beside its head and its bodies: its task, its future and `h2`'s state.
+/// Memory of an HTTP/2 stream in addition to its head and bodies: its task, its future and the
+/// state of `h2`.
 pub const STREAM: usize = 12 << 10;
-/// Connections that are possible under any limit on memory.
+/// Minimum number of connections under any memory limit.
 const CONNECTIONS_MIN: u64 = 64;
 
-/// Bytes of calls that a limit on memory allows.
+/// Returns the bytes of calls that fit into a memory limit.
 #[must_use]
 pub const fn buffered_bytes_within(limit: u64) -> u64 {
     let most = limit / 4;
     if most == 0 { 1 } else { most }
 }
 
-/// Client connections that a limit on memory allows beside `buffered_bytes` of calls.
+/// Returns the number of client connections that fit into a memory limit in addition to
+/// `buffered_bytes` of calls.
 #[must_use]
 pub const fn connections_within(limit: u64, buffered_bytes: u64) -> u64 {
     let sum = (limit / 10 * 9).saturating_sub(BASE) / 5 * 4;

@@ -1,10 +1,10 @@
-//! Places for the connections of a port: bounded in all and by peer address.
+//! Connection permits of a port, limited in total and per peer address.
 //!
-//! A connection that waits for its peer is idle; one that answers is busy. Where a bound is reached,
-//! the connection that has been idle longest makes room for the newcomer: one of the same address
-//! where that address has its share, else one of the address that holds most. So idle and silent
-//! connections keep out neither a probe nor a call, whoever holds them, and an address takes no
-//! place from another while it holds more.
+//! A connection that waits for its peer is idle; one that is answering is busy. At a limit, a new
+//! connection evicts the one that has been idle the longest: of the same address if that address
+//! has reached its share, otherwise of the address with the most connections. Idle and silent
+//! connections therefore block neither probes nor calls, and an address cannot evict connections of
+//! another one while it holds more itself.
 
 mod serve;
 
@@ -19,29 +19,29 @@ use tokio::time::sleep;
 
 pub use serve::serve_router;
 
-/// Bounds on the connections of a port.
+/// Limits on the connections of a port.
 #[derive(Debug, Clone, Copy)]
 pub struct PlaceBounds {
-    /// Connections at once.
+    /// Maximum number of connections.
     pub total: usize,
-    /// Connections of one address at once.
+    /// Maximum number of connections per address.
     pub per_peer: usize,
 }
 
-/// The places of a port. Cheap to clone.
+/// The connection permits of a port. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Places(Arc<Shared>);
 
-/// A place among the connections of a port, until it is dropped.
+/// The permit of one connection, released when dropped.
 #[derive(Debug)]
 pub struct Place {
     shared: Arc<Shared>,
     id: u64,
-    /// Notified when the connection has to make room.
+    /// Notified when the connection is evicted.
     leave: Arc<Notify>,
 }
 
-/// A connection that is answering: it makes no room until this is dropped.
+/// Marks a connection as busy, and therefore not evictable, until it is dropped.
 #[derive(Debug)]
 pub struct BusyGuard<'a>(&'a Place);
 
@@ -54,7 +54,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Held {
     next: u64,
-    /// Counts connections that became idle.
+    /// Counter of transitions to idle, which orders the idle connections.
     turn: u64,
     slots: HashMap<u64, Slot>,
     peers: HashMap<IpAddr, usize>,
@@ -63,7 +63,7 @@ struct Held {
 #[derive(Debug)]
 struct Slot {
     peer: IpAddr,
-    /// Its turn among the idle ones; `None` while it answers.
+    /// Value of the counter when the connection became idle; `None` while it is busy.
     idle: Option<u64>,
     busy: usize,
     leave: Arc<Notify>,
@@ -72,18 +72,19 @@ struct Slot {
 // === impl Places ===
 
 impl Places {
-    /// No connection yet. Bounds of zero are taken for one.
+    /// Creates the permits of a port without connections. Limits of zero are raised to one.
     #[must_use]
     pub fn new(bounds: PlaceBounds) -> Self {
         let bounds = PlaceBounds { total: bounds.total.max(1), per_peer: bounds.per_peer.max(1) };
         Self(Arc::new(Shared { bounds, held: Mutex::default() }))
     }
 
-    /// Takes a place for a connection of `peer`, for which an idle one makes room if need be; `None`
-    /// where all that could are busy.
+    /// Takes a permit for a connection of `peer`, evicting an idle connection if necessary. Returns
+    /// `None` if all candidates for eviction are busy, or the address of the new connection holds
+    /// more than the candidates' address.
     #[must_use]
     pub fn take(&self, peer: IpAddr) -> Option<Place> {
-        // An address of either family is one peer.
+        // An IPv4 address counts as the same peer in its IPv6-mapped form.
         let peer = peer.to_canonical();
         let mut held = self.0.lock();
         if held.of_peer(peer) >= self.0.bounds.per_peer {
@@ -100,7 +101,7 @@ impl Places {
         Some(Place { shared: self.0.clone(), id, leave })
     }
 
-    /// Connections that hold a place.
+    /// Returns the number of connections that hold a permit.
     #[must_use]
     pub fn count(&self) -> usize {
         self.0.lock().slots.len()
@@ -110,7 +111,7 @@ impl Places {
 // === impl Place ===
 
 impl Place {
-    /// Marks the connection as answering.
+    /// Marks the connection as busy.
     #[must_use]
     pub fn busy(&self) -> BusyGuard<'_> {
         if let Some(slot) = self.shared.lock().slots.get_mut(&self.id) {
@@ -120,8 +121,8 @@ impl Place {
         BusyGuard(self)
     }
 
-    /// Waits until the connection has to make room for another, or has been idle for `limit` at
-    /// least, and twice that at most.
+    /// Resolves when the connection is evicted, or has been idle for at least `limit` and at most
+    /// twice that.
     pub async fn ended(&self, limit: Duration) {
         tokio::select! {
             () = self.leave.notified() => {}
@@ -182,7 +183,7 @@ impl Held {
         self.peers.get(&peer).copied().unwrap_or(0)
     }
 
-    /// Has the connection of an address leave that has been idle longest.
+    /// Evicts the connection of an address that has been idle the longest.
     fn evict(&mut self, peer: IpAddr) -> Option<()> {
         let idle = self.slots.iter().filter(|(_, slot)| slot.peer == peer);
         let (_, id) = idle.filter_map(|(id, slot)| Some((slot.idle?, *id))).min()?;
@@ -190,9 +191,9 @@ impl Held {
         Some(())
     }
 
-    /// The same of the address that holds most and has an idle one; of several the one of the
-    /// connection idle longest. `None` for a newcomer of an
-    /// address that would hold more than that.
+    /// Evicts a connection of the address with the most connections, among the addresses that have
+    /// an idle one; on a tie, of the address with the connection that has been idle the longest.
+    /// Returns `None` if the address of the new connection holds more itself.
     fn evict_for(&mut self, newcomer: IpAddr) -> Option<()> {
         let idle = self.slots.values().filter_map(|slot| Some((slot.idle?, slot.peer)));
         let (_, peer) = idle.max_by_key(|(turn, peer)| (self.of_peer(*peer), Reverse(*turn)))?;

@@ -1,15 +1,21 @@
-//! Wire protocols as pure functions on bytes: which calls are recognised, what may share a batch, how calls are joined and answers cut.
+//! Wire protocol adapters as pure functions on bytes: route recognition, parsing, merge keys,
+//! merging of requests and splitting of responses.
 //!
-//! The way of a call: [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::read`] makes a [`Call`] of head and body, [`Endpoint::write_batch`]
-//! makes one [`Outgoing`] of several calls with equal keys, and [`Endpoint::split_batch`] gives each its own [`Reply`]. What cannot be merged is
-//! never an error: it is [`Merge::Alone`], with the reason.
+//! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::read`] turns
+//! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`Outgoing`] request for
+//! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
+//! each of them. A call that cannot be merged is never an error: it is [`Merge::Alone`], with the
+//! reason.
 //!
-//! # Promises
-//! * Items and results are spliced as raw bytes; no number is printed that was not counted here.
-//! * Calls have equal keys only if everything but their items is equal; who calls stands in a key as a keyed digest only.
-//! * Nobody gets a byte of an answer before all of it is validated.
+//! # Guarantees
+//! * Items and results are spliced as raw bytes. The only numbers that are written anew are
+//!   counters and indexes computed here.
+//! * Two calls have equal keys only if everything except their items is equal. The identity of the
+//!   client enters a key only as a keyed digest.
+//! * No byte of a batch response reaches a client before the whole response is validated.
 //!
-//! What it leaves out: sockets, time, tasks, and what is decided from a call (`batching`, `scheduler`, `upstream`).
+//! Sockets, timers and tasks are left out, and so are the decisions that are made about a call
+//! (`batching`, `scheduler`, `upstream`).
 
 mod apart;
 mod call;

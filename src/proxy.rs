@@ -1,10 +1,14 @@
-//! The data port: accept, recognise, read, queue, answer; and forward whatever no adapter recognises.
+//! The data port: accepts connections, detects HTTP, recognises calls, queues them for batching and
+//! sends the responses. Traffic that no protocol adapter recognises is forwarded unmodified.
 //!
 //! ```text
-//! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper, watched) ─▶ route ─┬─ pass: a lane pinned to the connection, bytes untouched
-//!                                                                                └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
+//! listener ─ accept ─▶ (terminate: TLS) ─▶ connection (hyper, watched) ─▶ route ─┐
+//! ┌──────────────────────────────────────────────────────────────────────────────┘
+//! ├─ pass: a lane pinned to the connection, bytes untouched
+//! └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
 //! ```
-//! It knows no upstream: it is given a [`Forward`] and a scheduler handle.
+//! The module depends on no particular upstream: it receives a [`Forward`] implementation and a
+//! scheduler handle.
 
 mod alone;
 mod captured;
@@ -54,124 +58,129 @@ use crate::protocol::{Reason, Routes, Secret};
 use crate::scheduler::{Handle, Onlooker};
 use crate::telemetry::{CallLabels, Metrics, Passed, RouteDurations};
 
-/// Limits towards clients.
+/// Limits applied to client connections.
 #[derive(Debug, Clone)]
 pub struct ClientLimits {
-    /// Bytes of a request head.
+    /// Maximum size of a request head in bytes.
     pub head_bytes_max: usize,
-    /// Headers of a request.
+    /// Maximum number of header lines of a request.
     pub headers_max: usize,
-    /// From the first byte of a head to its end.
+    /// Maximum time from the first byte of a request head to its last.
     pub head_timeout: Duration,
-    /// Between two reads of a recognised call's body.
+    /// Maximum interval between two reads of a recognised call's body.
     pub body_idle_timeout: Duration,
-    /// A recognised call's whole body.
+    /// Maximum time to receive a recognised call's whole body.
     pub body_timeout: Duration,
-    /// Both directions of what is carried on as bytes.
+    /// Idle timeout of a connection that is relayed as bytes, over both directions together.
     pub pass_through_idle_timeout: Duration,
-    /// An idle connection.
+    /// Maximum idle time of a connection without calls.
     pub keep_alive_timeout: Duration,
-    /// A client that does not take its answer.
+    /// Maximum time that a client may take nothing of its response.
     pub write_timeout: Duration,
-    /// Calls on one HTTP/1 connection.
+    /// Maximum number of calls on one HTTP/1 connection.
     pub requests_per_connection_max: u64,
     /// HTTP/2 frames and windows.
     pub http2: Http2Limits,
 }
 
-/// Limits of HTTP/2 towards clients.
+/// HTTP/2 limits applied to client connections.
 #[derive(Debug, Clone)]
 pub struct Http2Limits {
-    /// Streams open at once.
+    /// Maximum number of concurrent streams.
     pub streams_max: u32,
-    /// Flow-control window of a stream.
+    /// Flow-control window of a stream in bytes.
     pub stream_window: u32,
-    /// Flow-control window of a connection.
+    /// Flow-control window of a connection in bytes.
     pub connection_window: u32,
-    /// Between pings on a connection with open streams.
+    /// Interval between two PING frames on a connection with open streams.
     pub ping_interval: Duration,
-    /// Longest wait for a pong.
+    /// Maximum wait for the acknowledgement of a PING.
     pub ping_timeout: Duration,
-    /// Resets by the peer before the connection is ended.
+    /// Maximum number of pending streams reset by the peer before the connection is closed.
     pub resets_max: usize,
-    /// Age at which a connection is ended gracefully.
+    /// Age at which a connection is shut down gracefully.
     pub age_max: Duration,
 }
 
-/// What the data port needs to know as long as it runs.
+/// Configuration of the data port that is fixed for its lifetime.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Limits towards clients.
     pub client: ClientLimits,
-    /// The port was captured: its connections may speak anything.
+    /// The port receives captured traffic: its connections may carry any protocol.
     pub captured: bool,
-    /// TLS towards clients; `None`: they speak plain.
+    /// TLS towards clients. `None`: clients connect in plain text.
     pub tls: Option<Arc<Tls>>,
-    /// Most bytes of an answer to a call alone that is read before it is given on.
+    /// Maximum number of bytes of an unbatched call's response that are buffered before it is
+    /// streamed.
     pub answer_bytes_max: usize,
-    /// Longest silence inside the answer to a recognised call.
+    /// Maximum interval between two reads of the response to a recognised call.
     pub answer_idle_timeout: Duration,
 }
 
-/// What is recognised, and what holds for it. A call keeps the table that it began with.
+/// The routing table and the settings of its routes. A call keeps the table that was current when
+/// it began.
 #[derive(Debug)]
 pub struct Table {
-    /// What is recognised.
+    /// The routes by which calls are recognised.
     pub routes: Routes,
-    /// One for each written route, and the last for the default one.
+    /// One entry per configured route, followed by the entry of the default route.
     pub settings: Vec<RouteSettings>,
-    /// No route can hold for the calls of this captured port: its connections are carried on as bytes.
+    /// No route can match a call on this captured port, so its connections are relayed as bytes.
     pub relays: bool,
-    /// A route that is merged names its protocol: it asks for batches also before a server that batches by itself.
+    /// A merged route names its protocol, which requests batching even in front of a server that
+    /// batches by itself.
     pub names_protocol: bool,
-    /// By how much deadlines of an SLO come earlier at least, in thousandths of it.
+    /// Minimum amount by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,
-    /// Headers that hold a deadline in milliseconds.
+    /// Headers that carry a deadline in milliseconds.
     pub deadline_headers: Vec<HeaderName>,
-    /// The header that names the tenant: identity, like `Authorization`.
+    /// The header that names the tenant. It is an identity header, like `Authorization`.
     pub tenant_header: Option<HeaderName>,
-    /// Which class a call is of.
+    /// The priority classes and the header that selects one.
     pub priorities: Priorities,
-    /// What tenants weigh.
+    /// The fair-queueing weights of tenants.
     pub tenant_weights: TenantWeights,
 }
 
-/// What is done with recognised calls.
+/// Handling of recognised calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// They are batched.
+    /// Calls are batched.
     Batch,
-    /// They pass, and what batching would have done is reported.
+    /// Calls are forwarded unbatched, and a shadow simulation reports the effect of batching.
     Observe,
-    /// They pass.
+    /// Calls are forwarded unbatched.
     Passthrough,
 }
 
-/// What holds for the calls of one route.
+/// Settings that apply to the calls of one route.
 #[derive(Debug, Clone)]
 pub struct RouteSettings {
-    /// As written, for the access log.
+    /// The route's name as configured, for the access log.
     pub name: String,
-    /// Its place in the policy's list, for errors that name a key; `None`: no route is written.
+    /// Index in the policy's list of routes, for errors that name a key. `None` for the default
+    /// route.
     pub index: Option<u16>,
-    /// The core's limits.
+    /// Scope of the batching limits that apply to the route.
     pub scope: ScopeId,
-    /// Arrival to answer, as the user wants it.
+    /// Target latency from the arrival of a call to its response.
     pub slo: Option<Duration>,
-    /// What becomes of a call that cannot meet it any more.
+    /// Handling of a call that can no longer meet the SLO.
     pub late: Late,
-    /// From dispatch to the last byte (of a stream: the first), and the longest wait in the queue; `None`: no limit.
+    /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
+    /// streamed), and maximum wait in the queue. `None`: no limit.
     pub timeout: Option<Duration>,
-    /// What is done with them.
+    /// Handling of the route's calls.
     pub mode: Mode,
-    /// Most bytes of a body that is read.
+    /// Maximum size in bytes of a request body that is read for batching.
     pub item_bytes_max: usize,
-    /// The latency histograms of a written route; those of its adapter otherwise. Set by the proxy
-    /// that takes the table.
+    /// The latency histograms of a configured route; `None` selects those of the adapter. Set by
+    /// the proxy when it installs the table.
     pub durations: Option<RouteDurations>,
 }
 
-/// What all connections share.
+/// State shared by all connections of the data port.
 #[derive(Debug)]
 pub struct Proxy {
     config: Config,
@@ -186,39 +195,39 @@ pub struct Proxy {
     secret: Secret,
     access_log: Option<AccessLog>,
     labels: HashMap<&'static str, CallLabels>,
-    /// Of calls to no written route, by adapter.
+    /// Latency histograms of calls to no configured route, by adapter.
     durations: HashMap<&'static str, RouteDurations>,
-    /// By the number of the reason.
+    /// Indexed by the discriminant of [`Reason`].
     passed: Vec<Passed>,
     shifts: Shifts,
     cut: Cut,
 }
 
-/// The parts that the data port is built from.
+/// The components that the data port is built from.
 #[derive(Debug)]
 pub struct Parts {
     /// The clock of the process.
     pub clock: Clock,
-    /// Where calls are queued.
+    /// Submits calls to the scheduler.
     pub scheduler: Handle,
-    /// Where calls are told that pass in mode `Observe`.
+    /// Reports the calls that pass through in mode `Observe` to the shadow simulation.
     pub onlooker: Onlooker,
-    /// What executes batches, asked for the limits that its server publishes.
+    /// Executes batches, and provides the limits that its server publishes.
     pub backend: Arc<dyn Backend>,
-    /// What carries the rest.
+    /// Forwards everything that is not batched.
     pub forward: Arc<dyn Forward>,
-    /// The bound on buffered bytes.
+    /// Memory budget for buffered bytes.
     pub buffers: BufferBudget,
-    /// Counters.
+    /// Metrics of the process.
     pub metrics: Arc<Metrics>,
-    /// Where sampled calls are written.
+    /// Destination of sampled call records.
     pub access_log: Option<AccessLog>,
 }
 
 // === impl Proxy ===
 
 impl Proxy {
-    /// Puts the data port together.
+    /// Creates a data port from its components.
     #[must_use]
     pub fn new(config: Config, table: Table, parts: Parts) -> Self {
         let Parts { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
@@ -246,26 +255,28 @@ impl Proxy {
         }
     }
 
-    /// The drain limit is near: every call that has no answer yet is answered `draining`.
+    /// Ends the drain: every call without a response is answered with the error `draining`.
     pub fn cut(&self) {
         self.cut.now();
     }
 
-    /// The table for calls that begin now.
+    /// Returns the table that applies to calls beginning now.
     #[must_use]
     pub fn table(&self) -> Arc<Table> {
-        // Nobody can panic while he holds it; were it so, the table would be whole all the same.
+        // No code panics while holding this lock, and the table is replaced atomically, so a
+        // poisoned lock is safe to use.
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Another table for calls that begin from now on.
+    /// Replaces the table for calls that begin from now on.
     pub fn set_table(&self, table: Table) {
         let found = self.shifts.keep(table.slos());
         self.metrics.deadline_shift(table.largest_shift(found));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table.measured(&self.metrics));
     }
 
-    /// The largest shift of deadlines in effect, found here or tuned, in thousandths of its SLO.
+    /// Returns the largest deadline shift in effect, learned or configured, in thousandths of its
+    /// SLO.
     #[must_use]
     pub fn shift_permille(&self) -> u32 {
         let table = self.table();
@@ -286,7 +297,7 @@ impl Proxy {
 // === impl Table ===
 
 impl Table {
-    /// The same table with the latency histograms of its written routes.
+    /// Returns the table with the latency histograms of its configured routes attached.
     fn measured(mut self, metrics: &Metrics) -> Self {
         for route in self.settings.iter_mut().filter(|route| route.index.is_some()) {
             route.durations = Some(metrics.route_durations(&route.name));
@@ -294,12 +305,12 @@ impl Table {
         self
     }
 
-    /// By how much a deadline of this SLO comes earlier at least.
+    /// Returns the configured minimum by which a deadline of this SLO is moved earlier.
     fn shift(&self, slo: Duration) -> Duration {
         slo * self.shift_permille.min(1000) / 1000
     }
 
-    /// The largest shift, where so much was found.
+    /// Returns the largest shift in effect, given the largest one learned.
     fn largest_shift(&self, found: Duration) -> Duration {
         self.slos().map(|slo| self.shift(slo)).fold(found, Duration::max)
     }

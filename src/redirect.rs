@@ -1,16 +1,20 @@
-//! Leads ports of a pod to its sidecar, by rules in the kernel's `nf_tables`.
+//! Redirects ports of a pod to its sidecar, by rules in the kernel's `nf_tables`.
 //!
-//! The rules are written over netlink, since the image holds no tool that could write them: one table of our own, in the family of both IP versions, with one
-//! chain where packets come in. What comes from outside to a captured port arrives at the sidecar's; what a process of the pod sends to that port, to loopback or to the pod's own
-//! address, comes over the loopback device and is left alone, so the sidecar reaches its application and no rule has to know who sends.
+//! The rules are written over netlink, because the image contains no tool that could write them:
+//! one table of the family `inet` (IPv4 and IPv6) with one chain at the prerouting hook. An inbound
+//! connection to a captured port arrives at the sidecar's port. A process of the pod that connects
+//! to the port, on loopback or on the pod's own address, uses the loopback device and is not
+//! redirected. So the sidecar reaches its application, and no rule has to match the sender.
 //!
 //! ```text
 //! outside ──▶ eth0 ──▶ prerouting: tcp, port 8080 ──▶ 15080, the sidecar ──▶ lo ──▶ 8080, the application
 //! ```
-//! The table is written whole in one transaction, also over an earlier one: an init container may run again. `message` is how netlink is spelled, `ruleset` what is
-//! written, `others` who else takes such ports; all three are pure. `kernel` is the socket.
+//! The table is replaced in one transaction, because an init container may run again. `message`
+//! encodes and decodes netlink, `ruleset` builds the transaction, `others` finds existing rules
+//! that redirect the same ports; all three are pure. `kernel` is the socket.
 //!
-//! It leaves out: taking the rules away (they end with the pod's network), and which ports are captured so (`injector`).
+//! This module excludes the removal of the rules (they end with the pod's network namespace) and
+//! the choice of the redirected ports (`injector`).
 
 mod kernel;
 mod message;
@@ -26,57 +30,59 @@ use self::kernel::Kernel;
 use self::others::{Others, Taken};
 pub use self::ruleset::Step;
 
-/// As many ports as a sidecar captures (`injector`). A transaction of so many rules is some 18 KiB, far below what a socket sends at once.
+/// Maximum number of redirects, equal to the number of ports that a sidecar captures (`injector`).
+/// A transaction with that many rules is about 18 KiB, far below the limit of one send on the
+/// socket.
 pub const REDIRECTS_MAX: usize = 64;
 
-/// A port and where what comes to it is led.
+/// A port and the port that it is redirected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Redirect {
-    /// The application's port.
+    /// Port of the application.
     pub port: u16,
-    /// The sidecar's.
+    /// Port of the sidecar.
     pub listen: u16,
 }
 
-/// What was written, and what could not be made sure of.
+/// Result of a successful write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Rules of others that may take a port before ours do, in words.
+    /// Descriptions of existing rules that may redirect a port before the new rules do.
     pub doubts: Vec<String>,
 }
 
-/// Why nothing was written.
+/// Reason why no rule was written.
 #[derive(Debug, Error)]
 pub enum RedirectError {
-    /// What is asked for makes no sense.
+    /// The redirects are invalid.
     #[error("{0}")]
     Asked(String),
-    /// The kernel takes rules from nobody without it.
+    /// The process lacks the capability `NET_ADMIN`.
     #[error(
         "the kernel takes no rules from this process: it needs the capability NET_ADMIN in the pod's network (Pod Security below privileged forbids it: capture by Named or Loopback instead)"
     )]
     NoRight,
-    /// It has no `nf_tables`.
+    /// The kernel has no `nf_tables`.
     #[error(
         "the kernel has no nf_tables (module nf_tables, CONFIG_NF_TABLES): no port can be redirected on this node; capture by Named or Loopback instead"
     )]
     NoTables,
-    /// It has `nf_tables`, and cannot redirect with it.
+    /// The kernel has `nf_tables`, but cannot redirect with it.
     #[error(
         "the kernel's nf_tables cannot redirect in the family inet (Linux 5.2 or later with nft_chain_nat and nft_redir): no port can be redirected on this node; capture by Named or Loopback instead"
     )]
     NoNat,
-    /// Somebody else leads a port elsewhere.
+    /// An existing rule redirects a port.
     #[error(
         "{0}: two redirects of one port would fight; capture by Named or Loopback instead, or take the pod out of what redirects it"
     )]
     Taken(String),
-    /// Something else.
+    /// Any other error.
     #[error("{step}: {source}")]
     Kernel {
-        /// At what.
+        /// The step that failed.
         step: Step,
-        /// What the system says.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
@@ -86,7 +92,7 @@ pub enum RedirectError {
 impl FromStr for Redirect {
     type Err = String;
 
-    /// Reads `PORT=LISTEN`, as the injector writes it.
+    /// Parses `PORT=LISTEN`, the format that the injector writes.
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
         let both = text.split_once('=').and_then(|(port, listen)| Some((number(port)?, number(listen)?)));
@@ -104,11 +110,12 @@ impl fmt::Display for Redirect {
     }
 }
 
-/// Writes the rules of these redirects into the network namespace of this process, in place of any that were written before. May block for some milliseconds, and for
-/// as long as the kernel takes to load a module.
+/// Writes the rules of these redirects into the network namespace of this process, and replaces
+/// those of an earlier write. May block for some milliseconds, and longer if the kernel has to load
+/// a module.
 ///
 /// # Errors
-/// Why nothing was changed.
+/// Returns the reason if no rule was changed.
 pub fn write(redirects: &[Redirect]) -> Result<Written, RedirectError> {
     check(redirects)?;
     let mut kernel = Kernel::open()?;
@@ -170,13 +177,14 @@ mod tests {
         assert!(check(&many[..64]).is_ok());
     }
 
-    /// Past what the harness keeps of tests that pass.
+    /// Reports a skipped test on stderr directly, because the harness captures the output of
+    /// passing tests.
     fn skipped(why: &str) {
         use std::io::Write as _;
         let _said = writeln!(std::io::stderr(), "SKIPPED: {why}");
     }
 
-    /// Does something in a network of its own, or says why it cannot.
+    /// Runs a test in its own network namespace, or reports why it cannot.
     fn alone(work: impl FnOnce() + Send) {
         let holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo there; exec cat"])
@@ -224,7 +232,7 @@ mod tests {
                 assert_eq!(write(redirects).unwrap(), Written::default());
                 assert_eq!(counted(), (1, rules));
             }
-            // The same by somebody else: a name of as many letters.
+            // The same ruleset of another owner, under a name of the same length.
             let mut theirs = ruleset::transaction(&[web]);
             for part in &mut theirs.parts {
                 let found = part.bytes.windows(8).position(|bytes| bytes == b"groupage");

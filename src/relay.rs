@@ -1,4 +1,4 @@
-//! Bytes both ways, untouched: a switched protocol, or a connection that never was HTTP.
+//! Bidirectional byte relay for upgraded connections and for protocols other than HTTP.
 
 use std::future::Future;
 use std::io::{IoSlice, Result};
@@ -11,14 +11,14 @@ use tokio::net::TcpStream;
 
 use crate::body::Moved;
 
-/// What is moved at once.
+/// Size of the copy buffer per direction.
 const BUFFER: usize = 16 << 10;
-/// Bytes up to which pieces are joined before they are written: a head with a short body, and
-/// little enough for a stack.
+/// Maximum total size of pieces that are joined before they are written: a head with a short body,
+/// and small enough for the stack.
 const JOINED_MAX: usize = 2 << 10;
 
-/// Carries bytes both ways until both ends are done, or nothing moved for the limit. The end of one
-/// direction is told to the other side, which may go on.
+/// Relays bytes in both directions until both ends are closed, or nothing moved for `limit`. The
+/// end of one direction is propagated to the other side, which may continue to send.
 pub async fn relay(
     one: impl AsyncRead + AsyncWrite + Unpin,
     other: impl AsyncRead + AsyncWrite + Unpin,
@@ -33,8 +33,9 @@ pub async fn relay(
     while_moving(both, limit, &moved).await;
 }
 
-/// Waits for work for as long as something moves, or nothing has to: a request that was taken whole
-/// waits for its answer without a limit. `None` when nothing moved for the limit.
+/// Awaits `work` as long as there is activity or none is required: a request that was taken
+/// completely waits for its response without a limit. Returns `None` after `limit` without
+/// activity.
 pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
     let mut work = pin!(work);
     loop {
@@ -63,8 +64,8 @@ pub fn poll_read_within(
     poll
 }
 
-/// Writes pieces, joined where they are small: a head and a short body cost less to copy than the
-/// kernel takes to read a list of them.
+/// Writes pieces, joined if they are small: copying a head and a short body is cheaper than a
+/// vectored write.
 pub fn poll_write_joined(
     stream: Pin<&mut TcpStream>,
     cx: &mut Context<'_>,
@@ -93,14 +94,14 @@ async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin,
             Ok(read) => {
                 moved.set();
                 let Some(bytes) = buffer.get(..read) else { break };
-                // Flushed: inside TLS what was written may not have left.
+                // Flushed, because a TLS stream may still buffer written bytes.
                 if to.write_all(bytes).await.is_err() || to.flush().await.is_err() {
                     break;
                 }
             }
         }
     }
-    // The other side sees the end; it may be gone already.
+    // Propagates the end of the stream. Fails if the other side is already closed.
     to.shutdown().await.ok();
 }
 

@@ -1,14 +1,18 @@
-//! How a change of limits or scheduling reaches the pods, and whether it may stay.
+//! Rollouts: the gradual delivery of a change of limits or scheduling to pods, and the decision to
+//! keep or to revert it.
 //!
-//! Limits and scheduling are kept as profiles that never change, each named by the hash of what it says ([`profile`]). A change is another profile: it is given
-//! to all pods at once, to more and more of them while others serve as the yardstick (a canary), or to arms that are compared (an experiment). Pods are given
-//! to arms by a hash of their UID ([`assign`]), so a pod stays where it is while a canary grows, and another controller gives the same answer. What the arms
-//! report is judged at every look by a test that stays valid however often one looks ([`judge`]), and `step` goes on, back, or stops.
+//! Limits and scheduling are kept as immutable profiles, each named by a hash of its content
+//! ([`profile`]). A change creates another profile. It is given to all pods at once, to a growing
+//! share of them while the others form the control arm (a canary), or to arms that are compared
+//! with each other (an experiment). Pods are assigned to arms by a hash of their UID ([`assign`]),
+//! so a pod keeps its arm while a canary grows, and another controller computes the same
+//! assignment. The reports of the arms are compared at every evaluation by a test that stays valid
+//! under repeated evaluation ([`judge`]), and `step` then advances, reverts, or pauses the rollout.
 //!
-//! All of it is pure: what is there, what is wanted, what was seen and the time go in; where each pod belongs, what to tell and the next [`State`] come out.
-//! The state fits into `BatchPolicy.status` ([`status`]), so a controller that takes over carries on.
-//!
-//! What it leaves out: reading and writing objects, and telling sidecars.
+//! All of it is pure: the objects, the plan, the measurements and the time go in; the profile of
+//! each pod, the events and the next [`State`] come out. The state fits into `BatchPolicy.status`
+//! ([`status`]), so that another controller can take over. Reading and writing objects and pushing
+//! configuration to sidecars are left to the controller.
 
 pub mod assign;
 mod evidence;
@@ -24,28 +28,30 @@ use crate::control::sketch::Sketch;
 pub use self::plan::{Analysis, ArmPlan, Canary, Experiment, OnFailure, Plan, Strategy};
 pub use self::step::{ArmState, Next, Outcome, Phase, PodSeen, State, Told, VerdictTold, step};
 
-/// Seconds since 1970: what a status can hold, and every controller's clock agrees on well enough.
+/// An instant in seconds since the Unix epoch: the resolution of a status, and precise enough for
+/// clocks of different controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Epoch(pub u64);
 
-/// What a pod served in some stretch of time.
+/// Calls that a pod served in a period of time.
 ///
 /// # Units
-/// Calls; times in the sketch are whole microseconds.
+/// Counts are of calls. Times in the sketch are whole microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Arrival to answer of the calls that were answered well.
+    /// Latency, from arrival to answer, of the calls that were answered successfully.
     pub latency: Sketch,
-    /// Calls that were not: refused, given up in the queue, failed, or answered 5xx by the server.
+    /// Calls that were not: refused, expired in the queue, failed, or answered with 429 or 5xx by
+    /// the server.
     pub errors: u64,
-    /// Batches that they were sent in; 0 where that is not known.
+    /// Number of batches that the calls were sent in; 0 if unknown.
     pub batches: u64,
 }
 
 // === impl Epoch ===
 
 impl Epoch {
-    /// Seconds since an earlier instant; none if it is later.
+    /// Returns the seconds since an earlier instant, or 0 if it is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
@@ -55,14 +61,14 @@ impl Epoch {
 // === impl Counts ===
 
 impl Counts {
-    /// Adds those of another pod, or of later.
+    /// Adds the counts of another pod or of a later period.
     pub fn add(&mut self, other: &Self) {
         self.latency.merge(&other.latency);
         self.errors = self.errors.saturating_add(other.errors);
         self.batches = self.batches.saturating_add(other.batches);
     }
 
-    /// Calls that came to an end.
+    /// Returns the number of completed calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.latency.count().saturating_add(self.errors)

@@ -1,8 +1,10 @@
-//! The shell of the core: one task that feeds events in and carries decisions out.
+//! The async driver of the batching core: one task that feeds events into the core and executes its
+//! decisions.
 //!
-//! [`Handle::submit`] waits for the outcome of one call; dropping its future cancels the call. The task itself (`driver`) sleeps on a timerfd until the
-//! core's next wake-up. If it panics, its calls get `internal`, and it starts again with an empty queue; three panics in a minute are the end
-//! ([`Scheduler::failed`]).
+//! [`Handle::submit`] queues one call and resolves with its outcome; dropping its future cancels
+//! the call. The task (`driver`) sleeps on a timerfd until the core's next wake-up. If it panics,
+//! its calls fail with `internal` and it restarts with an empty queue. Three panics within a minute
+//! are fatal ([`Scheduler::failed`]).
 
 mod apart;
 mod driver;
@@ -34,111 +36,116 @@ use crate::protocol::{Call, Endpoint, Reply};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
 
-/// Events waiting for the driver. A driver that is this far behind is stuck, and the answer is `queue_full`: larger than the default queue, so the
-/// queue's own limit speaks first.
+/// Capacity of the driver's event channel. A driver that is this far behind is stuck, and further
+/// calls fail with `queue_full`. The capacity exceeds the default queue limit, so that the queue's
+/// own limit applies first.
 const EVENTS_MAX: usize = 8192;
 
-/// Executions that may end at once without waiting. At most half as many are in flight where no policy sets a wall: far above what one model server
-/// runs, and a few megabytes of channel and tasks.
+/// Capacity of the channel on which executions report their end without waiting. At most half as
+/// many are in flight if the policy sets no limit. It is far above the concurrency of one model
+/// server, and costs a few megabytes of channel and tasks.
 pub const SLOTS_BOUND: u32 = 4096;
 
-/// What the scheduler needs.
+/// Configuration of the scheduler.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The walls.
+    /// Limits of the batching core.
     pub limits: Limits,
-    /// Draws `Retry-After`.
+    /// Seed of the generator that adds jitter to `Retry-After`.
     pub seed: u64,
-    /// What an earlier process learned.
+    /// State learned by an earlier process.
     pub kept: Kept,
-    /// Told whenever an execution has ended: that is when something is learned.
+    /// Notified after every execution, since its observation may change the learned state.
     pub learned: Option<Arc<Notify>>,
 }
 
-/// What was learned, as far as a later process may begin with it.
+/// A snapshot of the learned state that another process can start from.
 #[derive(Debug, Clone, Default)]
 pub struct Kept {
-    /// Of the upstream as a whole.
+    /// State of the upstream as a whole.
     pub upstream: UpstreamSnapshot,
-    /// By the names of cost classes ([`Call::cost_class`]), which mean the same to every process, as numbers do not.
+    /// State per cost class, by name ([`Call::cost_class`]). Unlike ids, names have the same
+    /// meaning in every process.
     pub classes: Vec<(Box<[u8]>, ClassSnapshot)>,
 }
 
-/// A call for the queue.
+/// A call submitted to the queue.
 #[derive(Debug)]
 pub struct Submission {
     /// The call.
     pub call: Arc<Call>,
-    /// How it is written and split.
+    /// The endpoint by which the call is merged and its response is split.
     pub endpoint: Arc<Endpoint>,
-    /// Whose limits hold.
+    /// Scope of the limits that apply.
     pub scope: ScopeId,
     /// Its priority class.
     pub priority: PriorityId,
-    /// What its tenant weighs beside others.
+    /// Fair-queueing weight of its tenant.
     pub tenant_weight: u32,
-    /// It must go alone, whatever its key.
+    /// The call must be executed unbatched, whatever its merge key.
     pub alone: bool,
-    /// Whether the server says that it batches by itself; `None` where it was not asked. Under `Adaptive` its calls are then passed one by one.
+    /// `true` if the server advertises that it batches by itself; `None` if this is unknown. Under
+    /// the policy `Adaptive` its calls are then forwarded unbatched.
     pub batches_itself: Option<bool>,
-    /// When its answer becomes useless.
+    /// The deadline of the call.
     pub deadline: Option<Deadline>,
-    /// The deadline that holds instead once an SLO cannot be met at all.
+    /// The deadline that replaces an SLO that cannot be met at all.
     pub later: Option<Deadline>,
-    /// The SLO as the policy has it, to be shown.
+    /// The SLO as configured, for reports.
     pub slo: Option<Duration>,
-    /// The deadline that the caller itself set: sent on with a shared call.
+    /// The deadline set by the caller itself, which a merged request propagates upstream.
     pub caller_deadline: Option<crate::batching::Tick>,
-    /// From dispatch to the last byte of the answer (of a stream: the first); `None`: no limit.
+    /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
+    /// streamed). `None`: no limit.
     pub timeout: Option<Duration>,
-    /// The most items that the server itself publishes for such calls.
+    /// Maximum number of items of such a call that the server publishes.
     pub published_items_max: Option<u32>,
-    /// The most weight in a batch that the server itself publishes.
+    /// Maximum weight of a batch that the server publishes.
     pub published_weight_max: Option<u64>,
 }
 
-/// What is known of the execution that a call was part of.
+/// Details of the execution that a call was part of.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ticket {
-    /// Which execution.
+    /// Id of the execution.
     pub batch: Option<BatchId>,
-    /// Items in it.
+    /// Number of items in the execution.
     pub batch_items: u32,
-    /// Calls in it.
+    /// Number of calls in the execution.
     pub calls: u32,
-    /// Why it left.
+    /// Reason for the dispatch at that instant.
     pub cause: Option<Cause>,
-    /// From acceptance to dispatch.
+    /// Time from acceptance to dispatch.
     pub queue_delay: Duration,
-    /// What it waited for, if it did.
+    /// Reason for which the call waited, if it did.
     pub held: Option<HoldReason>,
-    /// What the concurrency limiter of its cost class did then; `None` under a policy that has
-    /// none.
+    /// State of the concurrency limiter of its cost class at dispatch. `None` under a policy
+    /// without a limiter.
     pub mode: Option<FlowMode>,
-    /// Why a mergeable call went alone.
+    /// Reason for which a mergeable call was executed unbatched.
     pub lone: Option<Lone>,
-    /// How long after dispatch the answer was expected; `None` while nothing was known of its cost.
+    /// Predicted time from dispatch to the response. `None` while the cost is unknown.
     pub predicted: Option<Duration>,
-    /// When it left.
+    /// Instant of dispatch.
     pub sent: Option<crate::batching::Tick>,
-    /// When the answer to its batch was there; what follows is not seen by the core.
+    /// Arrival of the response to the batch. Later delays are not visible to the core.
     pub answered: Option<crate::batching::Tick>,
 }
 
-/// How a submitted call ended.
+/// The outcome of a submitted call.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It holds a slot and is sent by its own caller, as it came.
+    /// The call holds a slot and is sent unbatched, in its original form, by its own task.
     Alone(Grant),
-    /// Its part of a batch's answer.
+    /// The call's part of a batch response.
     Reply(Box<Reply>, Ticket),
-    /// An answer of its own, of a batch that failed, which is too large to be held.
+    /// A response of its own, after the batch failed, that is too large to be buffered.
     Streamed(Box<StreamedAnswer>, Ticket),
-    /// Ended by us.
+    /// Ended by the proxy.
     Failed(Failure, Ticket),
 }
 
-/// Where calls are submitted.
+/// A handle to submit calls and to control the scheduler.
 #[derive(Debug, Clone)]
 pub struct Handle {
     events: mpsc::Sender<Event>,
@@ -148,7 +155,7 @@ pub struct Handle {
 /// The running scheduler.
 #[derive(Debug)]
 pub struct Scheduler {
-    /// Where calls are submitted.
+    /// Submits calls and controls the scheduler.
     pub handle: Handle,
     failed: watch::Receiver<bool>,
 }
@@ -171,7 +178,7 @@ enum Event {
     Panic,
 }
 
-/// Cancels a call whose caller stops waiting.
+/// Cancels a call when its caller stops waiting.
 struct CancelOnDrop<'a> {
     events: &'a mpsc::Sender<Event>,
     id: Option<CallId>,
@@ -180,10 +187,10 @@ struct CancelOnDrop<'a> {
 // === impl Scheduler ===
 
 impl Scheduler {
-    /// Starts the driver.
+    /// Spawns the driver.
     ///
     /// # Errors
-    /// When the system gives no timer.
+    /// Returns an error if the system provides no timer.
     pub fn start(
         config: Config,
         clock: Clock,
@@ -197,10 +204,11 @@ impl Scheduler {
         Ok(Self { handle: Handle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
     }
 
-    /// Resolves when the driver cannot be kept running.
+    /// Resolves when the driver has panicked too often to be restarted.
     pub async fn failed(&self) {
         let mut failed = self.failed.clone();
-        // A closed channel means that the driver ended with the runtime: nothing to report.
+        // A closed channel means that the driver ended together with the runtime, which is no
+        // failure.
         if failed.wait_for(|failed| *failed).await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -223,56 +231,59 @@ impl Handle {
         outcome.unwrap_or_else(|_| Outcome::Failed(FailureKind::Internal.into(), Ticket::default()))
     }
 
-    /// What was learned; `None` when the driver does not answer within a second.
+    /// Returns the learned state; `None` if the driver does not respond within a second.
     pub async fn report(&self) -> Option<Report> {
         let (reply, report) = oneshot::channel();
         self.events.try_send(Event::Report(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 
-    /// What was decided and why; `None` when the driver does not answer within a second.
+    /// Returns the current decisions and their reasons; `None` if the driver does not respond
+    /// within a second.
     pub async fn why(&self) -> Option<Why> {
         let (reply, why) = oneshot::channel();
         self.events.try_send(Event::Why(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), why).await.ok()?.ok()
     }
 
-    /// Decides within these walls from now on. False when the driver has ended.
+    /// Replaces the limits. Returns `false` if the driver has stopped.
     ///
-    /// What is queued stays and leaves under the new ones, what is in flight is untouched. A call may name one of their scopes once this has returned.
+    /// Queued calls stay queued and are dispatched under the new limits; executions in flight are
+    /// not affected. Once this returns, a call may name any scope of the new limits.
     pub async fn set_limits(&self, limits: Limits) -> bool {
         let (done, taken) = oneshot::channel();
         self.events.send(Event::Limits(Box::new(limits), done)).await.is_ok() && taken.await.is_ok()
     }
 
-    /// What a later process may begin with; `None` when the driver has ended.
+    /// Returns a snapshot of the learned state; `None` if the driver has stopped.
     pub async fn keep(&self) -> Option<Kept> {
         let (reply, kept) = oneshot::channel();
         self.events.send(Event::Keep(reply)).await.ok()?;
         kept.await.ok()
     }
 
-    /// Takes up what others learned of such an upstream, if nothing was learned here yet.
+    /// Seeds the learned state with a snapshot from elsewhere, unless something was already learned
+    /// here.
     pub async fn begin(&self, kept: Kept) {
-        // A driver that has ended learns nothing any more.
+        // Ignored if the driver has stopped.
         self.events.send(Event::Begin(Box::new(kept))).await.ok();
     }
 
-    /// The upstream is another one than what was kept is about.
+    /// Resets the learned state, because the upstream was replaced by another.
     pub async fn forget(&self) {
-        // A driver that has ended knows nothing any more.
+        // Ignored if the driver has stopped.
         self.events.send(Event::Forget).await.ok();
     }
 
-    /// Nothing waits from now on.
+    /// Starts a drain: no call is held back from now on.
     pub async fn drain(&self) {
-        // A driver that has ended has nothing left to send.
+        // Ignored if the driver has stopped.
         self.events.send(Event::Drain).await.ok();
     }
 
-    /// It goes on after all.
+    /// Cancels a drain.
     pub async fn resume(&self) {
-        // As above.
+        // Ignored if the driver has stopped.
         self.events.send(Event::Resume).await.ok();
     }
 
@@ -285,7 +296,8 @@ impl Handle {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            // A full channel loses this; the driver looks again before it sends anything (`oneshot::Sender::is_closed`).
+            // A full channel loses this event; the driver checks every call again before it is sent
+            // (`oneshot::Sender::is_closed`).
             self.events.try_send(Event::Cancel(id)).ok();
         }
     }

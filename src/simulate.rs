@@ -1,9 +1,12 @@
-//! The simulator: policies against upstreams in virtual time, to the nanosecond and equal for a seed.
+//! The batching simulator: runs policies against simulated upstreams in virtual time.
 //!
-//! It drives the core that the proxy runs, beside the batching rules of others, through the same arrivals, and says what each does to goodput and
-//! latency (`scheduling.md` §5, §6). `groupage simulate`, the tables and the build's checks use it. It is pure: no clock, no tasks, no files.
+//! It is a discrete-event simulator with nanosecond resolution, and a run is deterministic for a
+//! seed. It drives the same core as the proxy, and the batching rules of other systems, with the
+//! same arrivals, and measures the goodput and latency of each. `groupage simulate`, the tables of
+//! rows and the tests use it. It is pure: no clock, no tasks, no files.
 //!
-//! It leaves out what the proxy itself costs, sockets, and faults other than refusals, stalls and memory; those are tested on the wire.
+//! Left out: the overhead of the proxy itself, sockets, and faults other than refusals, stalls and
+//! running out of memory. Tests over sockets cover those.
 
 pub mod baseline;
 pub mod compare;

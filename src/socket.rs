@@ -1,21 +1,22 @@
-//! Ports that are bound, for callers and for those who look.
+//! Listening sockets for the data ports and the admin ports.
 //!
-//! `[::]` means every address of both families, whatever the machine's own default is, and every IPv4 address where there is no IPv6: so a pod of either kind, or of
-//! both, needs no other setting. What it leaves out: accepting.
+//! `[::]` means all addresses of both families regardless of the machine's default, and all IPv4
+//! addresses if IPv6 is not available, so that single-stack and dual-stack pods need no other
+//! setting.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// Connections that the kernel holds until they are accepted: its own default bound
-/// (`net.core.somaxconn`). One more waits a second for its next try.
+/// Maximum length of the kernel's accept queue, the kernel's own default limit
+/// (`net.core.somaxconn`). A connection beyond it is retried by its client after a second.
 const BACKLOG: i32 = 4096;
 
-/// Binds a port that does not block.
+/// Binds a non-blocking listener.
 ///
 /// # Errors
-/// When the address cannot be bound.
+/// Returns an error if the address cannot be bound.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     match bound(address) {
         Err(error) if is_every_v6(address) && has_no_v6(&error) => {
@@ -29,10 +30,11 @@ fn bound(address: SocketAddr) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
-    // A restarted sidecar takes its port back although old connections linger in TIME_WAIT.
+    // A restarted sidecar binds its port again although old connections are in TIME_WAIT.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
-        // A single address stands beside its IPv4 twin; all of them stand for both families.
+        // A single IPv6 address coexists with an IPv4 socket on the same port; the unspecified
+        // address accepts both families.
         sockopt::set_ipv6_v6only(&socket, !is_every_v6(address))?;
     }
     rustix::net::bind(&socket, &address)?;
@@ -44,7 +46,7 @@ const fn is_every_v6(address: SocketAddr) -> bool {
     matches!(address.ip(), IpAddr::V6(ip) if ip.is_unspecified())
 }
 
-/// The kernel has no IPv6, or the namespace has it switched off.
+/// Returns `true` if the kernel does not support IPv6, or it is disabled in the network namespace.
 fn has_no_v6(error: &io::Error) -> bool {
     let none = [rustix::io::Errno::AFNOSUPPORT, rustix::io::Errno::ADDRNOTAVAIL];
     none.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))

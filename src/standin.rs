@@ -1,14 +1,22 @@
-//! Stand-ins: a model server that only pretends, and load generators that check every answer.
+//! Test kit: simulated model servers, and load generators that verify every response.
 //!
-//! Nothing here serves anybody's model. `groupage demo`, the tests, the benches and the soaks need an upstream whose cost is known exactly and a
-//! client that notices a wrong answer, and all of them use these, so that a number in the README and a number in a test mean the same thing.
-//! - [`server`]: a model server on a real socket, t(n) = a + b·n, a bounded first-come queue; what it answers depends on the items alone.
-//! - [`load`]: open-loop (Poisson, latency counted from the scheduled time) and closed-loop load.
-//! - [`ledger`]: a misbehaving upstream and restless clients, with books kept over every item.
-//! - [`remote`]: the same as processes of their own, told over HTTP what to do, for tests on a cluster.
+//! Nothing in this module serves real traffic. `groupage demo`, the tests, the benchmarks and the
+//! soak tests need an upstream with an exactly known cost and a client that detects wrong
+//! responses. They all share this module, so that a figure in the README and a figure in a test
+//! measure the same thing.
+//! - [`server`]: a model server on a real socket with t(n) = a + b·n and a bounded FIFO queue. Its
+//!   results depend on the items alone.
+//! - [`load`]: open-loop load (Poisson arrivals, latency measured from the scheduled time) and
+//!   closed-loop load.
+//! - [`ledger`]: a misbehaving upstream and clients that cancel calls, with every item accounted
+//!   for.
+//! - [`remote`]: the same as separate processes that are controlled over HTTP, for tests on a
+//!   cluster.
 //!
-//! It shares its two cores with the proxy under test, hence the small HTTP/1.1 client of its own in `wire`: no task, no allocation and two system
-//! calls for each call. It knows nothing of the proxy: it stands outside and measures, and so it reads the clock itself (`time`).
+//! The test kit shares two cores with the proxy under test. Therefore `wire` contains a minimal
+//! HTTP/1.1 client, which needs no task, no allocation and only two system calls for each call. The
+//! module does not depend on the proxy. It measures from outside and reads the clock itself
+//! (`time`).
 
 mod item;
 pub mod ledger;

@@ -1,7 +1,8 @@
-//! What the process says about itself: metrics, logs, live counts.
+//! Telemetry of the process: metrics, logs, live counts.
 //!
-//! Metric names and label values are enums ([`names`]); [`Metrics`] holds one registered handle for each, so the data path touches an atomic and no map.
-//! One registry per proxy instance; nothing here is global but the log.
+//! Metric names and label values are enums ([`names`]). [`Metrics`] holds a registered handle for
+//! each, so the data path updates an atomic and performs no map lookup. There is one registry per
+//! proxy instance; only the log is global.
 
 mod controller;
 mod durations;

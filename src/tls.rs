@@ -1,14 +1,17 @@
-//! Certificates out of files, and TLS with them at either side of the proxy: [`Callers`] for those who call, [`Servers`] for model servers behind `https://`.
+//! TLS on both sides of the proxy with certificates from files: [`Callers`] for downstream clients,
+//! [`Servers`] for model servers behind `https://`.
 //!
 //! ```text
-//! files ─▶ read (bounded) ─▶ material: chain, key, authorities ─▶ Callers | Servers ─▶ accept | connect
-//!   ▲ look again, when somebody says that they may have changed       what cannot be used changes nothing
+//! files ─▶ read (bounded) ─▶ chain, key, authorities ─▶ Callers | Servers ─▶ accept | connect
+//!   ▲ reload, when the files may have changed              unusable files change nothing
 //! ```
-//! Both live through a change of their files: what is read and fits together is used by the next handshake, connections that are open go on with what they
-//! began with, and what is torn or broken is refused with a reason. There is one provider of cryptography, aws-lc-rs, and TLS 1.2 with AEAD or 1.3.
+//! Both reload their files at run time: a consistent set of files applies to the next handshake,
+//! open connections keep the certificates they began with, and an incomplete or invalid set is
+//! rejected with a reason. The only cryptography provider is aws-lc-rs, with TLS 1.3, and 1.2 with
+//! AEAD.
 //!
-//! What it leaves out: who notices that a file changed and when (`cli::compose::certs`), how long a handshake may take (`proxy::terminate`,
-//! `upstream::connect`), and making certificates (`controller::certs`).
+//! Watching the files (`cli::compose::certs`), handshake timeouts (`proxy::terminate`,
+//! `upstream::connect`) and issuing certificates (`controller::certs`) belong elsewhere.
 
 mod callers;
 mod material;
@@ -26,7 +29,7 @@ pub use self::material::{Validity, certificates, certified, validity};
 pub use self::servers::{Refused, ServerFiles, ServerStream, Servers, Speak, refused_within};
 pub use self::words::{Ended, ended};
 
-/// Why files cannot be used: which, and what to do.
+/// The reason for which a file cannot be used, with its configuration key and advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("GRP1106: `{key}` cannot be used: {path}: {why}; {advice}")]
 pub struct Unusable {
@@ -36,34 +39,35 @@ pub struct Unusable {
     advice: &'static str,
 }
 
-/// What was found in files that were looked at again.
+/// Result of reloading certificate files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// What there was.
+    /// The content is unchanged.
     Same,
-    /// Something else, which is in use from now on.
+    /// The content has changed and is in use from now on.
     Changed,
 }
 
-/// Certificates in use that came out of files.
+/// Certificates in use that were loaded from files and can be reloaded.
 pub trait Kept: Send + Sync + std::fmt::Debug {
-    /// Whom they are shown to: the label of metrics.
+    /// Side of the proxy on which they are used, the label of metrics.
     fn side(&self) -> &'static str;
 
-    /// Where they come from.
+    /// Returns the paths of the files.
     fn files(&self) -> Vec<PathBuf>;
 
-    /// When what is shown expires, in seconds since 1970; `None` where nothing is shown.
+    /// Returns the expiry of the presented certificate in seconds since 1970; `None` if no
+    /// certificate is presented.
     fn expires(&self) -> Option<u64>;
 
-    /// Reads the files again; blocks as reading does.
+    /// Reloads the files. Blocks while reading.
     ///
     /// # Errors
-    /// They cannot be used: what was in use stays so.
+    /// Returns an error if the files cannot be used. The certificates in use remain unchanged.
     fn look(&self) -> Result<Look, Unusable>;
 }
 
-/// The one provider of cryptography.
+/// Returns the cryptography provider of the process.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())

@@ -1,15 +1,20 @@
-//! The slow loop: what of a pod's settings moves, in seconds, from what its sidecar reports.
+//! The slow control loop: adjusts a pod's settings within seconds, from the reports of its sidecar.
 //!
-//! A sidecar decides by itself for every batch, within walls. Some things show only over many calls: that answers are late though every prediction was kept,
-//! that a server copes worse with as many batches at once as its policy allows. [`propose`] looks at a window of reports and moves one setting by one bounded
-//! step, says why in a sentence, watches what came of it, and takes the step back if the SLO was met less often after it. It is pure: reports, bounds,
-//! history and the time go in, a [`Proposal`] and the next history come out.
+//! A sidecar decides on its own about every batch, within the bounds of its policy. Some problems
+//! only show over many calls: answers are late although every prediction was met, or a server slows
+//! down under as many concurrent batches as its policy allows. [`propose`] inspects a window of
+//! reports, moves one setting by one bounded step, records the reason in a sentence, observes the
+//! effect, and reverts the step if the SLO was met less often after it. It is pure: reports,
+//! bounds, history and the time go in, a [`Proposal`] and the next history come out.
 //!
-//! What it never does: steer the batch cap by latency (that collapses: a smaller cap means less throughput, so longer queues, so a smaller cap;
-//! `scheduling.md` §0.9), leave the bounds, or move on few calls. Serving does not depend on it: a sidecar without a controller keeps what it was told last.
+//! It never steers the batch cap by latency, never leaves the bounds, and never moves on few calls.
+//! Steering the cap by latency collapses: a smaller cap means less throughput, hence longer queues,
+//! hence later answers and an even smaller cap. Serving does not depend on this loop: a sidecar
+//! without a controller keeps the settings that were pushed last.
 //!
-//! [`Tuner`] does this for many pods at once, pooled as the policy says; [`learned`] is what new pods begin with, [`shown`] what stands in a status.
-//! It leaves out where reports come from and how settings get to a sidecar (`control`).
+//! [`Tuner`] runs the loop for many pods at once, pooled as the policy requires. [`learned`] holds
+//! the initial state of new pods, [`shown`] selects the pods of a status. Collecting the reports
+//! and pushing the settings is left to `control`.
 
 mod bounds;
 mod decide;
@@ -31,124 +36,129 @@ pub use self::history::{History, Knob, Way};
 pub use self::window::Window;
 pub use self::words::{millis, share};
 
-/// How often the slow loop looks (README R26).
+/// Interval between two evaluations of a group.
 pub const INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the slow loop sets for a pod. A value that is absent is the policy's own.
+/// Values that the slow loop sets for a pod. An absent value leaves the policy's own in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub struct Settings {
-    /// By how much deadlines that come from an SLO count earlier at least, in thousandths of that SLO. The sidecar's own shift may be larger.
+    /// Minimum deadline shift, in thousandths of the SLO: deadlines derived from an SLO are moved
+    /// forward by at least this much. The sidecar's own shift may be larger.
     pub shift_permille: u32,
-    /// At most so many batches in flight.
+    /// Maximum number of batches in flight.
     pub slots_max: Option<u32>,
-    /// Most weight in a batch.
+    /// Maximum weight of a batch.
     pub batch_weight_max: Option<u64>,
 }
 
-/// What a pod's sidecar reported since the last look.
+/// Measurements that a pod's sidecar reported since the last evaluation.
 ///
 /// # Units
-/// Calls, not items; times in the sketch are whole microseconds.
+/// Counts are of calls, not of items. Times in the sketch are whole microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Observation {
-    /// The pod's UID.
+    /// UID of the pod.
     pub pod: String,
-    /// Its accelerator, or its instance type, or nothing where neither is known.
+    /// Accelerator or instance type of its node; empty if neither is known.
     pub node_class: String,
-    /// The name of the profile in force.
+    /// Name of the profile in force.
     pub profile: String,
-    /// It serves as somebody's yardstick: an arm of an experiment that must not move.
+    /// `true` if the pod belongs to the control arm of a rollout: its settings must not change
+    /// while other arms are compared with it.
     pub frozen: bool,
-    /// The time that the counts cover.
+    /// Duration that the counts cover.
     pub over: Duration,
-    /// Arrival to answer of the calls that were answered and have an SLO.
+    /// Latency, from arrival to answer, of the answered calls that have an SLO.
     pub latency: Sketch,
-    /// Of these, the ones that were answered later than their SLO.
+    /// Number of answered calls that exceeded their SLO.
     pub late: u64,
-    /// Calls with an SLO that got no answer: refused, given up in the queue, failed.
+    /// Calls with an SLO that received no answer: refused, expired in the queue, or failed.
     pub lost: u64,
-    /// What of [`Settings`] the sidecar has in force; `None` where it has not said.
+    /// The [`Settings`] that the sidecar has in force; `None` if it has not reported them.
     pub in_force: Option<Settings>,
-    /// By how much deadlines count earlier in effect, in thousandths of their SLO: what the sidecar found itself, or what it was told, the larger.
+    /// Effective deadline shift in thousandths of the SLO: the larger of the shift that the sidecar
+    /// measured itself and the shift that was pushed.
     pub shift_permille: u32,
-    /// Batches that the server was found to run side by side.
+    /// Number of batches that the server was measured to execute concurrently.
     pub slots: u32,
-    /// What a call takes but once in fifty times with nothing else in flight; `None` while that is
-    /// not known.
+    /// 98th percentile of the latency of a call with nothing else in flight; `None` while it is
+    /// unknown.
     pub lone_late: Option<Duration>,
-    /// The least weight ceiling that the sidecar learned from refusals or failures.
+    /// Smallest weight ceiling that the sidecar learned from refusals or failures.
     pub weight_ceiling: Option<u64>,
-    /// How often the upstream was found to be another one, since its sidecar started.
+    /// Number of times that the upstream was found to have been replaced, since the sidecar
+    /// started.
     pub changes: u64,
-    /// The concurrency of its server is still being learned, or another limit tried.
+    /// `true` while the concurrency of the server is still being learned, or another limit is on
+    /// trial.
     pub learning: bool,
 }
 
-/// What is to be, and why.
+/// Settings proposed for a group, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
-    /// What is right; under [`Mode::Recommend`] it is only published.
+    /// Settings found to be right. Under [`Mode::Recommend`] they are only published.
     pub settings: Settings,
-    /// What the sidecars are told: the same, or nothing unless the mode is [`Mode::Auto`].
+    /// Settings to push to the sidecars: the same under [`Mode::Auto`], the default otherwise.
     pub told: Settings,
-    /// Why.
+    /// Reason for the settings.
     pub reason: Reason,
 }
 
-/// Why something moves, or does not.
+/// Reason for moving a setting, or for leaving it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// In one word, for Events and metrics.
+    /// Category, for Events and metrics.
     pub word: Word,
-    /// In a sentence, for a status and people.
+    /// One-sentence explanation, for a status.
     pub text: String,
 }
 
-/// Every reason in one word.
+/// Category of a [`Reason`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Word {
-    /// Deadlines count earlier than before.
+    /// The deadline shift was raised.
     ShiftRaised,
-    /// Deadlines count less early than before.
+    /// The deadline shift was lowered.
     ShiftLowered,
-    /// Fewer batches in flight.
+    /// The limit of batches in flight was lowered.
     SlotsLowered,
-    /// More batches in flight.
+    /// The limit of batches in flight was raised.
     SlotsRaised,
-    /// Less weight in a batch.
+    /// The limit of the batch weight was lowered.
     WeightLowered,
-    /// More weight in a batch.
+    /// The limit of the batch weight was raised.
     WeightRaised,
-    /// The last step is taken back: the SLO was met less often after it.
+    /// The last step is reverted: the SLO was met less often after it.
     RolledBack,
-    /// Steps are taken back that made no difference.
+    /// A series of steps without effect is reverted.
     NoEffect,
-    /// The bounds or limits of the policy moved, and the settings into them.
+    /// The bounds or limits of the policy changed, and the settings were clamped to them.
     Bounded,
-    /// The SLO is met, or near enough.
+    /// Nothing changes: the SLO is met, or not missed for long enough.
     Held,
-    /// The SLO is not met, and nothing that may be moved would help.
+    /// The SLO is missed, and no permitted adjustment is left that would help.
     Exhausted,
-    /// A step was just taken, or the server has just changed.
+    /// A step was just made, or the server was just replaced.
     Settling,
-    /// The concurrency of the server is still being learned, or another limit tried.
+    /// The concurrency of the server is still being learned, or another limit is on trial.
     Learning,
-    /// Not enough calls came.
+    /// Too few calls were answered.
     FewSamples,
-    /// No execution can meet the SLO.
+    /// No setting can meet the SLO: a call alone takes longer.
     Infeasible,
-    /// There is no SLO.
+    /// The policy has no SLO.
     NoSlo,
-    /// An arm of an experiment that serves as the yardstick.
+    /// The pod belongs to the control arm of a rollout.
     Frozen,
-    /// The policy tunes by hand.
+    /// The policy disables automatic tuning.
     Manual,
 }
 
 // === impl Word ===
 
 impl Word {
-    /// Every reason.
+    /// Every category.
     pub const ALL: [Self; 18] = [
         Self::ShiftRaised,
         Self::ShiftLowered,
@@ -170,7 +180,7 @@ impl Word {
         Self::Manual,
     ];
 
-    /// As an Event has it.
+    /// Returns the name used in Events.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -195,7 +205,7 @@ impl Word {
         }
     }
 
-    /// Whether something moves for this reason: worth an Event.
+    /// Returns `true` if a setting changes for this reason, which is worth an Event.
     #[must_use]
     pub const fn moves(self) -> bool {
         matches!(

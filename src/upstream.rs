@@ -1,8 +1,10 @@
-//! The model server over HTTP: how batches are executed and how everything else is carried.
+//! The HTTP adapter for the model server: executes batches and forwards all other calls.
 //!
-//! Nothing is pooled across clients: an HTTP/1 connection can shift answers by one, and no count check would see it. A shared batch gets a fresh HTTP/1
-//! connection, or a stream of its own on HTTP/2 where stream ids bind answers; what goes alone or passes through travels on a connection pinned to its
-//! client's connection. Never a redirect, never decompression, never a proxy variable.
+//! No connection is pooled across clients: an HTTP/1 connection can shift responses by one, and a
+//! check of the number of results would not detect it. A batch uses a fresh HTTP/1 connection, or
+//! its own stream on HTTP/2, where stream ids bind responses to requests. Unbatched and
+//! pass-through calls use a connection pinned to the connection of their client. Redirects,
+//! decompression and proxy variables are not supported.
 
 mod batch;
 mod beside;
@@ -37,43 +39,43 @@ use crate::protocol::LoneEvidence;
 use crate::telemetry::Metrics;
 use crate::tls::{Servers, Speak};
 
-/// Whether HTTP/2 is spoken upstream.
+/// Use of HTTP/2 towards the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Http2 {
-    /// Where one probe finds it.
+    /// HTTP/2 if a probe detects it.
     Auto,
-    /// Prior knowledge.
+    /// HTTP/2 with prior knowledge.
     Always,
     /// HTTP/1.1 only.
     Never,
 }
 
-/// What the upstream adapter needs.
+/// Configuration of the upstream adapter.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Where the model server listens.
+    /// Address of the model server.
     pub target: Target,
-    /// For a target with TLS.
+    /// TLS settings, for a target with TLS.
     pub tls: Option<Arc<Servers>>,
-    /// Longest connect, and longest handshake after it.
+    /// Maximum duration of a connect, and separately of the TLS handshake that follows.
     pub connect_timeout: Duration,
-    /// Longest silence inside the answer to a recognised call.
+    /// Maximum time without data within the response body of a recognised call.
     pub body_idle_timeout: Duration,
-    /// Most bytes of an answer to a recognised call.
+    /// Maximum size of the response to a recognised call, in bytes.
     pub answer_bytes_max: usize,
-    /// Longest silence of both directions of what passes through.
+    /// Maximum time without data in either direction of a pass-through call.
     pub pass_through_idle_timeout: Duration,
-    /// Whether HTTP/2 is spoken.
+    /// Use of HTTP/2.
     pub http2: Http2,
-    /// Keep HTTP/1 connections between batches.
+    /// Keeps HTTP/1 connections open between batches.
     pub reuse: bool,
-    /// Members up to which a failed batch is replayed one by one.
+    /// Maximum number of members of a failed batch that are replayed one by one.
     pub isolate_above: u32,
-    /// Replays beyond the number of client calls, in thousandths of it.
+    /// Maximum number of replays, in thousandths of the number of client calls.
     pub replay_permille: u32,
 }
 
-/// The upstream of one proxy.
+/// The upstream of a proxy.
 #[derive(Debug, Clone)]
 pub struct Upstream {
     inner: Arc<Inner>,
@@ -99,7 +101,7 @@ struct Inner {
 // === impl Upstream ===
 
 impl Upstream {
-    /// Makes the adapter. [`Upstream::watch`] starts looking for the server.
+    /// Creates the adapter. [`Upstream::watch`] starts the probe of the server.
     #[must_use]
     pub fn new(
         config: Config,
@@ -133,7 +135,7 @@ impl Upstream {
         }
     }
 
-    /// Other values for [`Config::isolate_above`] and [`Config::replay_permille`]: for what fails from now on.
+    /// Updates [`Config::isolate_above`] and [`Config::replay_permille`] for subsequent failures.
     pub fn set_failure(&self, isolate_above: u32, replay_permille: u32) {
         self.inner.isolate_above.store(isolate_above, Ordering::Relaxed);
         if let Ok(mut budget) = self.inner.budget.lock() {
@@ -141,47 +143,52 @@ impl Upstream {
         }
     }
 
-    /// What the server last said of itself, in answers to recognised calls and where it publishes its limits.
+    /// Returns the latest identity of the server, from its responses to recognised calls and from
+    /// the limits that it publishes.
     #[must_use]
     pub fn identity(&self) -> watch::Receiver<Identity> {
         self.inner.heard.subscribe()
     }
 
-    /// Whether the server accepts a connection now. It counts for nothing else.
+    /// Returns `true` if the server accepts a connection now. The result does not affect readiness.
     pub async fn accepts(&self) -> bool {
         self.inner.connector.connect(Speak::Http1).await.is_ok()
     }
 
-    /// Looks for the server until it accepts a connection, once, and learns whether it speaks HTTP/2.
+    /// Starts a task that probes the server until it accepts a connection, and detects whether it
+    /// supports HTTP/2.
     pub fn watch(&self) {
         let inner = self.inner.clone();
         tokio::spawn(async move { inner.probe().await });
     }
 
-    /// Whether the server has accepted a connection, and connects have not failed for long since.
+    /// Returns `true` if the server has accepted a connection and connects have not failed for long
+    /// since then.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.inner.health.is_ready()
     }
 
-    /// How often the server was back after it had refused connections.
+    /// Returns the number of times that the server became reachable again after it had refused
+    /// connections.
     #[must_use]
     pub fn returns(&self) -> watch::Receiver<u64> {
         self.inner.health.returns()
     }
 
-    /// Connects once, and says whether the server accepted; where it did not, it is looked for until it does.
+    /// Connects once and returns `true` if the server accepted. On failure, it is probed until it
+    /// accepts.
     pub async fn check(&self) -> bool {
         self.inner.connect(self.inner.speaks()).await.is_ok()
     }
 
-    /// The port for batches.
+    /// Returns the interface for batches.
     #[must_use]
     pub fn backend(&self) -> Arc<dyn Backend> {
         Arc::new(batch::Executor(self.inner.clone()))
     }
 
-    /// The port for everything else.
+    /// Returns the interface for all other calls.
     #[must_use]
     pub fn forward(&self) -> Arc<dyn Forward> {
         Arc::new(forward::Lanes(self.inner.clone()))

@@ -1,10 +1,14 @@
-//! What a kubelet asks for the pod's containers: the hooks that it calls before it stops one, and whether the application accepts connections.
+//! Endpoints that the kubelet calls for the pod's containers: preStop hooks, and a connection test
+//! for the application.
 //!
-//! `GET /connect/PORT` tries a captured port of the application. A `tcpSocket` probe of such a port would end at the sidecar's listener and always hold, so the
-//! injector turns it into this. A port that is not captured is not there: nobody can look through us at what else listens on loopback.
+//! `GET /connect/PORT` tests a captured port of the application. A `tcpSocket` probe of such a port
+//! would reach the sidecar's listener and always succeed, so the injector replaces it by this
+//! endpoint. A port that is not captured returns 404, so that the endpoint does not reveal other
+//! listeners on loopback.
 //!
-//! The application's is `GET /drain/TOKEN?wait` on the port that the kubelet reaches; without `wait` it is answered at once. It flushes the queue and is answered when the
-//! application may be stopped. Whoever does not know the token finds nothing there. The sidecar's own is a POST on the local port.
+//! The application's hook is `GET /drain/TOKEN?wait` on the port that the kubelet reaches. It
+//! flushes the queue and responds when the application may be stopped, or at once without `wait`.
+//! Without the token it returns 404. The sidecar's own hook is a POST on the local port.
 
 use axum::Router;
 use axum::extract::{Path, RawQuery, State as Extract};
@@ -14,7 +18,7 @@ use axum::routing::{any, get};
 
 use super::State;
 
-/// What the pod's address answers besides what anybody may read.
+/// Returns the routes on the pod's address in addition to the read-only ones.
 pub(super) fn router(state: State) -> Router {
     let mut router = Router::new().route("/connect/{port}", get(connect));
     if state.drain.token.is_some() {
@@ -48,7 +52,7 @@ async fn flush(
     let waits = query.split('&').any(|word| word.split('=').next() == Some("wait"));
     let flushed = (state.drain.flush)();
     if !waits {
-        // It goes on without whoever asked.
+        // The flush continues without the requester.
         tokio::spawn(flushed);
         return "flushing\n".into_response();
     }
@@ -59,7 +63,7 @@ async fn flush(
     }
 }
 
-/// Compares in the same time whatever differs: digests of one length, compared whole.
+/// Compares two tokens in constant time, as digests of equal length.
 fn is_same(known: &str, given: &str) -> bool {
     blake3::hash(known.as_bytes()) == blake3::hash(given.as_bytes())
 }

@@ -1,4 +1,4 @@
-//! The local port: what it shows, and the changes it takes.
+//! The local API: reports, and requests that change the process.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{State, server};
 
-/// Bytes of a change that are read.
+/// Maximum size of the body of a change.
 const CHANGE_BYTES_MAX: usize = 4096;
 
 pub(super) fn router(state: State) -> Router {
@@ -32,7 +32,8 @@ pub(super) fn router(state: State) -> Router {
         .layer(middleware::from_fn(only_local))
 }
 
-/// Refuses what a browser or a forged request would send: a foreign `Host`, a change that is not JSON.
+/// Rejects requests that a browser or a forged request would send: a foreign `Host`, or a change
+/// that is not JSON.
 async fn only_local(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     if !is_local(host) {
@@ -52,7 +53,7 @@ async fn only_local(request: Request, next: Next) -> Response {
 }
 
 fn is_local(host: &str) -> bool {
-    // No browser sends user information, and the host is what follows its `@`.
+    // Browsers send no user information in `Host`, and the host is the part after its `@`.
     let Some(authority) = host.parse::<Authority>().ok().filter(|authority| !authority.as_str().contains('@')) else {
         return false;
     };
@@ -101,7 +102,8 @@ async fn reload(Extract(state): Extract<State>) -> Response {
     answer(&(state.reload)())
 }
 
-/// The sidecar's own hook: it returns at once, and the process goes on serving until it is told to end.
+/// The sidecar's own hook. It returns at once, and the process continues to serve until it receives
+/// a signal to end.
 async fn drain(Extract(state): Extract<State>) -> Response {
     if (state.drain.drain)().await {
         return answer(&json!({"stage": (state.drain.stage)()}));

@@ -1,4 +1,4 @@
-//! Binding and serving the two ports.
+//! Binds and serves the admin ports.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -16,10 +16,10 @@ use super::{State, hook, local};
 use crate::places::serve_router;
 use crate::socket;
 
-/// How long answers that are there may take to be written at the end.
+/// Maximum time to write pending responses on shutdown.
 const LAST_ANSWERS: Duration = Duration::from_millis(200);
 
-/// Where the ports are to be bound; `None` is off.
+/// Addresses of the ports. `None` disables a port.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Ports {
     /// `/metrics /livez /readyz`.
@@ -28,10 +28,10 @@ pub struct Ports {
     pub local: Option<SocketAddr>,
 }
 
-/// The bound ports.
+/// The running admin ports, which stop when this is dropped.
 #[derive(Debug)]
 pub struct Admin {
-    /// Where they are.
+    /// The addresses that are bound.
     pub bound: Ports,
     runtime: tokio::runtime::Handle,
     stop: watch::Sender<bool>,
@@ -41,7 +41,7 @@ pub struct Admin {
 /// Binds the ports and serves them.
 ///
 /// # Errors
-/// When an address cannot be bound, or the system gives no thread.
+/// Returns an error if an address cannot be bound, or the system provides no thread.
 pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
     let metrics = ports.metrics.map(|address| bind(address, "metrics")).transpose()?;
     let local = ports.local.map(|address| bind(address, "admin")).transpose()?;
@@ -73,7 +73,7 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
             }
             let mut stopped = stopped;
             stopped.wait_for(|stopped| *stopped).await.ok();
-            // The last answers, among them a kubelet's to a hook, are still written.
+            // The last responses, such as that of a hook to a kubelet, are still written.
             tokio::time::timeout(LAST_ANSWERS, async { while serving.join_next().await.is_some() {} }).await.ok();
         });
     })?;
@@ -89,7 +89,8 @@ fn bind(address: SocketAddr, name: &str) -> io::Result<TcpListener> {
 // === impl Admin ===
 
 impl Admin {
-    /// Does something else beside the ports, off the data path's threads, until they are closed.
+    /// Spawns a task on the runtime of the ports, off the threads of the data path. It ends with
+    /// the ports.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
@@ -97,7 +98,7 @@ impl Admin {
 
 impl Drop for Admin {
     fn drop(&mut self) {
-        // Nobody listens when the thread has ended.
+        // Sending fails only if the thread has already ended.
         self.stop.send(true).ok();
         if let Some(thread) = self.thread.take() {
             thread.join().ok();
@@ -105,7 +106,7 @@ impl Drop for Admin {
     }
 }
 
-/// What anybody in the cluster may read.
+/// Returns the routes that every peer in the cluster may read.
 pub(super) fn read_only(state: State) -> Router {
     Router::new()
         .route("/metrics", get(metrics))

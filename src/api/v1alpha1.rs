@@ -1,7 +1,10 @@
-//! `BatchPolicy` and `BatchProfile`, version `v1alpha1`: the whole schema, every key optional.
+//! The kinds `BatchPolicy` and `BatchProfile`, version `v1alpha1`: the complete schema, in which
+//! every key is optional.
 //!
-//! Durations, sizes and shares stay the text that the user wrote, and an enumeration keeps a word it does not know, so reading and writing an
-//! object never changes it. The doc comments are the users' reference: `docs/configuration.md` is written from them.
+//! Durations, sizes and shares keep the text that the user wrote, and an enumeration keeps a value
+//! it does not know, so reading and writing an object never changes it. The doc comments of the
+//! fields are the user-facing reference: the descriptions of the CRDs and `docs/configuration.md`
+//! are generated from them.
 
 #![expect(clippy::duplicated_attributes, reason = "columns are of few types, and each says its own")]
 
@@ -42,37 +45,37 @@ pub use words::{
 /// `apiVersion` of both kinds.
 pub const API_VERSION: &str = "groupage.dev/v1alpha1";
 
-/// A duration as written: `5ms`, `1m30s`; units `us ms s m h`.
+/// A duration as written, such as `5ms` or `1m30s`. Units: `us ms s m h`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct DurationText(pub String);
 
-/// A share as written: `0.1%`.
+/// A share as written, such as `0.1%`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct ShareText(pub String);
 
-/// A size as written: bytes, or text with `Ki`, `Mi` or `Gi`.
+/// A size as written: a number of bytes, or text with the suffix `Ki`, `Mi` or `Gi`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum SizeText {
-    /// Plain bytes.
+    /// A number of bytes.
     Bytes(u64),
-    /// With its unit.
+    /// Text with a suffix.
     Text(String),
 }
 
-/// One value, or a list of them.
+/// A single value or a list of values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum OneOrMany {
-    /// One.
+    /// A single value.
     One(String),
-    /// Several.
+    /// A list of values.
     Many(Vec<String>),
 }
 
-/// How calls of the workloads it selects are batched.
+/// Specification of a `BatchPolicy`: the batching of calls to the workloads that it selects.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "groupage.dev",
@@ -85,31 +88,36 @@ pub enum OneOrMany {
     status = "BatchPolicyStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "How calls of the workloads it selects are batched. A useful policy is a target and a latency target, nothing more.",
-    printcolumn(name = "Target", type_ = "string", json_path = ".status.target", description = "Whom it is for."),
+    doc = "Batching of the calls to the selected workloads. A target and a latency SLO are enough for a useful policy.",
+    printcolumn(
+        name = "Target",
+        type_ = "string",
+        json_path = ".status.target",
+        description = "Target of the policy."
+    ),
     printcolumn(
         name = "Mode",
         type_ = "string",
         json_path = ".status.mode",
-        description = "Whether it batches, observes or passes through."
+        description = "Mode in force: Batch, Observe or Passthrough."
     ),
     printcolumn(
         name = "SLO",
         type_ = "string",
         json_path = ".spec.slo.latencyP99",
-        description = "The latency that is promised."
+        description = "Latency target (99th percentile)."
     ),
     printcolumn(
         name = "P99",
         type_ = "string",
         json_path = ".status.summary.latencyP99",
-        description = "The latency that there is."
+        description = "Measured latency (99th percentile)."
     ),
     printcolumn(
         name = "Batch",
         type_ = "integer",
         json_path = ".status.summary.batchItems.p50",
-        description = "Items in a batch, the median."
+        description = "Median number of items in a batch."
     ),
     printcolumn(
         name = "Saved",
@@ -121,7 +129,7 @@ pub enum OneOrMany {
         name = "Ready",
         type_ = "string",
         json_path = ".status.conditions[?(@.type==\"Ready\")].status",
-        description = "Whether all is as it should be."
+        description = "Status of the condition Ready."
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
@@ -141,61 +149,70 @@ pub enum OneOrMany {
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct BatchPolicySpec {
-    /// The workloads this policy is for. At most 16; not beside `selector`.
+    /// Workloads to which the policy applies. At most 16. Mutually exclusive with `selector`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_refs: Option<Vec<TargetRef>>,
-    /// The pods this policy is for, by label. Not beside `targetRefs`; neither means the namespace's default policy.
+    /// Label selector of the pods to which the policy applies. Mutually exclusive with
+    /// `targetRefs`. A policy with neither is the default policy of its namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<Selector>,
-    /// `Batch`; `Observe` passes through and reports what batching would have done; `Passthrough` is a plain proxy, the kill switch: it overrides the routes' own mode.
+    /// Operating mode. `Batch` merges calls. `Observe` passes calls through and reports the effect
+    /// that batching would have. `Passthrough` turns the sidecar into a plain proxy and overrides
+    /// the modes of all routes, so it serves as a kill switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Word<Mode>>,
-    /// The latency you promise: calls that can be in time go first. With `late: Refuse` the others end in the queue, never in flight.
+    /// Latency objective. Calls that can still meet it are served first. With `late: Refuse`, all
+    /// other calls are refused in the queue, never in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
-    /// Share of batched calls that are also sent alone and compared.
+    /// Share of batched calls that are also sent unbatched to compare the responses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verify: Option<ShareText>,
-    /// What is batched, first match wins, the rest passes through. Absent or empty: every route that an adapter recognises.
+    /// Routes to batch. The first match applies, and calls that match no route pass through. If
+    /// absent or empty, all routes that an adapter recognises are batched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub routes: Option<Vec<RouteSpec>>,
-    /// Walls that nothing learned passes.
+    /// Hard limits. They also bound all learned values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
-    /// When a batch leaves.
+    /// Scheduling of batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<SchedulingSpec>,
-    /// How callers say until when an answer is of use.
+    /// Sources of the deadlines of calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<DeadlineSpec>,
-    /// Classes of calls with weights.
+    /// Priority classes and their weights.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<PrioritySpec>,
-    /// Who shares the queue.
+    /// Tenants that share the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenants: Option<TenantsSpec>,
-    /// What happens when a batch fails.
+    /// Handling of failed batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure: Option<FailureSpec>,
-    /// A measured profile to take limits and scheduling from. Not beside `limits` or `scheduling`.
+    /// Reference to a measured profile that provides `limits` and `scheduling`. Mutually exclusive
+    /// with these keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile_ref: Option<NameRef>,
-    /// What the controller may tune.
+    /// Automatic tuning by the controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuning: Option<TuningSpec>,
-    /// How a change reaches the pods.
+    /// Rollout of changes to the pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutSpec>,
-    /// How the sidecar is added to a pod.
+    /// Injection of the sidecar into pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub injection: Option<InjectionSpec>,
-    /// The process itself: fixed at start.
+    /// Settings of the proxy process. They take effect at its start. In an injected pod, `listen`,
+    /// `upstream`, `tls`, `upstreamTls`, `admin`, `log` and `state` are set by the injection
+    /// instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub proxy: Option<ProxySpec>,
 }
 
 impl BatchPolicySpec {
-    /// Whether any call is promised a latency: of all, by route, or by priority class.
+    /// Returns `true` if the policy, one of its routes or one of its priority classes has a latency
+    /// target.
     #[must_use]
     pub fn promises_latency(&self) -> bool {
         let all = self.slo.iter().map(|slo| &slo.latency_p99);
@@ -205,7 +222,7 @@ impl BatchPolicySpec {
     }
 }
 
-/// Measured limits and scheduling that policies can refer to.
+/// Specification of a `BatchProfile`: measured limits and scheduling that policies can reference.
 #[derive(CustomResource, Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "groupage.dev",
@@ -218,36 +235,31 @@ impl BatchPolicySpec {
     status = "BatchProfileStatus",
     derive = "Default",
     derive = "PartialEq",
-    doc = "Limits and scheduling under a name, for policies to refer to. A profile never changes: another set of values is another profile.",
-    printcolumn(
-        name = "Policy",
-        type_ = "string",
-        json_path = ".status.policy",
-        description = "How batches are made."
-    ),
+    doc = "A named, immutable set of limits and scheduling settings that policies refer to. Other values need another profile.",
+    printcolumn(name = "Policy", type_ = "string", json_path = ".status.policy", description = "Scheduling policy."),
     printcolumn(
         name = "Items",
         type_ = "integer",
         json_path = ".spec.limits.batchItemsMax",
-        description = "Items in a batch, at most."
+        description = "Maximum number of items in a batch."
     ),
     printcolumn(
         name = "Slots",
         type_ = "integer",
         json_path = ".spec.limits.slotsMax",
-        description = "Batches side by side, at most."
+        description = "Maximum number of batches in flight."
     ),
     printcolumn(
         name = "Samples",
         type_ = "integer",
         json_path = ".status.samples",
-        description = "Calls answered under it."
+        description = "Number of calls answered under the profile."
     ),
     printcolumn(
         name = "Verdict",
         type_ = "string",
         json_path = ".status.verdict.outcome",
-        description = "How it did when it was last compared."
+        description = "Result of the last comparison."
     ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
     printcolumn(
@@ -261,159 +273,183 @@ impl BatchPolicySpec {
         name = "Reason",
         type_ = "string",
         json_path = ".status.verdict.reason",
-        description = "Why the verdict is so.",
+        description = "Reason for the verdict.",
         priority = 1
     )
 )]
 #[serde(rename_all = "camelCase", default)]
 pub struct BatchProfileSpec {
-    /// Walls that nothing learned passes.
+    /// Hard limits. They also bound all learned values.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
-    /// When a batch leaves.
+    /// Scheduling of batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scheduling: Option<SchedulingSpec>,
 }
 
-/// A latency target.
+/// A latency objective.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Slo {
-    /// 99th percentile from a call's arrival to its answer, at the proxy.
+    /// Target for the 99th percentile of the time from the arrival of a call at the proxy to its
+    /// response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
-    /// What becomes of a call that cannot be in time any more: `Serve` moves it behind those that can, `Refuse` ends it in the queue with 503 or 504.
+    /// Handling of a call that can no longer meet the target. `Serve` serves it after all calls
+    /// that can. `Refuse` answers it in the queue with 503 or 504.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late: Option<Word<Late>>,
 }
 
-/// Caps.
+/// Hard limits of batches, queues and concurrency.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LimitsSpec {
-    /// Items in a batch. The server's own published or learned limit is taken too; the smallest wins.
+    /// Maximum number of items in a batch. A limit that the server publishes, or that is learned
+    /// from its errors, applies as well. The smallest limit takes precedence.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_items_max: Option<u32>,
-    /// Weight of a batch: tokens, or what `generic.weight` says. Absent: not limited.
+    /// Maximum weight of a batch, in tokens or in the unit of `generic.weight`. If absent, the
+    /// weight is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_weight_max: Option<u64>,
-    /// Request bytes of a batch.
+    /// Maximum size of the request of a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_bytes_max: Option<SizeText>,
-    /// A larger call passes through.
+    /// Maximum size of a call that can be batched. Larger calls pass through.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_bytes_max: Option<SizeText>,
-    /// Depth of JSON nesting; a deeper call goes alone.
+    /// Maximum nesting depth of JSON in a call. Deeper calls are forwarded unbatched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_nesting_max: Option<u32>,
-    /// Longest deliberate wait beside a free slot; waiting for a slot is bounded by the deadline.
+    /// Maximum time for which a call is held while a slot is free. The wait for a slot is limited
+    /// by the deadline of the call instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_delay_max: Option<DurationText>,
-    /// Items waiting; 503 above.
+    /// Maximum number of queued items. Further calls are answered with 503.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_items_max: Option<u32>,
-    /// Bytes waiting; 503 above.
+    /// Maximum size of all queued calls together. Further calls are answered with 503.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_bytes_max: Option<SizeText>,
-    /// Calls to the upstream at once: a wall. Absent: none; `Adaptive` finds the number, the other policies use `scheduling.slots`.
+    /// Hard limit on the number of concurrent upstream calls. If absent, `Adaptive` learns the
+    /// number, and the other policies use `scheduling.slots`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
-    /// Calls at once while standing aside from a server that batches by itself.
+    /// Maximum number of concurrent upstream calls to a server that forms batches itself, for which
+    /// calls are forwarded unbatched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stand_aside_max: Option<u32>,
 }
 
-/// When a batch leaves.
+/// Scheduling of batches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SchedulingSpec {
-    /// `Adaptive` learns size, moment and slots; `WorkConserving` sends when a slot is idle and collects while all are busy; `Window` and `Static` send at `items` or after `delay`.
+    /// Scheduling policy. `Adaptive` learns the batch size, the dispatch time and the number of
+    /// slots. `WorkConserving` dispatches when a slot is idle and collects calls while all slots
+    /// are busy. `Window` and `Static` dispatch a batch of `items`, or after `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Word<SchedulingPolicy>>,
-    /// What `Adaptive` prefers.
+    /// Objective of `Adaptive`: the share of the latency target that it may spend on larger batches
+    /// while the server is idle. `latency` spends none of it, `balanced` a tenth, and `throughput`
+    /// four tenths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<Word<Preset>>,
-    /// Calls to the upstream at once (`WorkConserving`, `Window`, `Static`); never above `limits.slotsMax` where that is set.
+    /// Number of concurrent upstream calls for `WorkConserving`, `Window` and `Static`. It is
+    /// limited by `limits.slotsMax`, if set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// Send at this many (`Window`, `Static`).
+    /// Number of items at which `Window` and `Static` dispatch a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<u32>,
-    /// … or after this long: `Window` since an item and a free slot were both there, `Static` since the oldest came; never beyond `limits.queueDelayMax`.
+    /// Time after which `Window` and `Static` dispatch an incomplete batch. `Window` measures it
+    /// from the time at which both an item and a free slot are available, `Static` from the arrival
+    /// of the oldest item. It is limited by `limits.queueDelayMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<DurationText>,
 }
 
-/// Deadlines of callers.
+/// Sources of the deadlines of calls.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeadlineSpec {
-    /// Headers with a caller's timeout in milliseconds; `grpc-timeout` always counts too.
+    /// Names of request headers that contain the client's timeout in milliseconds. The header
+    /// `grpc-timeout` is always evaluated as well.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
 }
 
-/// Classes of calls.
+/// Priority classes of calls.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PrioritySpec {
-    /// The header that names the class. Calls that differ in it may share a batch, and no shared call has it.
+    /// Name of the request header that contains the name of the class. Calls of different classes
+    /// can share a batch, and the header is not sent with a shared call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// The classes; the first is for every call that names none of them.
+    /// The priority classes. The first class applies to every call that names none of them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub classes: Option<Vec<PriorityClass>>,
 }
 
-/// A class of calls.
+/// A priority class.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PriorityClass {
-    /// Its name.
+    /// Name of the class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// Its share of the upstream's time while others wait.
+    /// Share of the upstream's time relative to the other classes, while calls of several classes
+    /// wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// Its own latency target, instead of `slo.latencyP99`.
+    /// Latency target of the class. It replaces `slo.latencyP99`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
-    /// Goes before all others that have not waited 4 times their target, or 2s.
+    /// Serves the calls of this class before all others, except calls that have waited 4 times
+    /// their latency target, or 2s if they have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strict: Option<bool>,
-    /// Takes the room that others leave in a batch, and leaves by itself only while nobody else waits.
+    /// Restricts the calls of this class to free room in batches that are dispatched anyway. They
+    /// are dispatched on their own only while no other call waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filler: Option<bool>,
 }
 
-/// Who shares the queue.
+/// Tenants that share the queue.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TenantsSpec {
-    /// The header that names the tenant; absent: the identity headers together. Identity always separates batches.
+    /// Name of the request header that identifies the tenant. If absent, all identity headers
+    /// together identify it. Calls with different identities never share a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub header: Option<String>,
-    /// Shares by tenant, as `tenants.header` names it; 1 for all others.
+    /// Weights of tenants, by the value of `tenants.header`. All other tenants have weight 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<BTreeMap<String, u32>>,
 }
 
-/// What happens when a batch fails.
+/// Handling of failed batches.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct FailureSpec {
-    /// A failed batch of more members is halved again and again, one of so many or fewer is sent again one by one.
+    /// Number of members above which a failed batch is bisected repeatedly. The members of batches
+    /// up to this size are retried one by one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub isolate_above: Option<u32>,
-    /// Upstream calls beyond the number of client calls, and 3 a second, over 10 s.
+    /// Number of upstream calls that may exceed the number of client calls, as a share of the
+    /// client calls over 10 s. In addition, 3 calls per second are always allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replay_budget: Option<ShareText>,
-    /// No merging in a cost class after an answer that could not be split; doubles up to 1h.
+    /// Time for which merging is suspended in a cost class after a response that could not be
+    /// split. It doubles with each failure, up to 1h.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quarantine: Option<DurationText>,
 }
 
-/// Both kinds as their types declare them. Ranges, words and rules are not in it: `config` adds them.
+/// Returns the definitions of both kinds as derived from the types. Ranges, known values and rules
+/// are not included: `config` adds them.
 #[must_use]
 pub fn definitions() -> [CustomResourceDefinition; 2] {
     [BatchPolicy::crd(), BatchProfile::crd()]

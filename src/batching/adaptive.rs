@@ -1,9 +1,15 @@
-//! The policy that learns: what a batch of each size costs, how many run side by side, who comes next; and decides by it.
+//! The adaptive policy: learns the cost of each batch size, the upstream's concurrency and the
+//! arrival process, and decides dispatches from them.
 //!
-//! [`Adaptive`] owns what is learned and is told of every event; [`Adaptive::next`] decides. Its parts decide one thing each: `want` how large, `gather`
-//! whether company is worth a hold, `rejoin` whether callers who take turns are brought together, `choose` what deadlines allow, `group` and `fair` who, `turns` which line first; `learn` takes in what events teach. The rules and constants are those of `scheduling.md` §2.
+//! [`Adaptive`] owns everything that is learned and is notified of every event; [`Adaptive::next`]
+//! decides. Each submodule makes one decision: `want` selects the batch size, `gather` decides
+//! whether holding for expected arrivals pays, `rejoin` merges closed-loop cohorts that take turns,
+//! `choose` reduces a batch to what deadlines allow, `group` and `fair` select the members, and
+//! `turns` orders the key queues. `learn` updates the models from events. The behaviour is
+//! described in `docs/scheduling.md`.
 //!
-//! What it leaves out: the walls and who of a line fits together (`decide`), ceilings (`class`), and solving plans, which is for a thread that may block.
+//! Left out: hard limits and the members that fit together (`decide`), ceilings (`class`), and
+//! solving plans, which belongs on a thread that may block.
 
 mod choose;
 mod explore;
@@ -54,17 +60,20 @@ use overdue::SpareRoom;
 use turns::Order;
 use want::Want;
 
-/// T before anything was seen (`scheduling.md` §1).
+/// Initial value of T, the running mean of execution times, in nanoseconds.
 const MEAN_TIME_FIRST: u64 = 5_000_000;
-/// Cost classes at their limit that are remembered within a decision; lines of others are asked again, which costs time only.
+/// Maximum number of cost classes at their limit that are remembered within one decision. Keys of
+/// further classes are evaluated again, which costs time only.
 const WITHOUT_MAX: usize = 8;
-/// Batches' worth of calls in fair order that a group by weight is chosen from where several flows
-/// wait: a flow that is passed over for its weight stays within a few batches of its share.
+/// Size of the candidate list for grouping by weight while several flows are queued, in batches.
+/// The bound keeps a flow that is passed over because of its weight within a few batches of its
+/// fair share.
 const GROUP_BATCHES: u32 = 4;
-/// Lines asked for one decision: more than commonly are open at once, and a bound.
+/// Maximum number of merge keys evaluated for one decision. Fewer keys than this are usually queued
+/// at once.
 const LINES_MAX: usize = 256;
 
-/// What is learned of one upstream.
+/// The learned state of one upstream and the decisions based on it.
 #[derive(Debug, Clone)]
 pub(super) struct Adaptive {
     draw: Draw,
@@ -73,72 +82,75 @@ pub(super) struct Adaptive {
     flights: BTreeMap<BatchId, Sent>,
     models: BTreeMap<CostClassId, Model>,
     keys: BTreeMap<KeyId, Watched>,
-    /// Heads given up for more served behind them.
+    /// Calls at the front of a queue that are to expire so that more of the calls behind them meet
+    /// their deadlines.
     given_up: Vec<CallId>,
-    /// Who [`Next::Chosen`] names.
+    /// Members of the batch that [`Next::Chosen`] refers to.
     chosen: Vec<CallId>,
-    /// What refusals of forwarded calls allow.
+    /// AIMD limit on forwarded calls, lowered by refusals.
     admission: Admission,
-    /// The server is known to batch by itself.
+    /// Set if the server is known to batch by itself.
     known_batching: bool,
-    /// What new classes begin with, from a process before.
+    /// Initial values for new cost classes, restored from an earlier process.
     begin: UpstreamSnapshot,
     clocks: Clocks,
-    /// Room for turns, kept so that a decision takes no new memory.
+    /// Buffer for the service order, reused so that a decision does not allocate.
     order: Order,
     room: Room,
-    /// Lines that were held beside a free slot since they last sent something: what leaves then has waited on purpose. At most [`LINES_MAX`].
+    /// Keys that have been held beside a free slot since their last dispatch. Their next batch is
+    /// reported with [`Cause::Delay`]. At most [`LINES_MAX`] entries.
     held: BTreeSet<KeyId>,
     exploration: Exploration,
-    /// The batch that is about to leave has this size to learn.
+    /// Set if the size of the batch about to be dispatched was chosen for exploration.
     trial: bool,
-    /// When the last `next` that said nothing wants to look again.
+    /// Instant at which to decide again after the last [`Next::Nothing`].
     wake: Option<Tick>,
     uses: u64,
-    /// How often a line was kept waiting, by [`Hold::ALL`].
+    /// Number of holds by reason, in the order of [`Hold::ALL`].
     holds: [u64; Hold::ALL.len()],
-    /// How often the upstream was judged to be another one, and when last.
+    /// Number of detected upstream changes, and the time of the last one.
     changes: u64,
     changed: Option<Tick>,
-    /// Requests sent since the start: one that saw no other number had the server for itself.
+    /// Requests sent since the start. A request during which this number did not grow, and that was
+    /// sent with nothing in flight, had the server for itself.
     sends: u64,
-    /// The class that was learned of last.
+    /// Cost class of the last sample.
     last_class: Option<CostClassId>,
 }
 
-/// What the decision looks at.
+/// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ctx<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
     pub(super) queue: &'a Queue,
-    /// How long in all a slot has been free.
+    /// Total time for which a slot has been free.
     pub(super) free: Duration,
-    /// The share of an SLO that may pass beside an idle upstream, in thousandths.
+    /// Share of an SLO that a call may be held beside an idle upstream, in thousandths.
     pub(super) hold_permille: u32,
-    /// Parts to go without.
+    /// Features that are disabled for an ablation run.
     pub(super) missing: Missing,
 }
 
-/// What to do next.
+/// The next action of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Send up to so many items from the front of this line.
+    /// Dispatch up to `items` items from the front of this key's queue.
     Send { key: KeyId, items: u32, cause: Cause, kind: Kind },
-    /// Send those of [`Adaptive::chosen`].
+    /// Dispatch the calls of [`Adaptive::chosen`].
     Chosen { key: KeyId, cause: Cause, kind: Kind },
-    /// This queued call will be late, or was given up for others.
+    /// Expire this queued call: it would be late, or it was given up in favour of others.
     Expire { id: CallId, reason: Expiry },
-    /// Nothing before [`Adaptive::wake`].
+    /// Do nothing before [`Adaptive::wake`].
     Nothing,
 }
 
-/// One line's answer.
+/// The decision for one merge key.
 enum Answer {
     Do(Next),
-    /// On purpose.
+    /// Hold the queue deliberately until this instant.
     Hold(Tick),
-    /// None is free, or none before then.
+    /// No slot is free. One may be available at this instant, if it is known.
     NoSlot(Option<Tick>),
     Skip,
 }
@@ -185,28 +197,30 @@ impl Adaptive {
         self.admission.set_calls_max(stand_aside_max);
     }
 
-    /// Requests that may be in flight in all, as far as limits were learned: 0 while a class is open.
+    /// Returns the number of requests that the learned limits allow in flight, or 0 while a class
+    /// has no limit.
     pub(super) fn slots(&self) -> u32 {
         let limits = self.models.values().map(|model| model.flow.limit());
         limits.sum::<Option<u32>>().unwrap_or(0)
     }
 
-    /// Whether some class may send another request.
+    /// Returns `true` if at least one class may send another request.
     pub(super) fn has_room(&self) -> bool {
         self.models.is_empty() || self.models.values().any(|model| model.flow.has_room())
     }
 
-    /// Whether a conclusion about some class is being tested.
+    /// Returns `true` if a limit of at least one class is being tested.
     pub(super) fn is_testing(&self) -> bool {
         self.models.values().any(|model| model.flow.is_testing(0))
     }
 
-    /// When to look again, after [`Next::Nothing`].
+    /// Returns the instant at which to decide again after [`Next::Nothing`].
     pub(super) const fn wake(&self) -> Option<Tick> {
         self.wake
     }
 
-    /// Decides. `lines`: those whose route has a slot, in order.
+    /// Decides the next action. `lines` yields the key queues with a free slot on their route, in
+    /// service order.
     pub(super) fn next<'a>(
         &mut self,
         ctx: Ctx<'a>,
@@ -215,18 +229,21 @@ impl Adaptive {
     ) -> Next {
         self.wake = None;
         self.trial = false;
+        // Calls given up by an earlier decision expire first; some may have left the queue
+        // meanwhile.
         while let Some(id) = self.given_up.pop() {
             if ctx.queue.get(id).is_some() {
                 return Next::Expire { id, reason: Expiry::LatePredicted };
             }
         }
+        // The configured slots and the admission limit bound all classes together.
         let in_flight = self.in_flight();
         if in_flight >= ctx.limits.slots
             || self.admission.limit(self.known_batching).is_some_and(|limit| in_flight >= limit)
         {
             return Next::Nothing;
         }
-        // Under one flow lines are asked as they stand.
+        // With a single flow, the queues are evaluated in the given order.
         if ctx.queue.flows() <= 1 {
             return self.ask(ctx, lines.take(LINES_MAX), classes).unwrap_or(Next::Nothing);
         }
@@ -242,14 +259,15 @@ impl Adaptive {
         next.unwrap_or(Next::Nothing)
     }
 
-    /// Asks line after line, until one has something to do.
+    /// Evaluates the key queues in order until one of them yields an action.
     fn ask<'a>(
         &mut self,
         ctx: Ctx<'a>,
         lines: impl Iterator<Item = (KeyId, &'a Queued)>,
         classes: &Classes,
     ) -> Option<Next> {
-        // Limits are of cost classes: where one line of a class is at its limit, its others need not be asked.
+        // Limits apply to cost classes: once one key of a class is at its limit, the other keys of
+        // that class are skipped.
         let mut without = [None; WITHOUT_MAX];
         for (key, head) in lines {
             if without.contains(&Some(head.call.cost_class)) {
@@ -278,6 +296,7 @@ impl Adaptive {
         None
     }
 
+    /// Decides the next action for one merge key. `head` is its first call.
     fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, (class, merge): (Option<&Class>, Bound)) -> Answer {
         let now = ctx.now;
         let class_id = head.call.cost_class;
@@ -289,12 +308,16 @@ impl Adaptive {
             Ask { now, alone: lonely, arrived: head.arrived, has_second, queued: ctx.queue.held_by_class(class_id) };
         let lone = self.begin.mean_nanos;
         let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
+        // Ablation only: start at a limit of one instead of passing calls through.
         if ctx.missing.has(Skill::StandAside) && model.flow.is_open() {
             model.flow = Flow::limited(1, lone);
         }
+        // The server refuses batches of this class, so a limit has nothing to gain.
         if merge == Bound::Alone(Some(Lone::Refused)) {
             model.flow.open_unmergeable(now);
         }
+        // 1. The concurrency limiter of the class decides whether anything may be sent, and how
+        //    many items. At its limit, overdue requests may still leave room.
         let permit = model.flow.permit(&ask);
         let full = permit == Permit::Full;
         let spare = if full { self.spare_room(class_id, merge, now) } else { SpareRoom::None(None) };
@@ -302,8 +325,8 @@ impl Adaptive {
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
-        // A probe that waits for anything is none; nor is a hold bounded beside requests that are
-        // overdue, as no place is free.
+        // A probe must not wait for anything. Holding is also pointless while overdue requests are
+        // counted as lost, because no slot is about to free.
         let testing =
             model.flow.is_testing(ask.queued) || spare == SpareRoom::Lost || matches!(permit, Permit::Probe(_));
         let growing = model.flow.is_growing(ask.queued);
@@ -312,6 +335,8 @@ impl Adaptive {
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         let walls = Walls::new(scope, class, model.cost.base_kind() == Base::Padded);
         let in_flight = model.flow.flights();
+        // 2. Permits that fix the batch, and those that send or hold nothing, are final. The others
+        //    leave `share`, the upper bound on the items.
         let share = match permit {
             Permit::Forward => {
                 let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
@@ -357,15 +382,18 @@ impl Adaptive {
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         let limit = model.slots.in_use();
         let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind });
+        // A call that cannot be merged is dispatched alone.
         if lonely {
             let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
             return Answer::Do(self.single(&line, mixed && !head.call.alone, kind));
         }
-        // Where several may be in flight, each takes an equal share of what is here.
+        // Where several requests may be in flight, each takes an equal share of the items present.
         let shared = if limit > 1 || testing { share } else { u32::MAX };
+        // 3. The batch size is bounded by the limits, by twice the largest size that has worked so
+        //    far, and by the share.
         let cap = walls.items.min(model.worked.saturating_mul(2).max(2)).min(shared).max(1);
-        // Where the weights of those in front end a batch before its items do, sizes up to there are what there is to choose from. Who groups by
-        // weight chooses its own.
+        // If the weight limit ends a batch before its item limit does, only sizes up to that point
+        // are available. Grouping by weight selects its own members instead.
         let weighted = model.cost.weights_matter();
         let room = if weighted { cap } else { within(walls, ctx.queue.line(key), cap) };
         let (weighs, cap) = (room < cap, room);
@@ -373,16 +401,19 @@ impl Adaptive {
         let wait = model.slots.wait(in_flight, earliest_due, now);
         let line = Line { ctx, key, head, items, cap, wait, walls };
         let fillers = mixed && ctx.limits.have_fillers();
-        // It looks at all who wait, so it is asked only where a hold is thought of.
+        // Scans the whole queue, so it is a closure that is evaluated only if a hold is considered.
         let hold_max = || {
             let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
             let first = held.map(|queued| queued.free_before).min().unwrap_or(head.free_before);
             scope.queue_delay_max.saturating_sub(ctx.free.saturating_sub(first))
         };
+        // A hold ends at its own bound, at the route's limit, or half-way to the head's deadline.
         let hold = |until: Tick| {
             let until = until.min(now.after(hold_max())).min(Tick(now.0.saturating_add(line.room() / 2)));
             (until > now).then_some(Answer::Hold(until))
         };
+        // 4. Reasons to hold: a cohort that is about to return, arrivals predicted by the profiles,
+        //    and the share of the SLO that a preset spends on an idle upstream.
         let leading = in_flight >= limit;
         let together = !testing && !mixed && !weighted && !ctx.missing.has(Skill::Gather) && slo_of(head).is_some();
         if together && let Some(answer) = self.rejoin(&line, leading, hold_max, hold) {
@@ -409,6 +440,8 @@ impl Adaptive {
             self.note_hold(key, Hold::Preset);
             return held;
         }
+        // 5. From here on only the plan may hold the queue. The members are selected by weight, in
+        //    fair order, or from the front.
         let waited = self.held.remove(&key);
         let groups = |model: &&Model| model.cost.weights_matter() && !fillers && !ctx.missing.has(Skill::Grouping);
         if let Some(model) = self.models.get(&class_id).filter(groups) {
@@ -424,7 +457,7 @@ impl Adaptive {
             }
         }
         let want = match self.want(&line) {
-            // What is tested is the limit, or what a batch of the newest size costs.
+            // The test is about the limit, or about the cost of a batch of the newest size.
             _ if testing => line.items.min(line.cap),
             Want::Send(items) => items,
             Want::Hold { until, otherwise } => match hold(until) {
@@ -440,10 +473,12 @@ impl Adaptive {
             return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
         }
         if growing {
-            // Deadlines would have smaller sizes sent for ever, and the larger one that meets more
-            // of them is never measured. The limiter allows few of it at once.
+            // Deadlines would select smaller sizes for ever, and the larger size that meets more of
+            // them would never be measured. The limiter allows only a few batches of it at once.
             return send(want, cause(leading, waited));
         }
+        // Earliest deadline first: the batch shrinks for an urgent head, or urgent heads are given
+        // up for more calls served in time.
         let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
             Chosen::First(items) => {
@@ -464,7 +499,8 @@ impl Adaptive {
         }
     }
 
-    /// One call by itself: the head, or who has the turn where several flows are queued.
+    /// Dispatches a single call: the head, or the first call in fair order if several flows are
+    /// queued.
     fn single(&mut self, line: &Line<'_>, mixed: bool, kind: Kind) -> Next {
         let (key, cause) = (line.key, Cause::Idle);
         let Some(model) = self.models.get(&line.head.call.cost_class).filter(|_| mixed) else {
@@ -474,7 +510,7 @@ impl Adaptive {
         Next::Chosen { key, cause, kind }
     }
 
-    /// Whether a batch may leave just before one returns.
+    /// Decides whether a batch may be dispatched shortly before another one completes.
     fn lead(&mut self, ctx: Ctx<'_>, class: CostClassId, earliest_due: Option<Tick>, testing: bool) -> Slot {
         let mean_time = self.mean_time;
         let Some(model) = self.models.get_mut(&class) else { return Slot::No };
@@ -492,12 +528,12 @@ impl Adaptive {
         model.slots.decide(ctx.now, view, &mut self.draw)
     }
 
-    /// The calls of the last [`Next::Chosen`], the most urgent first.
+    /// Returns the calls of the last [`Next::Chosen`] in order of urgency.
     pub(super) fn chosen(&self) -> &[CallId] {
         &self.chosen
     }
 
-    /// A queued call ended without an answer.
+    /// Records a queued call that ended without an answer.
     pub(super) fn expired(&mut self, now: Tick, queued: &Queued) {
         if let Some(watched) = self.keys.get_mut(&queued.call.key) {
             watched.arrivals.ended_early(queued.call.items);
@@ -506,7 +542,8 @@ impl Adaptive {
         self.exploration.ended(now, items, items);
     }
 
-    /// A call that weighs `share` leaves in a batch of this size. `alone`: no other flow is queued.
+    /// Charges a dispatched call to the virtual clock of its flow. `batch` is the size of its batch
+    /// and `share` the weight of its flow; `alone` is `true` if no other flow is queued.
     pub(super) fn charge(&mut self, call: &Call, batch: BatchWork, share: u64, alone: bool) {
         if alone && self.clocks.is_empty() {
             return;
@@ -518,7 +555,8 @@ impl Adaptive {
         self.clocks.charge(call.flow(), work, time, alone);
     }
 
-    /// A call was queued. Where its flow is one of several, what others get from now on counts for it.
+    /// Records a call that was queued. If its flow is one of several, work done for the others
+    /// counts from now on.
     pub(super) fn joined(&mut self, queue: &Queue, call: &Call) {
         if queue.flows() == 2 {
             queue.flow_items().for_each(|(flow, _)| self.clocks.accompanied(flow));
@@ -533,7 +571,7 @@ fn model_is_open(models: &BTreeMap<CostClassId, Model>, class: CostClassId) -> b
     models.get(&class).is_some_and(|model| model.flow.is_open())
 }
 
-/// Why a batch leaves that nothing cuts short.
+/// Returns the cause of a batch that no limit or deadline cut short.
 const fn cause(leading: bool, waited: bool) -> Cause {
     match (leading, waited) {
         (true, _) => Cause::Lead,
@@ -542,7 +580,8 @@ const fn cause(leading: bool, waited: bool) -> Cause {
     }
 }
 
-/// How many items from the front of a line leave together at most: `cap`, or less where the walls of weight end a batch before.
+/// Returns the number of items from the front of a queue that fit into one batch: `cap`, or less
+/// where the weight limits end the batch earlier.
 fn within<'a>(walls: Walls, line: impl Iterator<Item = &'a Queued>, cap: u32) -> u32 {
     if !walls.bound_weight() {
         return cap;

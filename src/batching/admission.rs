@@ -1,15 +1,20 @@
-//! An AIMD limit on calls that are forwarded side by side, once the server has refused one (429 or 503).
+//! An AIMD (additive increase, multiplicative decrease) limit on forwarded calls, active after the
+//! server has refused one with 429 or 503.
 //!
-//! Without a refusal there is no limit: the clients' own number is the only one, as without a proxy. A refusal cuts it below what was in flight, rounds of
-//! good calls raise it again, and at the configured number it ends.
+//! Without a refusal there is no limit, and only the clients bound their concurrency, as without a
+//! proxy. A refusal cuts the limit below the number in flight, rounds of successful calls raise it
+//! again, and the limit is lifted when it reaches the configured maximum.
 
 use super::tick::Tick;
 
-/// Fewest calls in flight that an overloaded server is sent.
+/// Minimum limit: an overloaded server still receives this many calls at once.
 const CALLS_MIN: u32 = 4;
-/// Share of the calls in flight, in tenths, that is left after the server refused one.
+/// Multiplicative decrease: share of the calls in flight that the limit keeps after a refusal, in
+/// tenths.
 const CUT_TENTHS: u64 = 7;
-/// The limit rises by one after this many rounds of as many good calls, all sent with no room to spare: one refusal is met in some two limits² calls.
+/// Number of rounds of successful calls after which the limit rises by one. At a limit L a round is
+/// L calls that are answered while the limit is fully used. The way from 0.7·L back to L takes some
+/// 2·L² calls, which is the interval between two refusals.
 const RISE_ROUNDS: u64 = 8;
 
 /// The limit on forwarded calls in flight.
@@ -18,13 +23,14 @@ const RISE_ROUNDS: u64 = 8;
 /// Deterministic and without randomness.
 #[derive(Debug, Clone)]
 pub(super) struct Admission {
-    /// The configured number, at which a limit ends.
+    /// Configured maximum, at which the limit is lifted.
     calls_max: u32,
-    /// `None`: no refusal binds.
+    /// `None` while no refusal is in force.
     limit: Option<u32>,
-    /// Calls sent before then repeat the last refusal.
+    /// Time of the last cut. Refusals of calls sent before it belong to the same overload and are
+    /// ignored.
     cut_at: Tick,
-    /// Good calls sent at the limit since it moved.
+    /// Successful calls answered while the limit was fully used, since it last moved.
     full_good: u64,
 }
 
@@ -35,18 +41,20 @@ impl Admission {
         Self { calls_max: calls_max.max(1), limit: None, cut_at: Tick(0), full_good: 0 }
     }
 
-    /// Another configured number. What was learned below it stays.
+    /// Changes the configured maximum. A learned limit below it is kept.
     pub(super) fn set_calls_max(&mut self, calls_max: u32) {
         self.calls_max = calls_max.max(1);
         self.limit = self.limit.filter(|limit| *limit < self.calls_max);
     }
 
-    /// Forwarded calls that may be in flight; `None` without a limit. `aside`: the server is known to batch by itself, and takes the configured number.
+    /// Returns the number of forwarded calls that may be in flight, or `None` without a limit. If
+    /// `aside` is set, the server is known to batch by itself and the configured maximum applies.
     pub(super) fn limit(&self, aside: bool) -> Option<u32> {
         self.limit.or(aside.then_some(self.calls_max))
     }
 
-    /// A forwarded call was answered well while this many were in flight, itself included.
+    /// Records a forwarded call that was answered successfully while `in_flight` calls were in
+    /// flight, itself included.
     pub(super) fn on_success(&mut self, in_flight: u32) {
         let Some(limit) = self.limit.filter(|limit| in_flight >= *limit) else { return };
         self.full_good += 1;
@@ -56,8 +64,9 @@ impl Admission {
         }
     }
 
-    /// A forwarded call that left at `sent` was refused; `in_flight` are the others still out. Of calls that were out together the first refusal cuts, as in
-    /// congestion control.
+    /// Records a refused forwarded call that was sent at `sent`; `in_flight` counts the other calls
+    /// in flight. Of calls that were in flight together only the first refusal cuts the limit, as
+    /// in TCP congestion control.
     pub(super) fn on_refusal(&mut self, now: Tick, sent: Tick, in_flight: u32) {
         if sent < self.cut_at {
             return;

@@ -1,22 +1,27 @@
-//! How fast items come, and which of them something brings about.
+//! An estimator of the arrival process: the arrival rate, and the arrivals that a completion or a
+//! first call causes.
 //!
-//! The rate says which load the plan is read at. The two profiles say when a short hold pays: clients that wait for an answer come back soon after it
-//! (a closed loop), and the first item of a burst announces the others (a fan-out). Both are learned as arrivals *beyond* the mean rate in bins after an
-//! event, so a stream of independent arrivals promises nothing, and nothing is held for it.
+//! The rate selects the load at which the plan is read. The two profiles show when a short hold
+//! pays: clients that wait for an answer return soon after it (a closed loop), and the first item
+//! of a burst announces the others (a fan-out). Both are learned as arrivals *in excess of* the
+//! mean rate in bins after an event. A stream of independent arrivals has no excess, so nothing is
+//! held for it.
 //!
-//! What it leaves out: whether to hold (`gather`), seasons and forecasts, and any timer. An estimate ages when it is touched or read.
+//! Left out: the decision to hold (`gather`), seasonality and forecasts, and timers. An estimate
+//! ages when it is updated or read.
 
 use super::math::{exp, float, whole};
 use super::tick::Tick;
 
-/// The rate looks back over this many executions (`scheduling.md` §3, "rate λ")...
+/// Length of the rate window, in mean executions.
 const WINDOW_TIMES: u64 = 8;
-/// ...and at least over this.
+/// Minimum length of the rate window, in nanoseconds (20 ms).
 const WINDOW_MIN: u64 = 20_000_000;
 
-/// Bins of a profile.
+/// Number of bins of a profile.
 const BINS: usize = 17;
-/// Where the bins begin and end, in nanoseconds after the event: 0 .05 .1 .2 .3 .5 .8 1.2 2 3 5 8 12 20 30 50 80 120 ms (`scheduling.md` §3).
+/// Edges of the bins, in nanoseconds after the event: 0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2, 3,
+/// 5, 8, 12, 20, 30, 50, 80 and 120 ms.
 pub(super) const EDGES: [u64; BINS + 1] = [
     0,
     50_000,
@@ -37,49 +42,57 @@ pub(super) const EDGES: [u64; BINS + 1] = [
     80_000_000,
     120_000_000,
 ];
-/// What an event leaves of what was known before it: about 33 events are remembered (`scheduling.md` §3).
+/// Decay factor of the sums of a profile at each event: about 33 events are remembered.
 const MEMORY: f64 = 0.97;
-/// A bin speaks once it was watched at least this much of an event.
+/// Minimum coverage of a bin, in events, before its values are used.
 const WATCHED_MIN: f64 = 0.5;
-/// Arrivals over the mean are believed up to this: a mean of nearly nothing would promise any number.
+/// Maximum ratio of observed to expected arrivals that is used. A mean rate near zero would
+/// otherwise predict any number.
 const RELATIVE_MAX: f64 = 1000.0;
 
-/// Completions in a stretch, over which the most items that were here at once are looked for.
+/// Number of completions in a window over which the maximum number of items present is taken.
 const PEAK_EVENTS: u32 = 8;
-/// Stretches that are looked back on: as many events as are remembered. Before, a mean rate that is still rising takes what comes by chance for what was caused;
-/// and clients that have gone are counted no longer after them.
+/// Number of earlier windows that are considered. Together they cover as many completions as the
+/// profiles remember. With fewer, a mean rate that is still rising would mistake chance arrivals
+/// for caused ones; with this bound, clients that have left are soon no longer counted.
 const PEAKS: usize = 4;
-/// A loop is closed where at least this part of the items answered is followed by arrivals beyond the mean rate, within an execution. Independent arrivals come
-/// to a tenth or so, by chance, over the events that are remembered.
+/// Minimum share of the answered items that must be followed, within one execution, by arrivals in
+/// excess of the mean rate for the loop to count as closed. Independent arrivals reach about a
+/// tenth by chance over the remembered events.
 const CLOSED_MIN: f64 = 0.25;
-/// And where that most is the same within one part in so many in all stretches: independent arrivals fluctuate.
+/// Required steadiness of the maximum for the loop to count as closed: over all windows it varies
+/// by at most one part in this number. Independent arrivals fluctuate more.
 const CLOSED_STEADY: u64 = 8;
-/// Where more than one part in so many is ended as late, those who are here are as many as can be in time, whoever else comes.
+/// If more than one item in this number of answered ones expires as late, the windows are reset:
+/// the items present are then bounded by what can be served in time, not by the number of clients.
 const ENDED_PARTS: u64 = 16;
-/// Of those who are away this part at least is taken for not expected yet, so that a share of nearly all promises no certainty.
+/// Minimum share of the absent items that are not expected back yet. It keeps a measured return
+/// share near 1 from being read as certainty.
 const AWAY_MIN: f64 = 0.05;
 
-/// Thousandths of an item a second: as fine as the slowest rate that matters, and whole.
+/// An arrival rate in thousandths of an item per second. An integer of this resolution covers the
+/// slowest rate that matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Rate(pub(super) u64);
 
-/// What is known of arrivals.
+/// The arrival statistics of one merge key.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Arrivals {
-    /// Items that came, each worth less as it ages.
+    /// Exponentially decayed count of arrived items.
     weight: f64,
     latest: Tick,
     returns: Profile,
     fan_outs: Profile,
-    /// Most items that were here at once, queued or in flight: in this stretch of completions, and in those before it.
+    /// Maximum number of items present at once, queued or in flight: in the current window,
+    /// followed by the previous ones.
     peaks: [u64; 1 + PEAKS],
-    /// Of this stretch: completions, items answered, and items ended before.
+    /// Completions, answered items and expired items of the current window.
     stretch: u32,
     answered: u64,
     ended: u64,
 }
 
-/// Arrivals in the bins after events of one kind, per item of the event.
+/// A histogram of arrivals by the time since the last event of one kind, per item of the event.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Profile {
     bins: [Bin; BINS],
@@ -88,17 +101,19 @@ pub(super) struct Profile {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Bin {
-    /// Arrivals beyond the mean rate, per item of the event, summed over remembered events.
+    /// Arrivals in excess of the mean rate, per item of the event, summed over the remembered
+    /// events.
     caused: f64,
-    /// Events that watched it to its end; one cut short by the next counts in part.
+    /// Number of events that covered the bin completely. An event cut short by the next one counts
+    /// in part.
     watched: f64,
-    /// Arrivals, summed likewise.
+    /// Arrivals, with the same decay.
     came: f64,
-    /// What the mean rate would have brought.
+    /// Arrivals expected at the mean rate, with the same decay.
     usual: f64,
-    /// Items of the events that watched it.
+    /// Items of the events that covered the bin.
     items: f64,
-    /// Arrivals since the present event.
+    /// Arrivals since the current event.
     present: u64,
 }
 
@@ -112,18 +127,18 @@ struct Event {
 // === impl Rate ===
 
 impl Rate {
-    /// Items expected within a span, in thousandths.
+    /// Returns the expected number of items within a time span, in thousandths.
     pub(super) fn over(self, nanos: u64) -> u64 {
         let items = u128::from(self.0) * u128::from(nanos) / 1_000_000_000;
         u64::try_from(items).unwrap_or(u64::MAX)
     }
 
-    /// One slot's part.
+    /// Returns the rate divided evenly among the slots.
     pub(super) fn per_slot(self, slots: u32) -> Self {
         Self(self.0 / u64::from(slots.max(1)))
     }
 
-    /// The mean time from one item to the next, in nanoseconds.
+    /// Returns the mean time between two items, in nanoseconds.
     pub(super) fn gap(self) -> u64 {
         1_000_000_000_000u64.checked_div(self.0).unwrap_or(u64::MAX)
     }
@@ -132,12 +147,14 @@ impl Rate {
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// A call came. `idle`: nothing was queued and nothing in flight, so it may lead a burst. `mean_time`: T, in nanoseconds.
+    /// Records an arrival. If `idle` is set, nothing was queued or in flight before it, so the call
+    /// may be the first of a burst. `mean_time` is T, in nanoseconds.
     pub(super) fn came(&mut self, now: Tick, items: u32, idle: bool, mean_time: u64) {
         self.weight = self.left(now, mean_time) + f64::from(items);
         self.latest = now;
         if idle {
-            // One event, however many items: the others are what it announces.
+            // Counts as one event whatever its number of items: the profile describes the calls
+            // that follow.
             self.fan_outs.start(now, 1, self.rate(now, mean_time));
         } else {
             self.fan_outs.hit(now, items);
@@ -145,7 +162,7 @@ impl Arrivals {
         self.returns.hit(now, items);
     }
 
-    /// A batch of this many items was answered.
+    /// Records a completed batch of this many items.
     pub(super) fn answered(&mut self, now: Tick, items: u32, mean_time: u64) {
         self.returns.start(now, items, self.rate(now, mean_time));
         self.stretch += 1;
@@ -161,17 +178,18 @@ impl Arrivals {
         (self.stretch, self.answered, self.ended) = (0, 0, 0);
     }
 
-    /// So many items are queued or in flight.
+    /// Records the number of items that are queued or in flight.
     pub(super) fn here(&mut self, items: u64) {
         self.peaks[0] = self.peaks[0].max(items);
     }
 
-    /// So many items were ended as late.
+    /// Records items that expired as late.
     pub(super) fn ended_early(&mut self, items: u32) {
         self.ended += u64::from(items);
     }
 
-    /// Where clients wait for their answers and come back: how many of those who were here lately are away.
+    /// Returns the number of recently present items that are absent now, or `None` if the clients
+    /// do not form a closed loop.
     pub(super) fn away(&self, here: u64, mean_time: u64) -> Option<u64> {
         let [present, before @ ..] = self.peaks;
         let (least, most) =
@@ -181,17 +199,17 @@ impl Arrivals {
         closed.then(|| most.saturating_sub(here))
     }
 
-    /// λ, by an exponential window.
+    /// Returns λ, the arrival rate over an exponential window.
     pub(super) fn rate(&self, now: Tick, mean_time: u64) -> Rate {
         Rate(whole(self.left(now, mean_time) / float(window(mean_time)) * 1e12))
     }
 
-    /// What follows a completion, per item of it.
+    /// Returns the profile of arrivals after a completion, per item of it.
     pub(super) const fn returns(&self) -> &Profile {
         &self.returns
     }
 
-    /// What follows an arrival into idleness.
+    /// Returns the profile of arrivals after an arrival at an idle upstream.
     pub(super) const fn fan_outs(&self) -> &Profile {
         &self.fan_outs
     }
@@ -205,30 +223,35 @@ impl Arrivals {
 // === impl Profile ===
 
 impl Profile {
-    /// The present event: how long ago it was, and its items.
+    /// Returns the time since the current event, in nanoseconds, and its number of items.
     pub(super) fn present(&self, now: Tick) -> Option<(u64, u32)> {
         self.event.map(|event| (now.0.saturating_sub(event.at.0), event.items))
     }
 
-    /// Arrivals that an event of `items` brings about between two offsets from it, in thousandths; 0 where it keeps arrivals away.
+    /// Returns the number of arrivals, in thousandths, that an event of `items` items causes
+    /// between two offsets from it. Returns 0 if there are fewer arrivals than the mean rate
+    /// predicts.
     pub(super) fn caused(&self, items: u32, from: u64, to: u64) -> u64 {
         let each = self.sum(from, to, |bin, part, _| part * bin.caused / bin.watched);
         whole(each * f64::from(items) * 1000.0)
     }
 
-    /// Arrivals expected between two offsets at this mean rate, in thousandths: more than the rate alone where they cluster, fewer where they do not.
+    /// Returns the number of arrivals expected between two offsets at this mean rate, in
+    /// thousandths: more than the rate alone predicts where arrivals cluster, fewer elsewhere.
     pub(super) fn expected(&self, rate: Rate, from: u64, to: u64) -> u64 {
         let relative = self.sum(from, to, |bin, part, width| part * width * bin.relative());
         whole(relative * per_nano(rate) * 1000.0)
     }
 
-    /// Of an item that is not back at `from` after its answer, the chance that it is at `to`.
+    /// Returns the probability that an item that has not returned `from` nanoseconds after its
+    /// answer returns by `to`.
     pub(super) fn back(&self, from: u64, to: u64) -> f64 {
         let share = |from, to| self.sum(from, to, |bin, part, _| part * bin.came / bin.items);
         (share(from, to) / (1.0 - share(0, from)).max(AWAY_MIN)).min(1.0)
     }
 
-    /// The most arrivals beyond the mean rate up to some time within this one, per item answered.
+    /// Returns the maximum cumulative number of arrivals in excess of the mean rate up to any time
+    /// within `within`, per answered item.
     fn caused_soon(&self, within: u64) -> f64 {
         let ended = self.bins.iter().zip(spans()).take_while(|(_, (start, width))| start + width <= within);
         let each =
@@ -252,7 +275,8 @@ impl Profile {
 
     fn hit(&mut self, now: Tick, items: u32) {
         let Some((offset, _)) = self.present(now) else { return };
-        // A bin holds its end, not its start: what came in the very same instant is queued already and promises nothing.
+        // A bin includes its upper edge and excludes its lower one: a call that arrives at the very
+        // instant of the event is already queued and predicts nothing.
         let index = EDGES.partition_point(|edge| *edge < offset);
         if let Some(bin) = index.checked_sub(1).and_then(|index| self.bins.get_mut(index)) {
             bin.present += u64::from(items);
@@ -276,7 +300,8 @@ impl Profile {
         }
     }
 
-    /// Sums over the bins between two offsets; `value` is given the bin, the part of it that lies between them, and its width.
+    /// Sums `value` over the bins between two offsets. `value` is called with the bin, the share of
+    /// the bin between the offsets, and the width of the bin.
     fn sum(&self, from: u64, to: u64, value: impl Fn(&Bin, f64, f64) -> f64) -> f64 {
         let mut sum = 0.0;
         for (bin, (start, width)) in self.bins.iter().zip(spans()) {
@@ -305,7 +330,7 @@ fn per_nano(rate: Rate) -> f64 {
     float(rate.0) / 1e12
 }
 
-/// Start and width of each bin.
+/// Iterates over the start and the width of each bin.
 fn spans() -> impl Iterator<Item = (u64, u64)> {
     EDGES.iter().zip(EDGES.iter().skip(1)).map(|(start, end)| (*start, end - start))
 }

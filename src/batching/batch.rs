@@ -1,174 +1,177 @@
-//! What the core decides, and what it is told back.
+//! Decisions of the core, and the observations reported back to it.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use super::call::{CallId, CostClassId, KeyId};
 
-/// One execution. Ids are given in order of dispatch and never twice.
+/// Identifier of an execution. Ids are assigned in dispatch order and never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchId(pub u64);
 
-/// Why a batch left when it did.
+/// The event that triggered the dispatch of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Cause {
-    /// It reached the most items it may hold.
+    /// The batch reached its maximum number of items.
     Full,
-    /// One more call would have passed the weight limit.
+    /// One more call would exceed the weight limit.
     Weight,
-    /// One more call would have passed the byte limit.
+    /// One more call would exceed the byte limit.
     Bytes,
-    /// A member's deadline would not have waited.
+    /// A member's deadline did not allow a longer wait, or a larger batch.
     Deadline,
-    /// It was held for company and the hold ended.
+    /// The batch was held for more calls and the hold ended.
     Delay,
     /// A slot was idle.
     Idle,
-    /// Sent just before a slot frees.
+    /// Dispatched shortly before a slot frees.
     Lead,
-    /// Sent to learn.
+    /// Dispatched to measure something.
     Probe,
-    /// The process is ending: nothing waits.
+    /// The process is draining: nothing is held.
     Drain,
 }
 
-/// Why a call that could have shared was sent alone.
+/// The reason for dispatching a mergeable call unbatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Lone {
-    /// It holds at least as many items as a batch may.
+    /// The call holds more items than a batch may.
     ClientBatchFull,
-    /// Its cost class is in quarantine after a mismatch.
+    /// Its merge key is in quarantine after a mismatch or a refused batch.
     Quarantined,
-    /// The server batches by itself, and better.
+    /// Merging was measured not to pay, or the server batches by itself.
     NoGain,
-    /// The server refused batches of its cost class and answered their members alone.
+    /// The server refused batches of its cost class and answered their members when sent alone.
     Refused,
-    /// Failed batches have used up the extra upstream calls that they may cost.
+    /// Failed batches have used up the replay budget.
     BudgetEmpty,
 }
 
-/// How a server answered a batch that it refused.
+/// The response of a server to a batch that it refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// With this status.
+    /// An error with this status.
     Status(u16),
-    /// With a status or text that means: too large.
+    /// An error with a status or text that indicates a too large batch.
     TooLarge(u16),
-    /// With success, and a body that cannot be split.
+    /// A successful response with a body that cannot be split.
     Mismatch,
-    /// It closed the connection.
+    /// The connection was closed.
     Reset,
-    /// Not within the time that the route allows.
+    /// No response within the route's timeout.
     Silence,
-    /// With 429 or 503, while lone calls are served.
+    /// 429 or 503, while unbatched calls are answered.
     Overload,
 }
 
 /// A member of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// The call.
+    /// Id of the call.
     pub id: CallId,
-    /// Which items of the batch are its own.
+    /// Range of the batch's items that belong to this call.
     pub items: Range<u32>,
 }
 
-/// Calls that leave together in one execution, holding one slot.
+/// Calls that are dispatched together in one execution and occupy one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Which execution.
+    /// Id of the execution.
     pub id: BatchId,
-    /// What all members have equal.
+    /// Merge key that all members share.
     pub key: KeyId,
-    /// What it costs like.
+    /// Cost class that all members share.
     pub cost_class: CostClassId,
-    /// In the order in which they were taken from the line; never empty.
+    /// Members in the order in which they were taken from the queue; never empty.
     pub members: Vec<Member>,
-    /// Items in all.
+    /// Total number of items.
     pub items: u32,
-    /// Weight in all.
+    /// Total weight.
     pub weight: u64,
-    /// Bytes in all.
+    /// Total size in bytes.
     pub bytes: u64,
-    /// Why now.
+    /// The event that triggered the dispatch.
     pub cause: Cause,
-    /// Why a mergeable call leaves alone, if it does for a reason of ours.
+    /// Set if the batch is a single mergeable call that is dispatched alone by a decision of the
+    /// proxy.
     pub lone: Option<Lone>,
-    /// When its answer is expected, from now on; `None` while nothing is known of its cost.
+    /// Expected time from now to the response; `None` while the cost is unknown.
     pub predicted: Option<Duration>,
 }
 
-/// Why a queued call ended.
+/// The reason for expiring a queued call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expiry {
     /// Its deadline passed.
     Deadline,
-    /// It would be answered too late, or waiting for it would make more others late.
+    /// Its response would be late, or serving it would make more other calls late.
     LatePredicted,
-    /// It was late already, and the room was wanted for a call that can be in time.
+    /// It was late already, and its place in the queue was needed for a call that can be in time.
     QueueFull,
 }
 
-/// What to do next.
+/// The next action for the caller of [`Batcher::poll`](super::Batcher::poll).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Send these together.
+    /// Send these calls together.
     Dispatch(Batch),
-    /// Answer this queued call: too late.
+    /// Answer this queued call with an error: it is too late.
     Expire {
-        /// Which call.
+        /// Id of the call.
         id: CallId,
-        /// Why.
+        /// Reason for the expiry.
         reason: Expiry,
     },
-    /// Every member has left: end the execution, then `complete` it as cancelled.
+    /// Every member was cancelled: abort the execution, then `complete` it as cancelled.
     Abort(BatchId),
 }
 
-/// How an execution ended.
+/// The outcome of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObservedOutcome {
-    /// Answered whole and split.
+    /// The response was complete and was split.
     Ok,
-    /// The upstream takes no batch of this size; the most items, if it named them.
+    /// The upstream does not accept a batch of this size.
     TooLarge {
-        /// The limit that the answer names.
+        /// Maximum number of items, if the response names it.
         limit: Option<u32>,
     },
     /// The upstream ran out of memory.
     OutOfMemory,
-    /// 429 or 503.
+    /// The upstream answered 429 or 503.
     Overloaded {
-        /// What the upstream asks for.
+        /// Value of the `Retry-After` header.
         retry_after: Option<Duration>,
     },
-    /// The answer had a wrong count, index or shape: batches of this merge key cannot be trusted for a while.
+    /// The response had a wrong count, index or shape. Batches of this merge key are quarantined.
     Mismatched,
-    /// It failed as a batch, and members that failed together were answered alone: the server takes no batch.
+    /// The batch failed, and members that failed together succeeded when sent alone: the server
+    /// does not accept batches.
     Refused(Refusal),
-    /// No answer within the route's time; nothing was sent again.
+    /// No response within the route's timeout. Nothing was replayed.
     TimedOut,
-    /// Any other failure: members failed alone too, or were not sent again.
+    /// Any other failure: members failed alone too, or were not replayed.
     Failed,
-    /// Every member left before the end.
+    /// Every member was cancelled before the end.
     Cancelled,
 }
 
-/// What the shell saw of an execution.
+/// Measurements of a completed execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observed {
-    /// From dispatch to the whole answer; with isolation, to the end of it.
+    /// Time from dispatch to the complete response, or to the end of isolation if members were
+    /// isolated.
     pub duration: Duration,
-    /// From dispatch to the first byte of the answer, if one came.
+    /// Time from dispatch to the first byte of the response, if one arrived.
     pub first_byte: Option<Duration>,
-    /// How it ended.
+    /// Outcome of the execution.
     pub outcome: ObservedOutcome,
 }
 
 // === impl Refusal ===
 
 impl Refusal {
-    /// The word in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -181,7 +184,7 @@ impl Refusal {
         }
     }
 
-    /// The status of the answer, where it was one of an error.
+    /// Returns the status code of the response, if it was an error.
     #[must_use]
     pub const fn status(self) -> Option<u16> {
         match self {
@@ -194,10 +197,10 @@ impl Refusal {
 // === impl Expiry ===
 
 impl Expiry {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::Deadline, Self::LatePredicted, Self::QueueFull];
 
-    /// The word in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -211,7 +214,7 @@ impl Expiry {
 // === impl Cause ===
 
 impl Cause {
-    /// Every cause, in the order of the metrics page.
+    /// All causes, in the order used by `docs/metrics.md`.
     pub const ALL: [Self; 9] = [
         Self::Full,
         Self::Weight,
@@ -224,7 +227,7 @@ impl Cause {
         Self::Drain,
     ];
 
-    /// The label value.
+    /// Returns the value of the metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

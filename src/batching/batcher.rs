@@ -1,4 +1,5 @@
-//! The state machine that ties the parts together.
+//! The batching state machine of one upstream. It owns the queues, the learned models and the
+//! record of executions in flight, and combines their decisions.
 
 mod late;
 mod leave;
@@ -37,10 +38,11 @@ pub use pause::Pauses;
 pub use shown::{CeilingInForce, ClassSnapshot, Infeasible, Report};
 pub use why::{ClassWhy, Why};
 
-/// The core of one upstream.
+/// The batching core of one upstream.
 ///
 /// # Properties
-/// Deterministic: the same events with the same seed give the same decisions. Time never runs back; an earlier `now` counts as the latest one seen.
+/// Deterministic: the same events with the same seed lead to the same decisions. Time never runs
+/// backwards; a `now` earlier than the latest one counts as the latest one.
 #[derive(Debug, Clone)]
 pub struct Batcher {
     limits: Limits,
@@ -66,38 +68,39 @@ pub struct Batcher {
 
 #[derive(Debug, Clone)]
 struct InFlight {
-    /// None for a call that goes alone: nobody else will have its key.
+    /// `None` for a call that is dispatched alone: no other call has its key.
     key: Option<KeyId>,
     replayable: bool,
     cost_class: CostClassId,
     scope: ScopeId,
     size: BatchSize,
     members: Vec<CallId>,
-    /// Members that have neither gone nor been answered.
+    /// Members that are neither cancelled nor answered.
     waiting: usize,
 }
 
-/// What the core holds, for gauges.
+/// Current load of the core, for gauges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Calls queued.
+    /// Queued calls.
     pub queue_calls: usize,
-    /// Items queued.
+    /// Queued items.
     pub queue_items: u64,
-    /// Bytes queued.
+    /// Queued bytes.
     pub queue_bytes: u64,
-    /// Since when the oldest call has been queued.
+    /// Arrival time of the oldest queued call.
     pub oldest: Option<Tick>,
     /// Batches in flight.
     pub in_flight: usize,
-    /// Batches that may be in flight.
+    /// Maximum number of batches in flight.
     pub slots: u32,
 }
 
 // === impl Batcher ===
 
 impl Batcher {
-    /// A core with these limits. The seed draws `Retry-After`, and apart from it what is tried to learn.
+    /// Creates a core with these limits. The seed initializes the random numbers for `Retry-After`
+    /// and, as a separate stream, those for exploration.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
@@ -105,7 +108,7 @@ impl Batcher {
     pub fn new(limits: Limits, seed: u64) -> Self {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
         Self {
-            // A stream of its own: what is drawn to explore must not depend on who was refused.
+            // A separate random stream: exploration must not depend on which calls were refused.
             adaptive: Adaptive::new(!seed, limits.stand_aside_max),
             limits,
             queue: Queue::default(),
@@ -128,7 +131,8 @@ impl Batcher {
         }
     }
 
-    /// The same without one of its parts, to see what that part is worth. For the simulator only.
+    /// Returns the core with one feature disabled, to measure the contribution of that feature. For
+    /// the simulator only.
     #[doc(hidden)]
     #[must_use]
     pub fn without(mut self, skill: Skill) -> Self {
@@ -136,14 +140,15 @@ impl Batcher {
         self
     }
 
-    /// The walls that hold now.
+    /// Returns the limits in force.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// New walls. What is queued stays, what is in flight is untouched; a smaller queue refuses new calls only. Another policy may order its lines
-    /// otherwise: nobody may stand behind all who come later.
+    /// Replaces the limits. Queued calls and executions in flight are kept; a smaller queue refuses
+    /// new calls only. If the new policy sorts the queue differently, all queued calls are sorted
+    /// again, so that none is stuck behind all later arrivals.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
@@ -160,24 +165,25 @@ impl Batcher {
         self.free.note(self.now, self.slot_is_free());
     }
 
-    /// Takes the most items that the server itself publishes for a cost class.
+    /// Applies the maximum number of items that the server publishes for a cost class.
     pub fn publish(&mut self, now: Tick, class: CostClassId, items_max: u32) {
         let now = self.advance(now);
         self.classes.publish(now, class, items_max);
     }
 
-    /// Takes the most weight that the server itself publishes for a cost class.
+    /// Applies the maximum weight that the server publishes for a cost class.
     pub fn publish_weight(&mut self, now: Tick, class: CostClassId, weight_max: u64) {
         let now = self.advance(now);
         let bounded = if self.is_padded(class) { Bounded::PaddedWeight } else { Bounded::Weight };
         self.classes.publish_weight(now, class, bounded, weight_max);
     }
 
-    /// Accepts a call, or says what is full.
+    /// Queues a call, or rejects it if there is no room.
     ///
     /// # Errors
-    /// [`Rejection`] when the queue, the route's share of it or the tenant's share of it is full. A call that finds the queue empty is always accepted,
-    /// so that one larger than the queue is not refused for ever.
+    /// [`Rejection`] if the queue, the route's share of it or the tenant's share of it is full. A
+    /// call that finds the queue empty is always accepted, so that a call larger than the queue is
+    /// not refused for ever.
     pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
         if let Some(reason) = self.refuse(&call, true).and_then(|reason| self.displace(&call, reason)) {
@@ -205,7 +211,9 @@ impl Batcher {
         Ok(())
     }
 
-    /// The caller of a call has gone. A queued call leaves at once; a batch whose members have all gone is aborted by the next `poll`.
+    /// Cancels a call after its client has disconnected. A queued call is removed at once; a batch
+    /// is aborted by the next `poll` once all its members are cancelled. Returns `true` if the call
+    /// was queued or in flight.
     pub fn cancel(&mut self, now: Tick, id: CallId) -> bool {
         self.advance(now);
         if self.queue.remove(id).is_some() || self.late.cancel(id) {
@@ -221,8 +229,8 @@ impl Batcher {
         true
     }
 
-    /// Removes a call that left between the decision to send its batch and the sending. A batch of
-    /// which one call remains shows nothing about merging.
+    /// Removes a call that was cancelled after the decision to dispatch its batch and before the
+    /// batch was sent. A batch of which one call remains is no evidence about merging.
     pub fn withdraw(&mut self, now: Tick, id: CallId) {
         let batch = self.members.get(id).copied();
         self.cancel(now, id);
@@ -231,30 +239,34 @@ impl Batcher {
         }
     }
 
-    /// A member of a batch in flight has its answer and waits no more, though the batch is not over.
+    /// Records that a member of a batch in flight has been answered while the batch is still
+    /// running.
     pub fn answered(&mut self, id: CallId) {
         let Some(batch) = self.members.remove(id) else { return };
-        // No abort even if it was the last one: the execution is about to complete with what it learned.
+        // Does not abort the batch, even after its last member: the execution is about to complete
+        // with its measurements.
         if let Some(in_flight) = self.in_flight.get_mut(&batch) {
             in_flight.waiting -= 1;
         }
     }
 
-    /// Nothing waits from now on.
+    /// Starts draining: from now on no call is held.
     pub fn drain(&mut self, now: Tick) {
         self.advance(now);
         self.draining = true;
     }
 
-    /// It goes on after all: the policy decides again who waits.
+    /// Cancels a drain: from now on the policy decides again about holds.
     pub fn resume(&mut self, now: Tick) {
         self.advance(now);
         self.draining = false;
     }
 
-    /// The next thing to do, until `None`. Call it after every event and at `next_wakeup`.
+    /// Returns the next action, or `None` if there is none. Call it after every event and at
+    /// [`Batcher::next_wakeup`] until it returns `None`.
     pub fn poll(&mut self, now: Tick) -> Option<Decision> {
         let now = self.advance(now);
+        // Aborts and expiries come first: they free slots and room in the queue.
         if let Some(batch) = self.aborts.pop() {
             return Some(Decision::Abort(batch));
         }
@@ -264,13 +276,15 @@ impl Batcher {
         if let Some(expired) = self.expire(now) {
             return Some(expired);
         }
+        // A drain dispatches all calls in order, without the adaptive policy.
         self.in_time_first(now, |core| match core.limits.policy {
             Policy::Adaptive { hold_permille } if !core.draining => core.next_adaptive(now, hold_permille),
             _ => core.pick(now).and_then(|(key, cause)| core.dispatch(now, key, cause, Who::Front(None), Kind::Plain)),
         })
     }
 
-    /// When `poll` has something to do again if no event comes first. After `poll` said `None` it is later than that `now`.
+    /// Returns the instant at which `poll` has something to do if no event occurs before. After
+    /// `poll` has returned `None`, it is later than the `now` of that call.
     #[must_use]
     pub fn next_wakeup(&self) -> Option<Tick> {
         if !self.aborts.is_empty() || self.late.has_displaced() {
@@ -306,7 +320,7 @@ impl Batcher {
         deadline.into_iter().chain(hold).min()
     }
 
-    /// An execution ended: its slot is free.
+    /// Records the end of an execution and frees its slot.
     pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
@@ -332,7 +346,8 @@ impl Batcher {
         self.classes.observe(now, in_flight.cost_class, &self.limits, (ended, &in_flight.size), &observed);
         match observed.outcome {
             ObservedOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),
-            // The callers' answer as it is, or nobody's: nothing is sent again.
+            // The response is forwarded to the callers unmodified, or no caller is left: nothing is
+            // replayed.
             ObservedOutcome::Overloaded { retry_after } => {
                 if let (Some(key), Some(after)) = (in_flight.key, retry_after) {
                     self.paused.pause(now, key, in_flight.cost_class, after);
@@ -344,32 +359,36 @@ impl Batcher {
         }
     }
 
-    /// For which cost classes merging ended or began again since the last time this was asked.
+    /// Takes the changes of merging per cost class, suspended or resumed, since the last call.
     pub fn take_merging_changes(&mut self) -> Vec<MergingChange> {
         self.classes.take_changes()
     }
 
-    /// How many cost classes are not merged, since the server refused their batches.
+    /// Returns the number of cost classes for which merging is suspended because the server refused
+    /// their batches.
     #[must_use]
     pub fn suspended(&self) -> usize {
         self.classes.suspended()
     }
 
-    /// Extra upstream calls that failed batches may still cost at this instant. For models that predict decisions.
+    /// Returns the number of replays that failed batches may still cause at this instant. For
+    /// models that predict decisions.
     #[doc(hidden)]
     #[must_use]
     pub fn replay_room(&self, now: Tick) -> u64 {
         self.classes.replay_room(self.now.max(now))
     }
 
-    /// Whether a limit, or what a batch costs, is being tested: some calls take longer for it. For
-    /// models that compare latencies.
+    /// Returns `true` if a limit or the cost of a batch is being tested, which delays some calls.
+    /// For models that compare latencies.
     #[must_use]
     pub fn is_testing(&self) -> bool {
         self.adaptive.is_testing()
     }
 
-    /// The most calls of a call's line that may leave together at this instant, and why it is one, if that is reported. For models that predict decisions.
+    /// Returns the maximum number of calls of this call's merge key that may share a batch at this
+    /// instant and, if that number is one, the reason if it is reported. For models that predict
+    /// decisions.
     #[doc(hidden)]
     #[must_use]
     pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<Lone>) {
@@ -381,7 +400,7 @@ impl Batcher {
         }
     }
 
-    /// How many calls of this call's line may leave together.
+    /// Returns the bound on the number of calls of this call's merge key that may share a batch.
     fn merge_bound(&self, call: &Call) -> Bound {
         let eager = !matches!(self.limits.policy, Policy::Adaptive { .. });
         self.classes.merge_bound(self.now, call, eager)
@@ -392,7 +411,7 @@ impl Batcher {
         ready(self.view(), queue, (key, head), class, self.merge_bound(&head.call))
     }
 
-    /// What is held, for gauges.
+    /// Returns the current load, for gauges.
     #[must_use]
     pub fn counts(&self) -> Counts {
         let held = self.held();
@@ -406,44 +425,46 @@ impl Batcher {
         }
     }
 
-    /// The most items that was learned or published for a cost class.
+    /// Returns the learned or published maximum number of items for a cost class.
     #[must_use]
     pub fn ceiling(&self, class: CostClassId) -> Option<u32> {
         self.classes.get(class).map(super::class::Class::ceiling).filter(|ceiling| *ceiling < u32::MAX)
     }
 
-    /// The least of all ceilings, for a gauge.
+    /// Returns the smallest ceiling on items of all cost classes, for a gauge.
     #[must_use]
     pub fn least_ceiling(&self) -> Option<u32> {
         self.classes.least_ceiling().filter(|ceiling| *ceiling < u32::MAX)
     }
 
-    /// The least of all ceilings on weight, for a gauge.
+    /// Returns the smallest ceiling on weight of all cost classes, for a gauge.
     #[must_use]
     pub fn least_weight_ceiling(&self) -> Option<u64> {
         let least = self.classes.least(Bounded::Weight).min(self.classes.least(Bounded::PaddedWeight));
         (least < u64::MAX).then_some(least)
     }
 
-    /// Whether the server is known to batch by itself: then calls are passed one by one, and it is not asked.
+    /// Sets whether the server is known to batch by itself. If it is, calls are forwarded one by
+    /// one and the server is not probed.
     pub fn set_known_batching(&mut self, known: bool) {
         self.adaptive.set_known_batching(self.now, known);
     }
 
-    /// What was learned of the upstream's slots, as far as it can be kept for a restart.
+    /// Returns the learned state of the upstream's slots, for persistence across restarts.
     #[must_use]
     pub fn upstream_snapshot(&self) -> UpstreamSnapshot {
         self.adaptive.upstream_snapshot()
     }
 
-    /// Takes up what was learned of the slots before. A slot that is gone by now is noticed like any that vanishes.
+    /// Restores the learned state of the upstream's slots. A slot that no longer exists is detected
+    /// like any slot that vanishes.
     pub fn restore_upstream(&mut self, now: Tick, snapshot: UpstreamSnapshot) {
         let now = self.advance(now);
         self.adaptive.restore_upstream(snapshot);
         self.free.note(now, self.slot_is_free());
     }
 
-    /// The upstream is another one: what was learned of it is forgotten.
+    /// Discards everything that was learned of the upstream, because it has been replaced.
     pub fn forget(&mut self, now: Tick) {
         let now = self.advance(now);
         self.adaptive.forget();
@@ -452,9 +473,10 @@ impl Batcher {
         self.free.note(now, self.slot_is_free());
     }
 
-    /// A plan that is to be solved: on a thread that may block, then [`Batcher::set_plan`].
+    /// Returns the input of a plan that is due. Solve it with [`solve`](super::solve) on a thread
+    /// that may block, then call [`Batcher::set_plan`].
     pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
-        // Nobody else decides by one.
+        // No other policy uses plans.
         let planless = self.missing.has(Skill::Plan) || self.missing.has(Skill::Cost);
         if planless || !matches!(self.limits.policy, Policy::Adaptive { .. }) {
             return None;
@@ -463,7 +485,7 @@ impl Batcher {
         self.adaptive.plan_due(most)
     }
 
-    /// Decides by this plan from now on.
+    /// Applies a solved plan to the decisions from now on.
     pub fn set_plan(&mut self, now: Tick, class: CostClassId, plan: Plan) {
         let now = self.advance(now);
         self.adaptive.set_plan(now, class, plan);
@@ -486,7 +508,8 @@ impl Batcher {
         self.in_flight.len() < slots as usize
     }
 
-    /// Until when the upstream wants nothing of this key; while draining nothing waits.
+    /// Returns the end of the pause that the upstream requested for this key. A drain ignores
+    /// pauses.
     fn paused_until(&self, key: KeyId) -> Option<Tick> {
         self.paused.until(self.now, key).filter(|_| !self.draining)
     }

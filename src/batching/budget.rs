@@ -1,23 +1,24 @@
-//! A budget of the extra upstream calls that isolation may make.
+//! A sliding-window budget for the extra upstream calls that isolation makes.
 //!
-//! Upstream calls, batches and replays together, stay within what the clients sent plus a share,
-//! plus a small rate: never more load upstream than without us. Counted over ten seconds in
-//! one-second buckets, so a burst is paid back within that time. The second that the window has half
-//! left still counts for replays and no more for what came: the promise holds over any ten seconds,
-//! not only over those that start with a bucket. First sends are paid for by their own calls, which
-//! are counted at the same instant; counted longer than these, a burst would end merging ten seconds
-//! later.
+//! Upstream calls, batches and replays together, stay within the number of client calls plus a
+//! share of it plus a small rate, so the proxy cannot amplify the clients' load. Calls are counted
+//! over ten seconds in one-second buckets, so a burst is paid back within that time. The oldest
+//! second, which has half left the window, still counts for replays but no longer for client calls:
+//! the bound therefore holds over any ten seconds, not only over those that start with a bucket.
+//! First sends are paid for by their own calls, which are counted at the same instant; if they were
+//! counted for longer than those, a burst would suspend merging ten seconds later.
 
 use super::tick::Tick;
 
-/// The window (README decision 9).
+/// Length of the window.
 const WINDOW_SECONDS: u64 = 10;
-/// One bucket for each second that the window touches.
+/// Number of buckets: one for each second that the window touches.
 const BUCKETS: usize = 11;
-/// Replays a second that are always allowed; over the window this is the reserve of 30 that a fresh process has.
+/// Replays per second that are always allowed. Over the window this is the reserve of 30 replays
+/// that a new process has.
 const FLOOR_PER_SECOND: u64 = 3;
 
-/// A sliding count of client calls and upstream calls.
+/// A sliding-window counter of client calls, first sends and replays.
 #[derive(Debug, Clone)]
 pub struct ReplayBudget {
     share_permille: u64,
@@ -28,7 +29,7 @@ pub struct ReplayBudget {
 struct Bucket {
     second: u64,
     client: u64,
-    /// First sends: batches, and calls alone.
+    /// First sends: batches and unbatched calls.
     upstream: u64,
     replays: u64,
 }
@@ -36,33 +37,35 @@ struct Bucket {
 // === impl ReplayBudget ===
 
 impl ReplayBudget {
-    /// A budget of this share of the client calls, in thousandths, beyond their number.
+    /// Creates a budget that allows replays for this share of the client calls, in thousandths, in
+    /// addition to the floor.
     #[must_use]
     pub fn new(share_permille: u32) -> Self {
         Self { share_permille: u64::from(share_permille), buckets: [Bucket::default(); BUCKETS] }
     }
 
-    /// Another share. What was counted stays.
+    /// Changes the share. The counts are kept.
     pub fn set_share(&mut self, share_permille: u32) {
         self.share_permille = u64::from(share_permille);
     }
 
-    /// Records a call of a client.
+    /// Records a client call.
     pub fn client(&mut self, now: Tick) {
         self.bucket(now).client += 1;
     }
 
-    /// Records a first send: a batch, or a call alone.
+    /// Records a first send: a batch or an unbatched call.
     pub fn upstream(&mut self, now: Tick) {
         self.bucket(now).upstream += 1;
     }
 
-    /// Records a replay that needs no permission: the lone call that a member is owed.
+    /// Records a replay that needs no permission: the one unbatched attempt that a member is always
+    /// granted.
     pub fn replay(&mut self, now: Tick) {
         self.bucket(now).replays += 1;
     }
 
-    /// Takes one replay from the budget. False if it is empty.
+    /// Takes one replay from the budget. Returns `false` if the budget is empty.
     #[must_use]
     pub fn take(&mut self, now: Tick) -> bool {
         if self.room(now) == 0 {
@@ -72,7 +75,7 @@ impl ReplayBudget {
         true
     }
 
-    /// How many replays are left.
+    /// Returns the number of replays left.
     #[must_use]
     pub fn room(&self, now: Tick) -> u64 {
         let second = now.0 / 1_000_000_000;

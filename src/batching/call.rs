@@ -1,22 +1,24 @@
-//! A call as the core sees it: ids and numbers.
+//! The core's view of a call: ids and numbers, without the payload.
 
 use std::time::Duration;
 
 use super::tick::Tick;
 
-/// One client request that an adapter recognised. Ids are given in order of arrival and never twice.
+/// Identifier of a client request that an adapter recognised. Ids are assigned in arrival order and
+/// never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// A merge key, interned by full comparison of its bytes outside the core.
+/// Identifier of a merge key. Keys are interned outside the core by comparing all their bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KeyId(pub u64);
 
-/// What shares a cost curve, a ceiling and a quarantine: upstream, route, model, item form; not identity.
+/// Identifier of a cost class: the calls that share a cost curve, a ceiling and a quarantine. It
+/// covers upstream, route, model and item form, but not the caller's identity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CostClassId(pub u32);
 
-/// Whose share of the queue a call counts against.
+/// Identifier of a tenant. Each tenant has a share of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u64);
 
@@ -24,110 +26,113 @@ pub struct TenantId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PriorityId(pub u8);
 
-/// Who has a turn of its own: one tenant's calls of one class.
+/// A flow for fair queueing: the calls of one tenant in one priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Flow {
     pub(super) tenant: TenantId,
     pub(super) priority: PriorityId,
 }
 
-/// The route whose limits hold for a call: an index into [`super::Limits::scopes`].
+/// The route of a call, which determines its limits: an index into [`super::Limits::scopes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ScopeId(pub u16);
 
-/// What items cost, in tokens, rows or bytes, as the adapter reads it.
+/// The cost measure of items in tokens, rows or bytes, as determined by the adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Weight {
-    /// Of all items of the call together.
+    /// Sum over all items of the call.
     pub sum: u64,
-    /// Of the heaviest one.
+    /// Weight of the heaviest item.
     pub max: u64,
 }
 
-/// Where a deadline comes from.
+/// The origin of a deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineSource {
-    /// The policy's SLO: it ends a call in the queue only, and none while it cannot be met at all.
+    /// The policy's SLO. It ends calls in the queue only, and none if no execution can meet it.
     Slo,
-    /// A header of the caller.
+    /// A header of the client.
     Caller,
-    /// The route's `timeout` as the longest wait in the queue.
+    /// The route's `timeout`, as the longest wait in the queue.
     Timeout,
 }
 
-/// The instant after which the answer is useless.
+/// The instant after which the response is useless.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Deadline {
-    /// When.
+    /// The instant.
     pub at: Tick,
-    /// Who says so.
+    /// Origin of the deadline.
     pub source: DeadlineSource,
 }
 
-/// One unit of work: it is never cut, and it leaves exactly once.
+/// One unit of work. It is never split and leaves the core exactly once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// Who it is.
+    /// Id of the call.
     pub id: CallId,
-    /// With whom it may share a batch. A call that must go alone has a key of its own and [`Call::alone`] set.
+    /// Merge key: calls may share a batch only if their keys are equal. A call that must be
+    /// dispatched alone has a unique key and [`Call::alone`] set.
     pub key: KeyId,
-    /// What it costs like.
+    /// Cost class.
     pub cost_class: CostClassId,
-    /// Whose it is.
+    /// Tenant.
     pub tenant: TenantId,
-    /// The tenant's share beside those of other tenants, at least 1.
+    /// Weight of the tenant relative to other tenants, at least 1.
     pub tenant_weight: u32,
-    /// Its priority class.
+    /// Priority class.
     pub priority: PriorityId,
-    /// Whose limits hold.
+    /// Route, which determines the limits.
     pub scope: ScopeId,
-    /// It shares no batch, whatever its key.
+    /// Set if the call must not share a batch, whatever its key.
     pub alone: bool,
-    /// It may be sent again after a batch that failed.
+    /// Set if the call may be sent again after a failed batch.
     pub replayable: bool,
-    /// When its answer becomes useless.
+    /// Deadline of the response.
     pub deadline: Option<Deadline>,
-    /// The deadline that holds instead once [`Call::deadline`] is an SLO that cannot be met at all.
+    /// Deadline that applies instead once [`Call::deadline`] turns out to be an SLO that no
+    /// execution can meet.
     pub later: Option<Deadline>,
-    /// Its SLO as the policy has it, to be shown. What decides is the deadline: the call came a little before it was offered.
+    /// SLO of the policy, for reports. Decisions use the deadline, because the call arrived shortly
+    /// before it was offered.
     pub slo: Option<Duration>,
-    /// Items, at least 1.
+    /// Number of items, at least 1.
     pub items: u32,
-    /// What they cost.
+    /// Weight of the items.
     pub weight: Weight,
-    /// Bytes of its body.
+    /// Size of the body in bytes.
     pub bytes: u64,
-    /// Interned values that may stand in a batch only once, for answers that are maps.
+    /// Interned values that may occur only once in a batch, for responses that are maps.
     pub exclusive: Vec<u64>,
 }
 
-/// Why a call was not accepted.
+/// The reason for rejecting a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectionReason {
-    /// `queue_items_max`.
+    /// `queue_items_max` is reached.
     QueueFull,
-    /// `queue_bytes_max`.
+    /// `queue_bytes_max` is reached.
     BytesFull,
-    /// This tenant's share, while others wait too.
+    /// The tenant's share of the queue is used up while other tenants have queued calls.
     TenantShare,
 }
 
-/// No room, and when there may be some again.
+/// A rejection for lack of room, with the delay after which to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rejection {
-    /// What is full.
+    /// The limit that is reached.
     pub reason: RejectionReason,
-    /// Whole seconds, at least 1, spread so that callers do not all come back at once.
+    /// Delay in whole seconds, at least 1, randomized so that clients do not all return at once.
     pub retry_after: Duration,
 }
 
 // === impl RejectionReason ===
 
 impl RejectionReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::QueueFull, Self::BytesFull, Self::TenantShare];
 
-    /// The word in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -141,7 +146,8 @@ impl RejectionReason {
 // === impl Call ===
 
 impl Call {
-    /// A plain call of one item of weight 1: the start for tests and examples.
+    /// Creates a call of one item of weight 1 without constraints, as a base for tests and
+    /// examples.
     #[must_use]
     pub fn new(id: CallId) -> Self {
         Self {

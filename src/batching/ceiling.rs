@@ -1,88 +1,97 @@
-//! Ceilings of one cost class: what the server publishes, and what its refusals taught (`scheduling.md` §2.6).
+//! Ceilings of one cost class: batch size limits that the server publishes or that are learned from
+//! its refusals.
 //!
-//! Three walls: items, weight in all, and padded weight (items × the heaviest). A "too large" answer that names its limit sets it. One that does not is
-//! blamed on what grew most beyond what had worked, and the wall is then found by bisection between what worked and what was refused. Out of memory
-//! halves the padded weight at once: asking again is dear there. What was learned is retested now and then, rarer each time; what is published never.
+//! There are three ceilings: items, total weight, and padded weight (items × the heaviest item). A
+//! "too large" response that names its limit sets the ceiling. One that does not is attributed to
+//! the measure that grew most beyond the largest successful batch, and the ceiling is then found by
+//! bisection between the largest success and the smallest refusal. An out-of-memory response halves
+//! the ceiling at once, because another attempt is expensive. Learned ceilings are retested at
+//! intervals that double; published ones are never retested.
 //!
-//! What it leaves out: overload, which is about load and not size (`class`); whether a retest's members can wait (`retest`).
+//! Left out: overload, which depends on load and not on size (`class`), and the decision whether
+//! the members of a retest can afford it (`batcher::retest`).
 
 use std::time::Duration;
 
 use super::tick::{Tick, nanos};
 
-/// The first retest of a ceiling that was found by trying. A refused batch costs well below one execution, and a ceiling that has gone costs throughput
-/// each second (`groupage simulate --scenario "ceiling lifted"`), so it starts early; doubled each time, it is ten retests in the first quarter of an hour.
+/// Interval before the first retest of a ceiling found by bisection. A refused batch costs well
+/// below one execution, and a ceiling that no longer exists costs throughput every second
+/// (`groupage simulate --scenario "ceiling lifted"`), so retests start early. The interval doubles,
+/// which makes ten retests in the first quarter of an hour.
 const RETEST_FOUND: Duration = Duration::from_secs(1);
-/// Of one that the server named, or that stands for its memory: it knows, or it may die of the question (`scheduling.md` §2.6).
+/// Interval before the first retest of a ceiling that the server named, or that reflects its
+/// memory. The first is reliable, and a retest of the second may crash the server.
 const RETEST_FIRM: Duration = Duration::from_secs(600);
-/// The rarest retest (`scheduling.md` §2.6).
+/// Maximum interval between retests.
 const RETEST_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What a ceiling bounds in a batch.
+/// The measure of a batch that a ceiling bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Bounded {
-    /// Items.
+    /// Number of items.
     Items,
-    /// The weight of all items together.
+    /// Total weight of all items.
     Weight,
-    /// Items × the weight of the heaviest one.
+    /// Number of items × the weight of the heaviest one.
     PaddedWeight,
 }
 
-/// Where a limit comes from.
+/// The origin of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LimitSource {
     /// The user's policy.
     Policy,
-    /// The server says so when it is asked.
+    /// The server's own metadata.
     Published,
-    /// The server refused more.
+    /// A refusal of the server.
     Learned,
 }
 
-/// A ceiling of a cost class, to be shown.
+/// A ceiling of a cost class, for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CeilingReport {
-    /// What it bounds.
+    /// Bounded measure.
     pub bounded: Bounded,
-    /// The most that a shared batch holds.
+    /// Maximum for a shared batch.
     pub max: u64,
-    /// Who says so.
+    /// Origin of the ceiling.
     pub source: LimitSource,
-    /// Since when it has this value.
+    /// Time at which the ceiling took this value.
     pub since: Tick,
-    /// From when on a larger batch is tried again; `None`: never.
+    /// Time of the next retest with a larger batch; `None` if it is never retested.
     pub retest: Option<Tick>,
 }
 
-/// A learned ceiling, as it is kept for a restart.
+/// A learned ceiling, for persistence across restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CeilingSnapshot {
-    /// What it bounds.
+    /// Bounded measure.
     pub bounded: Bounded,
-    /// The most that a shared batch holds.
+    /// Maximum for a shared batch.
     pub max: u64,
-    /// The least that was refused.
+    /// Smallest refused size.
     pub refused: u64,
-    /// The most that worked.
+    /// Largest successful size.
     pub worked: u64,
-    /// The server named it, or it stands for its memory: no bisection.
+    /// Set if the server named the ceiling or it reflects the server's memory: it is not refined by
+    /// bisection.
     pub firm: bool,
-    /// Nanoseconds between the retests to come.
+    /// Interval to the next retest, in nanoseconds.
     pub retest_nanos: u64,
 }
 
-/// How large a batch is, by each measure.
+/// The size of a batch in each measure.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Extent {
     pub(super) items: u32,
-    /// Σw.
+    /// Sum of the weights.
     pub(super) sum: u64,
-    /// Of the heaviest item.
+    /// Weight of the heaviest item.
     pub(super) heaviest: u64,
 }
 
-/// The walls of one cost class.
+/// The ceilings of one cost class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ceilings {
     items: Wall,
@@ -92,7 +101,8 @@ pub(super) struct Ceilings {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Wall {
-    /// The most that worked; 0 before anything did, or once it is known to be of another server.
+    /// Largest successful size; 0 before the first success, or once it is known to stem from
+    /// another server.
     worked: u64,
     published: Option<(u64, Tick)>,
     learned: Option<Learned>,
@@ -106,16 +116,16 @@ struct Learned {
     since: Tick,
     retest: Tick,
     wait: Duration,
-    /// How long the server took to refuse.
+    /// Time that the server took to refuse.
     took: Duration,
-    /// A retest is in flight.
+    /// Set while a retest is in flight.
     testing: bool,
 }
 
 // === impl Extent ===
 
 impl Extent {
-    /// By one measure.
+    /// Returns the size in one measure.
     pub(super) fn of(self, bounded: Bounded) -> u64 {
         match bounded {
             Bounded::Items => u64::from(self.items),
@@ -128,12 +138,12 @@ impl Extent {
 // === impl Ceilings ===
 
 impl Ceilings {
-    /// The most by one measure; `u64::MAX` where nothing is known.
+    /// Returns the ceiling in one measure, or `u64::MAX` if none is known.
     pub(super) fn max(&self, bounded: Bounded) -> u64 {
         self.wall(bounded).max()
     }
 
-    /// The server says so when it is asked; the smaller one stays.
+    /// Applies a published ceiling. The smallest published value is kept.
     pub(super) fn publish(&mut self, now: Tick, bounded: Bounded, max: u64) {
         let wall = self.wall_mut(bounded);
         if wall.published.is_none_or(|(known, _)| max < known) {
@@ -141,7 +151,8 @@ impl Ceilings {
         }
     }
 
-    /// The same of weight. It is one limit, which holds by the measure that the cost goes by now; that can change as costs are learned.
+    /// Applies a published ceiling on weight. There is one such limit, and it holds in the measure
+    /// that currently determines the cost; that measure can change as costs are learned.
     pub(super) fn publish_weight(&mut self, now: Tick, bounded: Bounded, max: u64) {
         let other = if bounded == Bounded::Weight { Bounded::PaddedWeight } else { Bounded::Weight };
         if let Some((known, since)) = self.wall_mut(other).published.take() {
@@ -150,32 +161,34 @@ impl Ceilings {
         self.publish(now, bounded, max);
     }
 
-    /// A batch was answered well.
+    /// Records a successful batch.
     pub(super) fn worked(&mut self, now: Tick, extent: Extent) {
         for bounded in Bounded::ALL {
             self.wall_mut(bounded).worked(now, extent.of(bounded));
         }
     }
 
-    /// A shared batch was too large. `retest`: what it was sent to ask.
+    /// Records a shared batch that was too large. `retest` is the measure that the batch was sent
+    /// to retest.
     pub(super) fn too_large(&mut self, now: Tick, extent: Extent, retest: Option<Bounded>, took: Duration) {
         let bounded = retest.unwrap_or_else(|| self.blamed(extent));
         self.wall_mut(bounded).refused(now, extent.of(bounded), took);
     }
 
-    /// A batch was too large by items, and the server named its limit.
+    /// Records a batch with too many items for which the server named its limit.
     pub(super) fn named(&mut self, now: Tick, items_max: u32, took: Duration) {
         self.items.named(now, u64::from(items_max), took);
     }
 
-    /// A shared batch was more than the server's memory holds, by the measure that its cost goes by.
+    /// Records a shared batch that exceeded the server's memory. `bounded` is the measure that
+    /// determines its cost.
     pub(super) fn out_of_memory(&mut self, now: Tick, extent: Extent, bounded: Bounded, took: Duration) {
-        // What weighs nothing is counted.
+        // Without weights the number of items is bounded instead.
         let bounded = if extent.of(bounded) == 0 { Bounded::Items } else { bounded };
         self.wall_mut(bounded).out_of_memory(now, extent.of(bounded), took);
     }
 
-    /// A retest ended. If what came of it was no answer to its question, it is asked another time.
+    /// Ends a retest. If its outcome was inconclusive, the retest is scheduled again.
     pub(super) fn retest_over(&mut self, now: Tick, bounded: Bounded) {
         if let Some(learned) = self.wall_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
@@ -183,7 +196,8 @@ impl Ceilings {
         }
     }
 
-    /// The first wall whose retest is due: what it bounds, up to how much a batch may hold to ask, and how long a refusal took the last time.
+    /// Returns the first ceiling that is due for a retest: its measure, the maximum size of the
+    /// retesting batch, and the duration of the last refusal.
     pub(super) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
         Bounded::ALL.into_iter().find_map(|bounded| {
             let wall = self.wall(bounded);
@@ -193,14 +207,14 @@ impl Ceilings {
         })
     }
 
-    /// A retest has left.
+    /// Records that a retest was dispatched.
     pub(super) fn testing(&mut self, bounded: Bounded) {
         if let Some(learned) = &mut self.wall_mut(bounded).learned {
             learned.testing = true;
         }
     }
 
-    /// The server is another one: what was learned is asked again at once.
+    /// Schedules a retest of all learned ceilings at once, because the server has changed.
     pub(super) fn changed(&mut self, now: Tick) {
         for bounded in Bounded::ALL {
             if let Some(learned) = &mut self.wall_mut(bounded).learned {
@@ -211,12 +225,12 @@ impl Ceilings {
         }
     }
 
-    /// What is in force.
+    /// Iterates over the ceilings in force.
     pub(super) fn report(&self) -> impl Iterator<Item = CeilingReport> {
         Bounded::ALL.into_iter().filter_map(|bounded| self.wall(bounded).report(bounded))
     }
 
-    /// What was learned, to be kept.
+    /// Iterates over the learned ceilings, for persistence.
     pub(super) fn snapshot(&self) -> impl Iterator<Item = CeilingSnapshot> {
         Bounded::ALL.into_iter().filter_map(|bounded| {
             let Wall { worked, learned, .. } = *self.wall(bounded);
@@ -231,7 +245,8 @@ impl Ceilings {
         })
     }
 
-    /// Takes up what an earlier process learned, whatever is in it. It is asked again early: the server may be another one.
+    /// Restores a ceiling learned by an earlier process; invalid values are clamped. It is retested
+    /// early, because the server may have changed.
     pub(super) fn restore(&mut self, now: Tick, kept: &CeilingSnapshot) {
         let wait = Duration::from_nanos(kept.retest_nanos).clamp(RETEST_FOUND, RETEST_MAX);
         let max = kept.max.max(1);
@@ -249,8 +264,10 @@ impl Ceilings {
         });
     }
 
-    /// What a refusal without a name was about: that which grew most beyond what had worked; items, if nothing tells them apart. §2.6 blames items
-    /// whenever there are more than ever worked, but while sizes still grow there always are, and a limit of tokens would stay hidden behind them.
+    /// Attributes a refusal without a named limit to the measure that grew most beyond its largest
+    /// success, or to items if the two measures grew equally. Items are not always to blame if
+    /// there are more of them than ever succeeded: while sizes still grow that is always so, and a
+    /// limit on tokens would stay hidden behind it.
     fn blamed(&self, extent: Extent) -> Bounded {
         let (items, sum) = (u128::from(extent.items), u128::from(extent.sum));
         let (items_worked, sum_worked) = (u128::from(self.items.worked), u128::from(self.sum.worked));
@@ -278,10 +295,10 @@ impl Ceilings {
 // === impl Bounded ===
 
 impl Bounded {
-    /// Every measure.
+    /// All measures.
     pub const ALL: [Self; 3] = [Self::Items, Self::Weight, Self::PaddedWeight];
 
-    /// The name of the limit, as in the policy and in metrics.
+    /// Returns the name of the limit, as in the policy and in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -295,7 +312,7 @@ impl Bounded {
 // === impl LimitSource ===
 
 impl LimitSource {
-    /// The label value.
+    /// Returns the value of the metric label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -322,7 +339,7 @@ impl Wall {
             return;
         }
         if size > learned.max {
-            // A retest that found some more.
+            // A retest that succeeded at a larger size.
             learned.testing = false;
             learned.wait = if learned.firm { RETEST_FIRM } else { RETEST_FOUND };
             learned.retest = now.after(learned.wait);
@@ -335,7 +352,8 @@ impl Wall {
 
     fn refused(&mut self, now: Tick, size: u64, took: Duration) {
         if size <= self.worked {
-            // It worked once and does no more: what worked was another server.
+            // A size that succeeded before is refused now, so the success stems from another
+            // server.
             self.worked = 0;
         }
         let known = self.learned;
@@ -376,10 +394,12 @@ impl Wall {
         self.learn(now, Learned { max, refused, firm: true, took, ..Learned::new(now) }, again);
     }
 
-    /// Takes what was learned. `again`: what was known already, if this says the same once more; then it is asked half as often.
+    /// Stores a learned ceiling. `again` is the known ceiling if this refusal confirms it, in which
+    /// case the retest interval doubles.
     fn learn(&mut self, now: Tick, learned: Learned, again: Option<Learned>) {
         let first = if learned.firm { RETEST_FIRM } else { RETEST_FOUND };
-        // Only a retest's refusal is news about time: batches of before come back in crowds.
+        // Only the refusal of a retest extends the interval. Batches sent before the ceiling was
+        // known are refused in large numbers at once.
         let wait = again.map_or(first, |known| {
             if known.testing { known.wait.saturating_mul(2).clamp(first, RETEST_MAX) } else { known.wait }
         });
@@ -411,18 +431,20 @@ impl Learned {
         }
     }
 
-    /// Up to how much a batch may hold to ask again: what was refused, or half the way there where a refusal is dear.
+    /// Returns the maximum size of a retesting batch: the refused size, or half-way to it where a
+    /// refusal is expensive.
     fn target(&self, bounded: Bounded) -> u64 {
         let far = self.refused > self.max.saturating_add(self.max / 8).saturating_add(1);
         if self.firm && far {
             return middle(self.max, self.refused);
         }
-        // Weights are never met exactly: an eighth more.
+        // Weights are never matched exactly, so an eighth is added.
         if bounded == Bounded::Items { self.refused } else { self.refused.saturating_add(self.refused / 8) }
     }
 }
 
-/// Between what worked and what was refused: below the one, not below the other.
+/// Returns the middle between the largest success and the smallest refusal: below the refusal, and
+/// not below the success.
 fn middle(worked: u64, refused: u64) -> u64 {
     let worked = worked.min(refused);
     (worked + (refused - worked) / 2).min(refused.saturating_sub(1)).max(1)

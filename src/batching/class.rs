@@ -1,4 +1,5 @@
-//! What is remembered for each cost class: ceilings, overload, whether it is merged, recent execution times.
+//! Per-class memory: ceilings, overload, permission to merge, and recent execution times of each
+//! cost class.
 
 pub(super) mod merging;
 
@@ -13,39 +14,41 @@ use super::limits::Limits;
 use super::tick::Tick;
 use merging::{Bound, Ended, Keys, Merging, MergingChange, Suspension};
 
-/// Cost classes remembered at once; beyond it the one unused for longest goes (`scheduling.md` §1 keeps 64 curves; these are smaller).
+/// Maximum number of cost classes remembered. Beyond it the least recently used one is dropped.
+/// Larger than the number of cost curves, because these entries are smaller.
 const CLASSES_MAX: usize = 256;
-/// Whole batches after which a quarantine starts small again (README R4).
+/// Number of successful batches after which the next quarantine has its initial length again.
 const TRUSTED_AFTER: u32 = 100;
-/// Full good batches for each item that an overload ceiling rises again (`scheduling.md` §2.6).
+/// Number of full, successful batches after which an overload ceiling rises by one item.
 const RISE_AFTER: u32 = 8;
-/// Changes of merging kept until they are taken: a log has no use for more.
+/// Maximum number of merging changes kept until they are taken, which is enough for a log.
 const CHANGES_MAX: usize = 64;
-/// Executions whose shortest one says what a lone call can hope for.
+/// Number of recent executions. The shortest of them bounds the time of an unbatched call.
 const RECENT: usize = 16;
 
-/// The memory of one cost class.
+/// The learned state of one cost class.
 #[derive(Debug, Clone)]
 pub(super) struct Class {
     used: Tick,
     merging: Merging,
     ceilings: Ceilings,
-    /// Most items since the upstream said that it is overloaded, and since when.
+    /// Maximum number of items since the upstream reported an overload, and the time of the report.
     overload_max: Option<(u32, Tick)>,
     full_good: u32,
-    /// It said when to come back, and nothing was answered well since: it would refuse any size.
+    /// Set after an overload response with `Retry-After` until the next success: meanwhile the
+    /// server would refuse a batch of any size.
     refusing: bool,
     recent: [Duration; RECENT],
     executions: usize,
 }
 
-/// All cost classes, and what bounds attempts to merge.
+/// All cost classes, and the budget that bounds attempts to merge.
 #[derive(Debug, Clone)]
 pub(super) struct Classes {
     map: BTreeMap<CostClassId, Class>,
     keys: Keys,
-    /// Extra upstream calls that failed batches may cost, as far as can be told from here: without the policy's share, and every failed batch counted
-    /// as if each of its members had been sent again.
+    /// Estimated budget for replays of failed batches. It leaves out the policy's share, which is
+    /// not known here, and counts every failed batch as if each of its members had been replayed.
     replays: ReplayBudget,
     changes: Vec<MergingChange>,
 }
@@ -66,29 +69,31 @@ impl Class {
         }
     }
 
-    /// The time without merging that it is in.
+    /// Returns the suspension of merging in force, if any.
     pub(super) const fn suspension(&self) -> Option<Suspension> {
         self.merging.suspension()
     }
 
-    /// Most items in a batch of this class: the smallest of what was learned.
+    /// Returns the maximum number of items in a batch of this class: the smallest of the learned
+    /// and published ceilings.
     pub(super) fn ceiling(&self) -> u32 {
         let known = u32::try_from(self.ceilings.max(Bounded::Items)).unwrap_or(u32::MAX);
         known.min(self.overload_max.map_or(u32::MAX, |(max, _)| max)).max(1)
     }
 
-    /// The most by one measure, but for overload; `u64::MAX` where nothing is known.
+    /// Returns the ceiling in one measure without overload, or `u64::MAX` if none is known.
     pub(super) fn max(&self, bounded: Bounded) -> u64 {
         self.ceilings.max(bounded)
     }
 
-    /// A ceiling to be asked again: what it bounds, up to how much a batch may hold for it, and how long a refusal took the last time. None while the
-    /// server is overloaded: then it would refuse anything.
+    /// Returns the ceiling to retest: its measure, the maximum size of the retesting batch, and the
+    /// duration of the last refusal. Returns `None` while the server is overloaded, because it
+    /// would then refuse any batch.
     pub(super) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
         self.ceilings.retest(now).filter(|_| self.overload_max.is_none())
     }
 
-    /// What is in force.
+    /// Returns the ceilings in force.
     pub(super) fn ceilings(&self) -> Vec<CeilingReport> {
         let overload = self.overload_max.map(|(max, since)| CeilingReport {
             bounded: Bounded::Items,
@@ -100,12 +105,13 @@ impl Class {
         self.ceilings.report().chain(overload).collect()
     }
 
-    /// The shortest of the recent executions: an SLO below it cannot be met by any batch. `None` before the first.
+    /// Returns the shortest of the recent executions, or `None` before the first. No batch can meet
+    /// an SLO below it.
     pub(super) fn fastest(&self) -> Option<Duration> {
         self.recent.iter().take(self.executions.min(RECENT)).min().copied()
     }
 
-    /// The last execution's time.
+    /// Returns the duration of the last execution.
     pub(super) fn last(&self) -> Option<Duration> {
         self.executions.checked_sub(1).and_then(|i| self.recent.get(i % RECENT)).copied()
     }
@@ -113,7 +119,7 @@ impl Class {
     fn observe(&mut self, now: Tick, limits: &Limits, batch: &BatchSize, observed: &Observed) {
         let &BatchSize { extent, shared, full, memory, retest } = batch;
         let items = extent.items;
-        // With isolation the whole takes longer than the refusal did.
+        // With isolation, the whole execution takes longer than the refusal did.
         let took = observed.first_byte.unwrap_or(observed.duration);
         match observed.outcome {
             ObservedOutcome::Ok => {
@@ -128,7 +134,7 @@ impl Class {
                     if self.full_good >= RISE_AFTER {
                         self.full_good = 0;
                         let risen = max.saturating_add(1);
-                        // What bounds nothing any more is over.
+                        // The overload ceiling is dropped once another limit is lower.
                         let most = limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
                         let over = u64::from(risen) >= u64::from(most).min(self.ceilings.max(Bounded::Items));
                         self.overload_max = (!over).then_some((risen, since));
@@ -138,7 +144,8 @@ impl Class {
             ObservedOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
                 self.ceilings.named(now, found, took);
             }
-            // A call alone says nothing about size unless the answer names the limit.
+            // An unbatched call carries no information about size unless the response names the
+            // limit.
             ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory | ObservedOutcome::Overloaded { .. }
                 if !shared => {}
             ObservedOutcome::TooLarge { .. } | ObservedOutcome::Refused(Refusal::TooLarge(_)) => {
@@ -148,7 +155,8 @@ impl Class {
             ObservedOutcome::Overloaded { retry_after: Some(_) } if self.refusing => {}
             ObservedOutcome::Overloaded { retry_after } => {
                 self.refusing = retry_after.is_some();
-                // A larger batch that was sent before and fails after does not raise it again.
+                // A larger batch that was sent before and fails afterwards must not raise the
+                // ceiling.
                 let found = (items / 2).max(1);
                 let known = self.overload_max.filter(|(known, _)| *known <= found);
                 self.overload_max = Some(known.unwrap_or((found, now)));
@@ -166,7 +174,8 @@ impl Class {
     }
 }
 
-/// The limit that an answer names, if it is one: a number that the refused batch already kept cannot be what was meant.
+/// Returns the limit that a response names if it is plausible: a limit that the refused batch
+/// already satisfied cannot be the intended one.
 fn named(limit: Option<u32>, items: u32) -> Option<u32> {
     limit.filter(|limit| (1..items).contains(limit))
 }
@@ -174,7 +183,8 @@ fn named(limit: Option<u32>, items: u32) -> Option<u32> {
 // === impl Classes ===
 
 impl Classes {
-    /// The upstream is another one, which may take other batches. An overload stays.
+    /// Discards ceilings, quarantines and suspensions, because a different upstream may accept
+    /// other batches. An overload ceiling is kept.
     pub(super) fn forget(&mut self) {
         self.keys = Keys::default();
         for (id, class) in &mut self.map {
@@ -185,7 +195,8 @@ impl Classes {
         }
     }
 
-    /// How many calls of this call's line may leave together. `eager`: batches are sent as configured before one was answered.
+    /// Returns the bound on the number of calls of this call's merge key that may share a batch.
+    /// `eager` is set for policies that batch as configured before the first batch has succeeded.
     pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> Bound {
         let eager = eager && call.replayable;
         let class = self.map.get(&call.cost_class).map(|class| class.merging.bound(now, eager));
@@ -198,13 +209,15 @@ impl Classes {
         }
     }
 
-    /// Whether some calls of this class go alone for now since a batch could not be split or was refused.
+    /// Returns `true` if some calls of this class are dispatched alone because a batch could not be
+    /// split or was refused.
     pub(super) fn quarantined(&self, now: Tick, id: CostClassId) -> bool {
         let suspended = self.get(id).and_then(Class::suspension).is_some_and(|suspension| now < suspension.retest);
         suspended || self.keys.any_quarantined(now, id)
     }
 
-    /// A batch of several leaves; `trial`: to learn whether the server takes one.
+    /// Records the dispatch of a batch of several members. `trial` is set if the batch tests
+    /// whether the server accepts batches.
     pub(super) fn sent(&mut self, now: Tick, id: CostClassId, batch: BatchId, members: usize, trial: bool) {
         (0..members).for_each(|_| self.replays.client(now));
         self.replays.upstream(now);
@@ -213,22 +226,22 @@ impl Classes {
         }
     }
 
-    /// Extra upstream calls that failed batches may still cost.
+    /// Returns the number of replays that failed batches may still cause.
     pub(super) fn replay_room(&self, now: Tick) -> u64 {
         self.replays.room(now)
     }
 
-    /// Each of this many members is sent again.
+    /// Records a replay of each of this many members.
     pub(super) fn replayed(&mut self, now: Tick, members: usize) {
         (0..members).for_each(|_| self.replays.replay(now));
     }
 
-    /// How many classes are not merged.
+    /// Returns the number of classes for which merging is suspended.
     pub(super) fn suspended(&self) -> usize {
         self.map.values().filter(|class| class.suspension().is_some()).count()
     }
 
-    /// For which classes merging ended or began again since the last time.
+    /// Takes the changes of merging, suspended or resumed, since the last call.
     pub(super) fn take_changes(&mut self) -> Vec<MergingChange> {
         std::mem::take(&mut self.changes)
     }
@@ -261,42 +274,44 @@ impl Classes {
         self.map.get(&id)
     }
 
-    /// The most items that a server itself publishes for this class; the smaller one stays.
+    /// Applies a maximum number of items that the server publishes for this class. The smallest
+    /// value is kept.
     pub(super) fn publish(&mut self, now: Tick, id: CostClassId, items_max: u32) {
         self.entry(now, id).ceilings.publish(now, Bounded::Items, u64::from(items_max));
     }
 
-    /// The most weight that a server itself publishes, by the measure that its cost goes by; the smaller one stays.
+    /// Applies a maximum weight that the server publishes, in the measure that determines the cost.
+    /// The smallest value is kept.
     pub(super) fn publish_weight(&mut self, now: Tick, id: CostClassId, bounded: Bounded, weight_max: u64) {
         self.entry(now, id).ceilings.publish_weight(now, bounded, weight_max);
     }
 
-    /// A batch leaves to ask a ceiling again.
+    /// Records the dispatch of a batch that retests a ceiling.
     pub(super) fn testing(&mut self, id: CostClassId, bounded: Bounded) {
         if let Some(class) = self.map.get_mut(&id) {
             class.ceilings.testing(bounded);
         }
     }
 
-    /// The server was judged another one.
+    /// Records that the server was found to have changed.
     pub(super) fn changed(&mut self, now: Tick, id: CostClassId) {
         if let Some(class) = self.map.get_mut(&id) {
             class.ceilings.changed(now);
         }
     }
 
-    /// What was learned of a class, to be kept.
+    /// Returns the learned ceilings of a class, for persistence.
     pub(super) fn snapshot(&self, id: CostClassId) -> Vec<CeilingSnapshot> {
         self.map.get(&id).map(|class| class.ceilings.snapshot().collect()).unwrap_or_default()
     }
 
-    /// Takes up what an earlier process learned.
+    /// Restores the ceilings that an earlier process learned.
     pub(super) fn restore(&mut self, now: Tick, id: CostClassId, kept: &[CeilingSnapshot]) {
         let class = self.entry(now, id);
         kept.iter().for_each(|kept| class.ceilings.restore(now, kept));
     }
 
-    /// The least of all ceilings by one measure; `u64::MAX` where there is none.
+    /// Returns the smallest ceiling in one measure, or `u64::MAX` if there is none.
     pub(super) fn least(&self, bounded: Bounded) -> u64 {
         self.map.values().map(|class| class.max(bounded)).min().unwrap_or(u64::MAX)
     }
@@ -332,24 +347,24 @@ impl Default for Classes {
     }
 }
 
-/// Keeps a change until it is taken, the first ones where there are too many.
+/// Keeps a change until it is taken. If there are too many, the earliest are kept.
 fn note(changes: &mut Vec<MergingChange>, change: MergingChange) {
     if changes.len() < CHANGES_MAX {
         changes.push(change);
     }
 }
 
-/// What of a batch matters to its class.
+/// The properties of a batch that matter to its class.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BatchSize {
     pub(super) extent: Extent,
-    /// More than one member.
+    /// Set if the batch has more than one member.
     pub(super) shared: bool,
-    /// As many items as allowed.
+    /// Set if the batch has the maximum number of items.
     pub(super) full: bool,
-    /// The measure that stands for the server's memory: the one that its cost goes by.
+    /// The measure that reflects the server's memory, which is the one that determines the cost.
     pub(super) memory: Bounded,
-    /// The ceiling that it was sent to ask again.
+    /// The ceiling that the batch was sent to retest.
     pub(super) retest: Option<Bounded>,
 }
 

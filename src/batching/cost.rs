@@ -1,10 +1,13 @@
-//! What a batch will take: the learned cost curve of one cost class.
+//! The learned cost curve of one cost class, which predicts the execution time of a batch.
 //!
-//! Every decision about size, deadline and lead asks this first, and nobody configures it: it is learned from batches that found their slot idle.
-//! A straight line in items and weights ([`Base`]), a shape on top where a line does not fit, a ratio for the tail, and a watch that notices when
-//! the server is another one. Floats stay inside; what leaves is whole nanoseconds, so decisions compare integers and replay.
+//! Every decision about size, deadline and lead uses this prediction. It needs no configuration: it
+//! is learned from batches that found their slot idle. The curve is a linear model in items and
+//! weights ([`Base`]), a shape on top of it where a line does not fit, a ratio for the tail, and a
+//! change detector. Floating-point numbers stay inside this module; its results are whole
+//! nanoseconds, so decisions compare integers and are reproducible.
 //!
-//! What it leaves out: which samples are clean (the caller offers only those), ceilings, slots, and anything about arrivals.
+//! Left out: the selection of clean samples, which is up to the caller, ceilings, slots, and
+//! arrivals.
 
 mod base;
 mod load;
@@ -25,37 +28,40 @@ use reservoir::{Reading, Reservoir};
 use shape::{Mean, Shape};
 use tail::{Tail, Verdict, Watch};
 
-/// Sizes with a price of their own; larger ones go by the line (`scheduling.md` §3, "t, t98 for n = 1…512").
+/// Number of batch sizes with an entry in the table. Larger sizes use the linear model.
 const SIZE_MAX: u32 = 512;
-/// Expected before the first sample: so little that nothing is shed on a guess (`scheduling.md` §2.8).
+/// Prediction before the first sample (1 ms): short enough that no call is shed on a guess.
 const UNKNOWN_NANOS: u64 = 1_000_000;
-/// No batch takes less than a microsecond or more than eleven days: bounds for arithmetic, not for servers.
+/// Bounds of an execution time, one microsecond and eleven days. They protect the arithmetic and
+/// are far from any real server.
 const NANOS_MIN: f64 = 1e3;
 const NANOS_MAX: f64 = 1e15;
-/// Samples a cell keeps, and what a size's mean counts, after a drift or a restart (`scheduling.md` §3).
+/// Number of samples that a reservoir cell keeps, and maximum count of a size's mean, after a drift
+/// or a restart.
 const KEPT: u32 = 3;
-/// Samples before one is judged: the first few say little about the rest.
+/// Number of samples before outliers are detected: the first few do not predict the others well.
 const JUDGED_MIN: u32 = 6;
-/// Samples before the models are compared.
+/// Number of samples before the models are compared.
 const COMPARED_MIN: u32 = 3;
-/// Samples before what a size took is converted to typical weights.
+/// Number of samples before a duration is converted to typical weights.
 const CONVERTED_MIN: u32 = 8;
-/// Solved at each of so many samples, then at every eighth (`scheduling.md` §3).
+/// The models are fitted at each of the first 40 samples, then at every eighth.
 const SOLVED_EACH: u32 = 40;
 const SOLVED_EVERY: u32 = 8;
-/// Weights matter from this padding and this share of the time on, and no longer below the last (`scheduling.md` §3).
+/// Weights start to matter above this padding and this share of the time, and stop below the last
+/// value (hysteresis).
 const PADDING_ON: f64 = 0.05;
 const WEIGHT_PART_ON: f64 = 0.1;
 const PADDING_OFF: f64 = 0.03;
 
-/// One batch that was answered.
+/// The measurement of one successful batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// Its items, at least 1.
+    /// Number of items, at least 1.
     pub items: u32,
-    /// What they weigh: the sum, and the heaviest one.
+    /// Weight of the items: the sum, and the heaviest one.
     pub weight: Weight,
-    /// From dispatch to answer.
+    /// Time from dispatch to response, in nanoseconds.
     pub nanos: u64,
 }
 
@@ -65,8 +71,9 @@ pub struct Sample {
 /// 96 kinds of batches × 8 samples, 512 sizes: some 50 KB at most, a few KB usually.
 ///
 /// # Cost
-/// [`Cost::observe`] takes some 100 ns, at every eighth sample some µs; it allocates only for kinds and sizes not seen before. [`Cost::time`] is a look
-/// into a table, [`Cost::time_of`] a few multiplications.
+/// [`Cost::observe`] takes some 100 ns, at every eighth sample some µs; it allocates only for kinds
+/// and sizes not seen before. [`Cost::time`] is a table look-up, [`Cost::time_of`] a few
+/// multiplications.
 #[derive(Debug, Clone)]
 pub(super) struct Cost {
     reservoir: Reservoir,
@@ -75,15 +82,16 @@ pub(super) struct Cost {
     shape: Shape,
     tail: Tail,
     watch: Watch,
-    /// What the first sample took: the scale of the ridge.
+    /// Duration of the first sample, which scales the ridge regularization.
     first: f64,
-    /// Since the last change.
+    /// Number of samples since the last change.
     samples: u32,
-    /// Since the last change or drift.
+    /// Number of samples since the last change or drift.
     recent: u32,
     largest: u32,
     weights_matter: bool,
-    /// Nanoseconds at typical weights of 1 to [`SIZE_MAX`] items, non-decreasing; empty before the first sample.
+    /// Nanoseconds at typical weights of 1 to [`SIZE_MAX`] items, non-decreasing; empty before the
+    /// first sample.
     table: Vec<u64>,
 }
 
@@ -109,7 +117,8 @@ impl Default for Cost {
 }
 
 impl Cost {
-    /// Learns from a batch that found its slot idle. True if the server was judged changed for good: all is forgotten but this sample.
+    /// Learns from a batch that found its slot idle. Returns `true` if the server is found to have
+    /// changed permanently, in which case everything but this sample is discarded.
     pub(super) fn observe(&mut self, sample: Sample) -> bool {
         let reading = Reading::new(sample);
         let verdict = self.judge(&reading);
@@ -123,60 +132,63 @@ impl Cost {
         verdict == Verdict::Changed
     }
 
-    /// Samples learned from since the last change.
+    /// Returns the number of samples since the last change.
     pub(super) fn samples(&self) -> u32 {
         self.samples
     }
 
-    /// Nanoseconds a batch of this size takes if its items weigh what they usually do. Never less for more items.
+    /// Returns the predicted time of a batch of this size with typical weights, in nanoseconds. The
+    /// result is non-decreasing in the number of items.
     pub(super) fn time(&self, items: u32) -> u64 {
         let at = usize::try_from(items.clamp(1, SIZE_MAX) - 1).unwrap_or(usize::MAX);
         let Some(known) = self.table.get(at) else { return UNKNOWN_NANOS };
         if items <= SIZE_MAX { *known } else { whole(self.expect(items, self.typical.load(items))).max(*known) }
     }
 
-    /// Nanoseconds a batch of this size and these weights takes.
+    /// Returns the predicted time of a batch of this size and these weights, in nanoseconds.
     pub(super) fn time_of(&self, items: u32, weight: Weight) -> u64 {
         if self.samples == 0 { UNKNOWN_NANOS } else { whole(self.expect(items, Load::new(items, weight))) }
     }
 
-    /// What a batch expected to take so long exceeds once in fifty times: q × `nanos`.
+    /// Returns the 98th percentile of the time of a batch for the predicted time `nanos`: q ×
+    /// `nanos`.
     pub(super) fn late(&self, nanos: u64) -> u64 {
         let late = u128::from(nanos) * u128::from(self.tail_permille()) / 1000;
         u64::try_from(late).unwrap_or(u64::MAX)
     }
 
-    /// The tail ratio q, 1020 to 1600.
+    /// Returns the tail ratio q in thousandths, 1020 to 1600.
     pub(super) fn tail_permille(&self) -> u64 {
         self.tail.permille()
     }
 
-    /// The largest batch since the last change.
+    /// Returns the size of the largest batch since the last change.
     pub(super) fn largest(&self) -> u32 {
         self.largest
     }
 
-    /// How often this size was observed since the last change: up to 16, at most 3 of them before a drift or a restart.
+    /// Returns the number of observations of this size since the last change: up to 16, at most 3
+    /// of which predate a drift or a restart.
     pub(super) fn seen(&self, items: u32) -> u32 {
         self.shape.seen(items)
     }
 
-    /// How often batches of this size or a larger one were observed, counted likewise.
+    /// Returns the number of observations of this size and all larger ones, counted likewise.
     pub(super) fn seen_from(&self, items: u32) -> u32 {
         self.shape.seen_from(items)
     }
 
-    /// Whether it pays to choose by weight who shares a batch.
+    /// Returns `true` if it pays to select the members of a batch by weight.
     pub(super) fn weights_matter(&self) -> bool {
         self.weights_matter
     }
 
-    /// What an item costs by.
+    /// Returns the model that determines the cost of an item.
     pub(super) fn base_kind(&self) -> Base {
         self.models.chosen()
     }
 
-    /// What a later process may begin with.
+    /// Returns the state that a later process may start from.
     pub(super) fn snapshot(&self) -> Snapshot {
         let (weight_milli, heaviest_milli, padding_permille) = self.typical.keep();
         Snapshot {
@@ -194,7 +206,8 @@ impl Cost {
         }
     }
 
-    /// Begins with what an earlier process learned, whatever is in it: it counts little, so the first batches correct a wrong one.
+    /// Creates a curve from the state of an earlier process; invalid values are clamped. It has
+    /// little weight, so the first batches correct a wrong one.
     pub(super) fn restore(snapshot: &Snapshot) -> Self {
         let mut cost = Self::default();
         if snapshot.first_nanos == 0 || snapshot.samples.is_empty() {
@@ -215,7 +228,7 @@ impl Cost {
         cost
     }
 
-    /// What was learned, for people.
+    /// Returns the learned state, for reports.
     pub(super) fn report(&self) -> Report {
         let line = self.models.line();
         Report {
@@ -237,7 +250,8 @@ impl Cost {
             return Verdict::Normal;
         }
         let z = reading.nanos / self.expect(reading.items, reading.load);
-        // Past a knee that nobody had seen: the guess was wrong, and the server is the same.
+        // Beyond the largest known size the prediction is an extrapolation: a knee there does not
+        // mean that the server has changed.
         let guessed = z > 1.0 && reading.items > self.largest;
         if !guessed {
             self.tail.observe(z);
@@ -250,6 +264,8 @@ impl Cost {
             self.first = reading.nanos;
         }
         self.typical.observe(reading.load, reading.items);
+        // Fitting is expensive. Once the models have settled it is done at every eighth sample, and
+        // whenever another model fits better or weights start or stop to matter.
         let mut stale = self.recent < SOLVED_EACH || self.recent.is_multiple_of(SOLVED_EVERY);
         if self.samples >= COMPARED_MIN {
             stale |= self.models.judge(&reading);
@@ -265,7 +281,7 @@ impl Cost {
         }
     }
 
-    /// Judges whether weights matter; true if that has changed.
+    /// Decides whether weights matter. Returns `true` if that has changed.
     fn weigh(&mut self, reading: &Reading) -> bool {
         let padding = self.typical.padding();
         let dear = || self.models.weight_part(reading.load) > WEIGHT_PART_ON * reading.nanos;
@@ -274,7 +290,7 @@ impl Cost {
         std::mem::replace(&mut self.weights_matter, matter) != matter
     }
 
-    /// What a batch would have taken with typical weights, and [`SIZE_MAX`] items if it had more.
+    /// Converts a duration to typical weights, and to [`SIZE_MAX`] items if the batch had more.
     fn at_typical_weights(&self, reading: &Reading) -> f64 {
         if self.samples < CONVERTED_MIN && reading.items <= SIZE_MAX {
             return reading.nanos;
@@ -283,18 +299,20 @@ impl Cost {
         (reading.nanos * typical / self.models.time(reading.load)).clamp(NANOS_MIN, NANOS_MAX)
     }
 
-    /// Nanoseconds for this load: the line, corrected by the shape at this size.
+    /// Returns the predicted time for this load in nanoseconds: the linear model, corrected by the
+    /// shape at this size.
     fn expect(&self, items: u32, load: Load) -> f64 {
         let line = self.models.time(load);
         if !self.shaped() {
             return line.min(NANOS_MAX);
         }
-        // Past the ends of the curve the last ratio holds.
+        // Past the ends of the curve the last ratio applies.
         let ratio = |(items, nanos)| nanos / self.models.time(self.typical.load(items));
         (line * self.shape.at(items).map_or(1.0, ratio)).clamp(NANOS_MIN, NANOS_MAX)
     }
 
-    /// Means are per size, so they say nothing once weights matter.
+    /// Returns `true` if the shape is used. Its means are per size, so they are not applicable once
+    /// weights matter.
     fn shaped(&self) -> bool {
         self.shape.drawn() && !self.weights_matter
     }
@@ -323,7 +341,7 @@ impl Cost {
         self.recent = 0;
     }
 
-    /// Forgets the server, not the traffic: what items weigh stays.
+    /// Discards what was learned of the server. Typical weights describe the traffic and are kept.
     fn forget(&mut self) {
         self.reservoir.clear();
         self.models = Models::new(Base::SizeOnly);

@@ -1,4 +1,6 @@
-//! When a line may leave, and who of it leaves together. Pure functions of what is queued and what the limits say.
+//! Pure decision functions shared by all policies: the instant at which a merge key may be
+//! dispatched under a fixed policy, and the calls that fit into one batch. Their inputs are the
+//! queue and the limits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,29 +14,31 @@ use super::limits::{Limits, Policy, ScopeLimits};
 use super::queue::{Queue, Queued};
 use super::tick::Tick;
 
-/// Least spare time between the expected end of an execution and the deadline it is to meet: one tick of a kernel's scheduler at 250 Hz. A quarter of an
-/// execution of 1 ms would be used up by one wake-up that comes late.
+/// Minimum margin between the expected end of an execution and the deadline that it has to meet:
+/// one tick of a kernel scheduler at 250 Hz. A quarter of an execution of 1 ms would be used up by
+/// a single late wake-up.
 const LEAD_SPARE: Duration = Duration::from_millis(4);
 
-/// Room made at once for the calls of a batch: the default of `limits.batchItemsMax`. A larger batch grows.
+/// Maximum initial capacity for the calls of a batch: the default of `limits.batchItemsMax`. The
+/// vector of a larger batch grows.
 const ROOM_MAX: usize = 128;
 
-/// Whether a line may leave.
+/// The readiness of a merge key for dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ready {
-    /// Now, for this reason unless a limit cuts the batch.
+    /// Ready now. The cause applies unless a limit cuts the batch.
     Now(Cause),
-    /// Not before this instant.
+    /// Not ready before this instant.
     At(Tick),
 }
 
-/// The calls chosen from a line.
+/// The calls selected from a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Choice {
     pub(super) ids: Vec<CallId>,
     pub(super) items: u32,
     pub(super) weight: u64,
-    /// Of the heaviest item.
+    /// Weight of the heaviest item.
     pub(super) heaviest: u64,
     pub(super) bytes: u64,
     /// The limit that ended the batch, if one did.
@@ -42,27 +46,29 @@ pub(super) struct Choice {
     pub(super) lone: Option<Lone>,
 }
 
-/// What bounds a batch, but for its bytes: of the policy, what is published and what was learned the smallest.
+/// The limits of a batch except for its bytes: for each measure the smallest of the configured, the
+/// published and the learned limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Walls {
     pub(super) items: u32,
-    /// Σw.
+    /// Sum of the weights.
     pub(super) sum: u64,
-    /// Items × the heaviest one's weight.
+    /// Items × the weight of the heaviest one.
     pub(super) padded: u64,
 }
 
-/// What a decision looks at besides the queue.
+/// Inputs of a decision other than the queue.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
     pub(super) draining: bool,
-    /// How long in all a slot has been free.
+    /// Total time for which a slot has been free.
     pub(super) free: Duration,
 }
 
-/// When the line of `key`, whose first call is `head`, may leave, a slot being free.
+/// Decides at what time the queue of `key` may be dispatched, given that a slot is free. `head` is
+/// its first call.
 pub(super) fn ready(
     view: View<'_>,
     queue: &Queue,
@@ -73,7 +79,8 @@ pub(super) fn ready(
     if view.draining {
         return Ready::Now(Cause::Drain);
     }
-    // What it has waited beside a free slot counts, whatever came between: several keys take turns, and the waits would add up otherwise.
+    // The time waited beside a free slot accumulates across interruptions. Otherwise the waits of
+    // several keys that take turns would add up.
     let beside_slot = view.free.saturating_sub(head.free_before);
     let hold_ends = |delay: Duration| view.now.after(delay.saturating_sub(beside_slot));
     let (threshold, delay, end) = match view.limits.policy {
@@ -81,7 +88,7 @@ pub(super) fn ready(
         Policy::Window { items, delay } => (items, delay, hold_ends(delay)),
         Policy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
     };
-    // A trial of two has all that it may hold.
+    // A trial batch of two calls is complete.
     let complete = together == Bound::Trial && queue.line(key).nth(1).is_some();
     if head.call.alone || complete || matches!(together, Bound::Alone(_)) {
         return Ready::Now(Cause::Idle);
@@ -93,14 +100,15 @@ pub(super) fn ready(
     if line.items >= u64::from(cap) {
         return Ready::Now(Cause::Full);
     }
-    // A batch that a limit cuts does not grow by waiting.
+    // A batch that is cut by a limit does not grow by waiting.
     if line.weight > walls.sum {
         return Ready::Now(Cause::Weight);
     }
     if line.bytes > scope.batch_bytes_max {
         return Ready::Now(Cause::Bytes);
     }
-    // queue_delay_max bounds deliberate holding beside a free slot, whatever the policy's own delay says.
+    // `queue_delay_max` bounds deliberate holding beside a free slot, whatever the policy's own
+    // delay is.
     let hold_end = end.min(hold_ends(scope.queue_delay_max));
     let within = usize::try_from(cap).unwrap_or(usize::MAX);
     let urgent = queue.line_deadline(key, within).map(|at| at.before(lead(class, head, at)));
@@ -112,12 +120,14 @@ pub(super) fn ready(
     }
 }
 
-/// How long before a deadline a held batch must leave: what is expected of an execution, half of the whole budget while nothing is known.
+/// Returns the time before a deadline at which a held batch must be dispatched: the expected
+/// execution time, or half of the call's whole budget while nothing is known.
 fn lead(class: Option<&Class>, head: &Queued, at: Tick) -> Duration {
     class.and_then(expected).unwrap_or_else(|| at.since(head.arrived) / 2)
 }
 
-/// What is expected of an execution, by the last one: a quarter more, or [`LEAD_SPARE`] if that is more than the quarter.
+/// Returns the expected execution time: the last one plus a quarter, or plus [`LEAD_SPARE`] if that
+/// is more.
 pub(super) fn expected(class: &Class) -> Option<Duration> {
     class.last().map(|last| last.saturating_add(LEAD_SPARE.max(last / 4)))
 }
@@ -125,7 +135,9 @@ pub(super) fn expected(class: &Class) -> Option<Duration> {
 // === impl Walls ===
 
 impl Walls {
-    /// `padded`: the class pays for every item as if it were the heaviest, so that is what a policy's weight bounds too.
+    /// Creates the limits for a route and a cost class. If `padded` is set, the class pays for
+    /// every item as if it were the heaviest, so the configured weight limit applies to padded
+    /// weight too.
     pub(super) fn new(scope: &ScopeLimits, class: Option<&Class>, padded: bool) -> Self {
         let known = |bounded| class.map_or(u64::MAX, |class| class.max(bounded));
         let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);
@@ -137,7 +149,7 @@ impl Walls {
         }
     }
 
-    /// With one of them set to this much, where the policy allows it.
+    /// Returns the limits with one of them raised to `max`, as far as the policy allows it.
     pub(super) fn raised(self, scope: &ScopeLimits, padded: bool, bounded: Bounded, max: u64) -> Self {
         let own = Self::new(scope, None, padded);
         match bounded {
@@ -147,18 +159,19 @@ impl Walls {
         }
     }
 
-    /// Whether a batch keeps the walls of weight.
+    /// Returns `true` if a batch of this size satisfies the weight limits.
     pub(super) fn hold_weight(&self, sum: u64, items: u32, heaviest: u64) -> bool {
         sum <= self.sum && Extent { items, sum, heaviest }.of(Bounded::PaddedWeight) <= self.padded
     }
 
-    /// Whether weights are bounded at all.
+    /// Returns `true` if any weight limit is set.
     pub(super) fn bound_weight(&self) -> bool {
         self.sum < u64::MAX || self.padded < u64::MAX
     }
 }
 
-/// The calls that leave together: from the front, in order, while every limit holds and up to `want` items. The first always leaves, however large it is.
+/// Selects the calls of a batch from the front of a queue, in order, while every limit holds and up
+/// to `want` items. The first call is always selected, however large it is.
 pub(super) fn choose<'a>(
     view: View<'_>,
     mut line: impl Iterator<Item = &'a Queued>,
@@ -185,6 +198,7 @@ pub(super) fn choose<'a>(
         bound: None,
         lone: None,
     };
+    // The first call determines whether the batch is shared at all.
     if first.alone {
         return Some(choice);
     }
@@ -197,7 +211,7 @@ pub(super) fn choose<'a>(
         return Some(choice);
     }
     let calls_max = if together == Bound::Trial { 2 } else { usize::MAX };
-    // What was wanted is no limit.
+    // The desired size is not a limit, so reaching it is not reported as `Full`.
     let bound = (fill == full).then_some(Cause::Full);
     let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
     for queued in line {
@@ -222,6 +236,8 @@ pub(super) fn choose<'a>(
             choice.bound = Some(Cause::Bytes);
             break;
         }
+        // A second call with the same exclusive value would be ambiguous in a response that is a
+        // map.
         if call.exclusive.iter().any(|value| exclusive.contains(value)) {
             break;
         }

@@ -1,11 +1,13 @@
-//! The core's only randomness.
+//! The core's only source of randomness: a SplitMix64 generator with an explicit seed.
 //!
-//! A generator with a seed, handed in: the same seed and the same events give the same decisions. What it leaves out: security, and streams that may
-//! not be guessed.
+//! The same seed and the same events lead to the same decisions. The generator is not
+//! cryptographically secure, and its output is predictable.
 
 use super::math::float;
 
-/// splitmix64 (Steele, Lea, Flood 2014): enough to explore and to spread retries, and the same on every machine.
+/// A SplitMix64 generator (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
+/// 2014). It is sufficient for exploration and for randomized retry delays, and yields the same
+/// numbers on every machine.
 #[derive(Debug, Clone)]
 pub(super) struct Draw(u64);
 
@@ -16,7 +18,7 @@ impl Draw {
         Self(seed)
     }
 
-    /// Any number, all equally likely.
+    /// Returns 64 uniformly distributed bits.
     pub(super) const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -25,12 +27,12 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// A number in [0, 1): 53 bits, so every value is exact.
+    /// Returns a number uniformly distributed in [0, 1). It has 53 bits, so every value is exact.
     pub(super) fn unit(&mut self) -> f64 {
         float(self.bits() >> 11) / float(1 << 53)
     }
 
-    /// True this often, in thousandths.
+    /// Returns `true` with this probability, in thousandths.
     pub(super) fn chance(&mut self, permille: u32) -> bool {
         self.unit() * 1000.0 < f64::from(permille)
     }

@@ -1,27 +1,28 @@
-//! A concurrency limiter for one cost class: how many requests may be in flight, and when merging
-//! pays.
+//! An adaptive concurrency limiter for one cost class. It decides how many requests may be in
+//! flight, and whether merging pays.
 //!
-//! It starts *open*: with nothing learned, every call is forwarded at once, as without a proxy. Two
-//! measurements close it. The **load curve** (`curve`) is the mean latency of lone calls by the
-//! number in flight when they were sent; where throughput stops growing there is a queue inside the
-//! server, and the limit falls to the knee at once. A **trial** (`trial`) sends a few requests less
-//! for one wave of calls and keeps that only if callers wait less. While limited, calls that are
-//! held leave in equal shares, and the largest batch doubles only as long as each size is measured
-//! to be cheaper per item (`growth`). The limiter opens again when a probe beside the limit is not
-//! slowed, when a larger limit answers sooner, when a batch does not pay, when the server does not
-//! drain, when it answers less than before, or when callers wait longer than before (`harm`). Each
-//! conclusion that changed nothing doubles the time to its next test.
+//! The limiter starts *open*: with nothing learned, every call is forwarded at once, as without a
+//! proxy. Two measurements close it. The **load curve** (`curve`) is the mean latency of unbatched
+//! calls over the number in flight when they were sent; where throughput stops growing, calls queue
+//! inside the server, and the limit drops to the knee at once. A **trial** (`trial`) sends a few
+//! requests less for one wave of calls, and keeps the lower limit only if callers wait less. While
+//! the limiter is closed, held calls are dispatched in equal shares, and the largest batch doubles
+//! only as long as each size is measured to be cheaper per item (`growth`). The limiter opens again
+//! if a probe beside the limit is not slowed down, if a larger limit answers sooner, if a batch
+//! does not pay, if the server does not drain, if it answers less than before, or if callers wait
+//! longer than before (`harm`). Each conclusion that changes nothing doubles the time to its next
+//! test.
 //!
-//! Related work: concurrency limiters that compare latency with a base (TCP Vegas; the gradient
-//! limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) take the least
-//! latency for the base, which noise and batches make too small, or a long mean, which is the queue
-//! itself once a closed loop of callers is steady. Here the base is the mean latency at few
+//! Related work: concurrency limiters that compare latency with a base latency (TCP Vegas; the
+//! gradient limiters of Netflix `concurrency-limits`; Envoy's adaptive concurrency filter) use the
+//! least latency as the base, which noise and batches make too small, or a long mean, which is the
+//! queue itself once a closed loop of callers is steady. Here the base is the mean latency at few
 //! requests in flight. Gunther's Universal Scalability Law is the shape that the load curve
 //! samples: throughput over concurrency with a knee.
 //!
-//! Pure: time is an argument. It leaves out which calls of a line leave together and how large a
-//! batch is wanted (`adaptive`), and the lead by which a batch may leave before another returns
-//! (`slots`).
+//! The limiter is pure: time is an argument. Left out: the selection of the calls of a batch and of
+//! the desired batch size (`adaptive`), and the lead by which a batch may be dispatched before
+//! another completes (`slots`).
 
 mod curve;
 mod flight;
@@ -62,36 +63,39 @@ use wave::WaveTest;
 use super::math::float;
 use super::tick::Tick;
 
-/// The part of the knee below which batches that came late do not lower a limit: noise would.
+/// Lower bound of a refined limit, as a share of the limit measured last. It keeps noise in late
+/// batches from lowering the limit.
 const REFINE_MIN: f64 = 0.75;
-/// The part above which refinements say that the server has more room: the limit is found anew.
+/// Refined limits above this multiple of the limit measured last indicate that the server has more
+/// room: the limit is then measured again.
 const REFINE_MAX: f64 = 1.5;
-/// Requests allowed beyond those in flight when the limiter opens with a queue, and for each that
-/// returns where the server is saturated and where it is not: all at once would stop a server that
-/// shares its processor among requests for a whole wave.
+/// Release of a queue when the limiter opens: requests allowed beyond those in flight, and the
+/// growth of that number with each completion if the server is saturated and if it is not.
+/// Releasing all calls at once would stop a server that shares its processor among requests for a
+/// whole wave.
 const GATE_FIRST: f64 = 2.0;
 const GATE_STEP_SATURATED: f64 = 0.25;
 const GATE_STEP: f64 = 2.0;
 
-/// The limiter of one cost class.
+/// The concurrency limiter of one cost class.
 #[derive(Debug, Clone)]
 pub(super) struct Flow {
     /// The limit; `None` while open.
     limit: Option<f64>,
     /// The limit during a trial.
     in_force: Option<f64>,
-    /// A queue is being released.
+    /// Set while a queue is being released.
     gate: Option<Gate>,
-    /// The server is known to batch by itself: it stays open.
+    /// Set if the server is known to batch by itself, in which case the limiter stays open.
     pinned: bool,
-    /// A limit of the policy that calls were held by: nothing looks for room beyond it.
+    /// A configured limit at which calls were held. No test looks for room beyond it.
     wall: Option<u32>,
     curve: LoadCurve,
     wave: WaveTest,
-    /// The knee that the waves showed, until the limit is set by it.
+    /// The knee found by the wave test, until the limit is set by it.
     wave_knee: Option<Knee>,
-    /// Lone calls beside as many as before take longer than before, and no trial has shown yet
-    /// whether they queue.
+    /// Set if unbatched calls take longer than before at the same concurrency and no trial has
+    /// shown yet whether they queue.
     slower: bool,
     level: Level,
     growth: Growth,
@@ -100,44 +104,45 @@ pub(super) struct Flow {
     trial: Option<Trial>,
     pairs: Pairs,
     probe: Probe,
-    /// The limit was found by a jump and is being drained to.
+    /// Set if the limit was found by a jump and the requests from before it are still draining.
     draining: Option<Draining>,
-    /// The knee that the last jump was made for; `None`: the limit was found by trials, or was
-    /// learned before.
+    /// The knee that the last jump was made for; `None` if the limit was found by trials or was
+    /// restored.
     knee: Option<Knee>,
-    /// The limit or knee that was measured last: refinements stay near it.
+    /// The limit or knee measured last, which bounds refinements.
     refine_from: f64,
     schedule: Schedule,
-    /// Why it is open, for reports.
+    /// The reason for being open, for reports.
     reason: OpenReason,
     /// Requests in flight.
     flights: u32,
-    /// Of these, those that hold mergeable calls, and their items.
+    /// Requests in flight that hold mergeable calls, and their items.
     merged_flights: u32,
     merged_items: u64,
-    /// Batches of several calls in flight: lone calls beside them say nothing of the load curve.
+    /// Batches of several calls in flight. Unbatched calls beside them are no samples of the load
+    /// curve.
     batches: u32,
-    /// Batches in flight of the newest size.
+    /// Batches of the newest size in flight.
     newest: u32,
-    /// Mergeable items answered.
+    /// Answered items of mergeable calls.
     answered: u64,
-    /// Calls answered.
     answered_calls: u64,
-    /// The last request with mergeable calls was answered then.
+    /// Time of the last response to a request with mergeable calls.
     last_merged: Tick,
-    /// Lone answers since then, to calls that had no company while others waited.
+    /// Responses since then to unbatched calls that had nothing to merge with while other calls
+    /// waited.
     unmerged: u32,
-    /// And the last one left then.
+    /// Dispatch time of the last request with mergeable calls.
     last_sent: Tick,
     now: Tick,
 }
 
-/// The release of a queue when the limiter opens.
+/// The gradual release of a queue after the limiter opens.
 #[derive(Debug, Clone, Copy)]
 struct Gate {
-    /// Requests that may be in flight.
+    /// Number of requests that may be in flight.
     limit: f64,
-    /// Its growth with each that returns.
+    /// Growth of `limit` with each completion.
     step: f64,
 }
 
@@ -181,7 +186,7 @@ impl Flow {
         }
     }
 
-    /// A limiter that begins at a limit that was learned before, with low confidence: it is probed
+    /// Creates a limiter that starts at a restored limit, with low confidence: the limit is probed
     /// at once.
     pub(super) fn limited(limit: u32, lone: u64) -> Self {
         let mut flow = Self::new();
@@ -190,13 +195,13 @@ impl Flow {
         flow
     }
 
-    /// Returns `true` if calls are forwarded as they come.
+    /// Returns `true` if calls are forwarded as they arrive.
     pub(super) fn is_open(&self) -> bool {
         self.limit.is_none() && self.trial.is_none()
     }
 
-    /// Returns `true` while a conclusion is being tested, with this many items queued: nothing is
-    /// held for company meanwhile, and nothing that is learned of leads moves the limit.
+    /// Returns `true` while a limit is being tested, with this many items queued. Meanwhile nothing
+    /// is held for more calls, and leads do not move the limit.
     pub(super) fn is_testing(&self, queued: u64) -> bool {
         let splitting = self.probe.left > 0 && self.probe.count == 0;
         self.trial.is_some()
@@ -207,40 +212,42 @@ impl Flow {
             || self.is_growing(queued)
     }
 
-    /// Returns `true` if the largest size allowed is less than an equal share of what is here.
+    /// Returns `true` if the largest size allowed yet is less than an equal share of the items
+    /// present.
     pub(super) fn is_growing(&self, queued: u64) -> bool {
         let all = float(self.items_here(queued));
         !self.growth.is_whole() && self.limit.is_some_and(|limit| all / limit.max(1.0) > f64::from(self.growth.cap()))
     }
 
-    /// Returns `true` while the server may still have the requests of before a jump.
+    /// Returns `true` while the server may still be working on requests from before a jump.
     pub(super) fn is_draining(&self, now: Tick) -> bool {
         self.draining.is_some_and(|draining| now <= draining.until)
     }
 
-    /// The last change of state: what was sent before is no evidence for the limit.
+    /// Returns the time of the last change of state. Requests sent before it are no evidence for
+    /// the limit.
     pub(super) fn settled_since(&self) -> Tick {
         self.schedule.since
     }
 
-    /// Requests in flight.
+    /// Returns the number of requests in flight.
     pub(super) fn flights(&self) -> u32 {
         self.flights
     }
 
-    /// Requests that may be in flight; `None` while open.
+    /// Returns the number of requests that may be in flight, or `None` while open.
     pub(super) fn limit(&self) -> Option<u32> {
         self.in_force.or(self.limit).map(count)
     }
 
-    /// Returns `true` if another request may leave, by the limit alone.
+    /// Returns `true` if the limit allows another request.
     pub(super) fn has_room(&self) -> bool {
         let below = |limit: f64| f64::from(self.flights) < limit.floor().max(1.0);
         self.gate.is_none_or(|gate| f64::from(self.flights) < gate.limit)
             && self.in_force.or(self.limit).is_none_or(below)
     }
 
-    /// The server is known to batch by itself, or not any more.
+    /// Sets whether the server is known to batch by itself.
     pub(super) fn pin_open(&mut self, now: Tick, pinned: bool) {
         if pinned && !self.pinned {
             self.open(now, OpenReason::ServerBatches);
@@ -250,7 +257,8 @@ impl Flow {
         self.pinned = pinned;
     }
 
-    /// Calls are held by a limit of the policy: where they wait anyway, they are merged meanwhile.
+    /// Records that calls are held by a configured limit. They wait anyway, so they are merged
+    /// meanwhile.
     pub(super) fn hold_at(&mut self, now: Tick, wall: u32) {
         if !self.is_open() || self.pinned || self.gate.is_some() || now < self.schedule.jump {
             return;
@@ -265,12 +273,12 @@ impl Flow {
         self.schedule.since = now;
     }
 
-    /// Returns `true` if the limit is below the one that the policy sets, if it sets one.
+    /// Returns `true` if the limit is below the configured one, or if none is configured.
     fn is_below_wall(&self) -> bool {
         self.wall.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
     }
 
-    /// Takes over a limit that was refined elsewhere (`slots`), while nothing is being tested.
+    /// Applies a limit refined by `slots`, unless a limit is being tested.
     pub(super) fn refine(&mut self, now: Tick, limit: u32, queued: u64) {
         if self.limit.is_none() || self.is_testing(queued) {
             return;
@@ -279,12 +287,12 @@ impl Flow {
             let early = now < self.schedule.room_from;
             match self.limit {
                 _ if early => {}
-                // Executions that overlap are a hint; a probe decides, which a server that runs one
-                // at a time slows down.
+                // Overlapping executions are only a hint. A probe decides, and a server that runs
+                // one request at a time slows it down.
                 Some(limit) if limit <= PROBE_LIMIT_MAX => {
                     (self.probe.next, self.probe.split) = (self.probe.next.min(now), self.probe.split.min(now));
                 }
-                // Batches that share a processor overlap without room: a trial decides.
+                // Batches that share a processor overlap even without room, so a trial decides.
                 _ => self.schedule.look_for_room(now),
             }
             return;
@@ -293,7 +301,7 @@ impl Flow {
         self.limit = Some(f64::from(limit).max(least));
     }
 
-    /// Records a request that leaves.
+    /// Records the dispatch of a request.
     pub(super) fn on_send(&mut self, now: Tick, leaving: &Departure) -> FlightMark {
         let Departure { items, calls, alone, permit, queued, expected } = *leaving;
         let clean = self.batches == 0;
@@ -339,14 +347,14 @@ impl Flow {
         self.in_force = None;
     }
 
-    /// Opens where the server refuses what is merged: a limit has nothing to gain.
+    /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
     pub(super) fn open_unmergeable(&mut self, now: Tick) {
         if self.limit.is_some() || self.trial.is_some() {
             self.open(now, OpenReason::NothingToMerge);
         }
     }
 
-    /// Opens: nothing that was measured under a limit holds any more.
+    /// Opens the limiter and discards everything that was measured under the limit.
     fn open(&mut self, now: Tick, reason: OpenReason) {
         self.limit = None;
         self.wall = None;
@@ -358,7 +366,7 @@ impl Flow {
         self.schedule.evident = None;
         self.sojourns.clear();
         match reason {
-            // What the limit was set by has proved to be wrong.
+            // The measurements that the limit was set by have proved wrong.
             OpenReason::NoQueue => self.curve.clear(),
             _ => self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base)),
         }
@@ -367,22 +375,22 @@ impl Flow {
         self.growth = Growth::whole();
         self.level.restart();
         self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
-        // A pair that was sent beside a queue that is gone is no evidence any more; where batches
-        // do not pay it is one more reason.
+        // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
+        // not pay, it is one more reason to stay open.
         if !matches!(reason, OpenReason::NoGain { .. }) {
             self.pairs = Pairs { next: self.answered + PAIR_FIRST, ..Pairs::new() };
         }
     }
 
-    /// Opens since the server was measured to have room for more.
+    /// Opens the limiter after a measurement that the server has more room.
     fn open_for_room(&mut self, now: Tick) {
         self.schedule.jump = now;
         self.schedule.room = self.limit.map(|limit| (limit, now));
-        // In steps: what has a knee above the limit shows it on the way.
+        // Released in steps: a server with a knee above the limit shows it on the way.
         self.release(now, OpenReason::RoomFound);
     }
 
-    /// Opens with the queue released in order, a few requests at a time.
+    /// Opens the limiter and releases the queue in order, a few requests at a time.
     fn release(&mut self, now: Tick, reason: OpenReason) {
         self.open(now, reason);
         let saturated = matches!(reason, OpenReason::NoGain { .. });
@@ -391,12 +399,12 @@ impl Flow {
     }
 }
 
-/// So many nanoseconds later.
+/// Returns the instant this many nanoseconds later.
 fn after(now: Tick, nanos: f64) -> Tick {
     Tick(now.0.saturating_add(super::math::whole(nanos)))
 }
 
-/// A limit as a number of requests, at least one.
+/// Converts a limit to a number of requests, at least one.
 fn count(limit: f64) -> u32 {
     u32::try_from(super::math::whole(limit.floor())).unwrap_or(u32::MAX).max(1)
 }

@@ -1,45 +1,52 @@
-//! What must always hold, by name, so that a failing run says which promise broke.
+//! Named invariants of the core, so that a failing run reports the invariant that is broken.
 
-/// A promise of the core. The simulator, the property tests and the core itself check the same list.
+/// An invariant of the core. The simulator, the property tests and the core itself check the same
+/// list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum InvariantId {
     /// Every accepted call leaves exactly once: dispatched, expired or cancelled.
     LeavesOnce,
-    /// The members of a batch have one merge key.
+    /// All members of a batch have the same merge key.
     OneKey,
-    /// No batch passes a limit on items, weight or bytes, but for a single call that is larger by itself.
+    /// No batch exceeds a limit on items, weight or bytes, except for a single call that is larger
+    /// by itself.
     WithinLimits,
-    /// Batches in flight never pass the slots.
+    /// The number of batches in flight never exceeds the slots.
     WithinSlots,
-    /// The queue never passes its limits.
+    /// The queue never exceeds its limits.
     QueueBound,
-    /// After `poll` says `None`, `next_wakeup() > now`.
+    /// After `poll` has returned `None`, `next_wakeup() > now`.
     WakesLater,
-    /// Nothing waits beside a free slot longer than its hold allows.
+    /// No call waits beside a free slot longer than its hold allows.
     NoIdleWait,
-    /// Nothing is dispatched after its deadline.
+    /// No call is dispatched after its deadline.
     NotLate,
-    /// A value that may stand in a batch once stands there once.
+    /// An exclusive value occurs at most once in a batch.
     Exclusive,
-    /// Counters agree with what is held.
+    /// Counters agree with the calls and batches held.
     Balanced,
-    /// The calls of a key leave in order of arrival, and of the lines that may leave the longest waiting goes first.
+    /// The calls of a key are dispatched in arrival order, and of the keys that are ready the one
+    /// that has waited longest is dispatched first.
     InOrder,
-    /// A hold lasts as long as the policy says, unless a full batch, a deadline or the drain ends it.
+    /// A hold lasts as long as the policy demands, unless a full batch, a deadline or a drain ends
+    /// it.
     HoldsOut,
-    /// A queued call expires at its deadline, never before; one from an SLO that no execution could meet ends nothing.
+    /// A queued call expires at its deadline, never before. A deadline from an SLO that no
+    /// execution can meet expires nothing.
     OnTime,
-    /// No batch is shared in a cost class that is in quarantine.
+    /// No batch is shared if its merge key or its cost class is in quarantine.
     Quarantined,
-    /// A batch names the reason it left for.
+    /// A batch reports the true cause of its dispatch.
     TrueCause,
-    /// A refused call is told whole seconds, at least 1, that follow the queue's pace.
+    /// A rejection carries a delay of whole seconds, at least 1, that follows the pace of the
+    /// queue.
     RetryLater,
-    /// An execution is aborted exactly when its last member goes unanswered.
+    /// An execution is aborted exactly when its last unanswered member is cancelled.
     Aborts,
-    /// The same events give the same decisions.
+    /// The same events lead to the same decisions.
     Deterministic,
-    /// Whatever comes, it ends: no decision without an end, no call or batch for ever.
+    /// Every run terminates: `poll` eventually returns `None`, and no call or batch is held for
+    /// ever.
     Ends,
 }
 

@@ -1,29 +1,32 @@
-//! Which part of a failed or too large batch is tried next.
+//! Isolation of the failing members of a batch: determines the parts of a failed or too large batch
+//! that are tried next.
 //!
-//! Pure: the upstream adapter carries it out, one part after the other on the batch's own slot. A failed batch of up to `isolate_above` members is
-//! replayed member by member; a larger one is cut in two halves, and the half that fails again is cut again, so one bad member among N costs at most
-//! `1 + 2·⌈log2 N⌉` calls. A batch that was too large is sent again in parts under the limit that the upstream named, or in halves.
+//! The plan is pure; the upstream adapter executes it, one part after the other on the batch's own
+//! slot. A failed batch of up to `isolate_above` members is replayed member by member. A larger one
+//! is bisected, and the half that fails again is bisected again, so one bad member among N costs at
+//! most `1 + 2·⌈log2 N⌉` calls. A batch that was too large is sent again in parts under the limit
+//! that the upstream named, or in halves.
 
 use std::ops::Range;
 
-/// What came of a part.
+/// The outcome of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It failed, and its members may be tried in smaller parts.
+    /// The part failed, and its members may be tried in smaller parts.
     Failed,
-    /// It was too large; the most items the upstream takes, if it said so.
+    /// The part was too large.
     TooLarge {
-        /// The limit that the answer names.
+        /// Maximum number of items, if the response names it.
         limit: Option<u32>,
     },
-    /// Any answer to several of its members is one that none of them may get.
+    /// A response to several of its members must not be delivered to any of them.
     Inseparable,
 }
 
-/// Members to be tried together: indexes into the batch.
+/// Members that are tried together, as a range of indexes into the batch.
 pub type Part = Range<usize>;
 
-/// The plan for one batch. Parts come in the members' order.
+/// The isolation plan of one batch. Parts are tried in the order of the members.
 #[derive(Debug, Clone)]
 pub struct Isolation {
     items: Vec<u32>,
@@ -34,7 +37,8 @@ pub struct Isolation {
 // === impl Isolation ===
 
 impl Isolation {
-    /// A plan for a batch whose members hold these many items and which ended like this.
+    /// Creates a plan for a batch with this outcome. `items` holds the number of items of each
+    /// member.
     #[must_use]
     pub fn new(items: Vec<u32>, isolate_above: u32, verdict: Verdict) -> Self {
         let whole = 0..items.len();
@@ -44,12 +48,13 @@ impl Isolation {
         this
     }
 
-    /// The next part to try, if any is left.
+    /// Returns the next part to try, if any is left.
     pub fn next_part(&mut self) -> Option<Part> {
         self.todo.pop()
     }
 
-    /// Says that a part of more than one member ended like this: its smaller parts come next. A single member's own answer stands, whatever it is.
+    /// Records the outcome of a part of more than one member and schedules its smaller parts next.
+    /// The response to a single member is final, whatever it is.
     pub fn refine(&mut self, part: Part, verdict: Verdict) {
         if part.len() < 2 {
             return;
@@ -60,25 +65,26 @@ impl Isolation {
             Verdict::Failed | Verdict::TooLarge { limit: None } => halves(&part),
             Verdict::TooLarge { limit: Some(limit) } => {
                 let packed = self.pack(&part, limit);
-                // A limit that the part already keeps cannot be what was meant: halve, so that this ends.
+                // A limit that the part already satisfies cannot be the intended one: bisect, so
+                // that isolation ends.
                 if packed.len() < 2 { halves(&part) } else { packed }
             }
         };
         self.todo.extend(parts.into_iter().rev());
     }
 
-    /// Takes a part that was not tried apart: each of its members comes next, alone.
+    /// Splits a part that was not tried: each of its members is tried alone next.
     pub fn split(&mut self, part: Part) {
         self.todo.extend(part.rev().map(|member| member..member + 1));
     }
 
-    /// Whether nothing is left to try.
+    /// Returns `true` if no part is left to try.
     #[must_use]
     pub fn is_done(&self) -> bool {
         self.todo.is_empty()
     }
 
-    /// The members not tried yet, when the budget is empty.
+    /// Returns the parts that have not been tried. Called when the replay budget is used up.
     pub fn give_up(&mut self) -> Vec<Part> {
         let mut rest = std::mem::take(&mut self.todo);
         rest.reverse();

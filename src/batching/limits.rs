@@ -1,94 +1,101 @@
-//! The walls: nothing the core decides passes them.
+//! Configured limits, which no decision of the core exceeds.
 
 use std::time::Duration;
 
 use super::call::{Call, PriorityId, ScopeId};
 use super::priority::Priority;
 
-/// When a batch leaves.
+/// The dispatch policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// At once when a slot is idle; calls collect while all slots are busy.
+    /// Dispatch at once if a slot is idle; calls accumulate while all slots are busy.
     WorkConserving,
-    /// At `items`, or `delay` after an item and a free slot were both there.
+    /// Dispatch at `items` items, or `delay` after both an item and a free slot have been
+    /// available.
     Window {
-        /// Send at this many items, and fill a batch up to them.
+        /// Number of items at which a batch is dispatched, and up to which it is filled.
         items: u32,
-        /// The longest hold beside a free slot.
+        /// Maximum hold beside a free slot.
         delay: Duration,
     },
-    /// At `items`, or `delay` after the oldest call came.
+    /// Dispatch at `items` items, or `delay` after the arrival of the oldest call.
     Static {
-        /// Send at this many items, and fill a batch up to them.
+        /// Number of items at which a batch is dispatched, and up to which it is filled.
         items: u32,
-        /// The longest hold from arrival.
+        /// Maximum hold since arrival.
         delay: Duration,
     },
-    /// When it pays, by what was learned of the upstream and of who comes next.
+    /// Dispatch when it pays, according to the learned models of the upstream and of the arrivals.
     Adaptive {
-        /// The share of an SLO that may pass beside an idle upstream for a larger batch, in thousandths.
+        /// Share of an SLO that a call may be held beside an idle upstream for a larger batch, in
+        /// thousandths.
         hold_permille: u32,
     },
 }
 
-/// What becomes of a call that cannot meet its SLO any more.
+/// The treatment of a call that can no longer meet its SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Late {
-    /// It moves behind the calls that can be in time, and is served when none of these can use the room.
+    /// The call is moved behind the calls that can be in time, and is served when none of these can
+    /// use the room.
     Serve,
-    /// It ends in the queue.
+    /// The call is ended in the queue.
     Refuse,
 }
 
 /// The limits of one route.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScopeLimits {
-    /// Most items in a batch.
+    /// Maximum number of items in a batch.
     pub batch_items_max: u32,
-    /// Most weight in a batch.
+    /// Maximum weight of a batch.
     pub batch_weight_max: Option<u64>,
-    /// Most bytes in a batch.
+    /// Maximum size of a batch in bytes.
     pub batch_bytes_max: u64,
-    /// Longest deliberate wait beside a free slot. It overrides no slot and expires nothing.
+    /// Maximum deliberate wait beside a free slot. It neither overrides a slot limit nor expires a
+    /// call.
     pub queue_delay_max: Duration,
-    /// Most items of this route in the queue.
+    /// Maximum number of queued items of this route.
     pub queue_items_max: u32,
-    /// Most bytes of this route in the queue.
+    /// Maximum number of queued bytes of this route.
     pub queue_bytes_max: u64,
-    /// Most batches of this route in flight.
+    /// Maximum number of batches of this route in flight.
     pub slots_max: u32,
-    /// What becomes of a call of this route that cannot meet its SLO any more.
+    /// Treatment of calls of this route that can no longer meet their SLO.
     pub late: Late,
 }
 
-/// Everything the core is given beside events.
+/// The complete configuration of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// When a batch leaves.
+    /// Dispatch policy.
     pub policy: Policy,
-    /// Batches in flight at once; [`Policy::Adaptive`] finds the number up to it.
+    /// Maximum number of batches in flight. [`Policy::Adaptive`] determines the number to use up to
+    /// this maximum.
     pub slots: u32,
-    /// Calls in flight at once while standing aside from a server that batches by itself.
+    /// Maximum number of calls in flight in pass-through, if the server batches by itself.
     pub stand_aside_max: u32,
-    /// Most items in the queue.
+    /// Maximum number of queued items.
     pub queue_items_max: u32,
-    /// Most bytes in the queue.
+    /// Maximum number of queued bytes.
     pub queue_bytes_max: u64,
-    /// By route; never empty. A call that names a scope that is not there is held to the last one.
+    /// Limits by route; never empty. A scope id out of range uses the last entry.
     pub scopes: Vec<ScopeLimits>,
-    /// By class. A call that names a class that is not there is of the first one. [`Policy::Adaptive`] alone heeds them.
+    /// Priority classes. A class id out of range uses the first entry. Only [`Policy::Adaptive`]
+    /// applies them.
     pub priorities: Vec<Priority>,
-    /// No merging in a cost class for this long after a mismatch; it doubles up to [`Limits::QUARANTINE_MAX`].
+    /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
+    /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
 }
 
 // === impl Limits ===
 
 impl Limits {
-    /// The longest quarantine (README R4).
+    /// Maximum duration of a quarantine.
     pub const QUARANTINE_MAX: Duration = Duration::from_secs(3600);
 
-    /// The limits that hold for a scope.
+    /// Returns the limits of a scope.
     #[must_use]
     pub fn scope(&self, scope: ScopeId) -> &ScopeLimits {
         self.scopes
@@ -97,25 +104,25 @@ impl Limits {
             .expect("`Limits::scopes` is never empty: `Batcher` refuses it")
     }
 
-    /// What holds for a class.
+    /// Returns the properties of a priority class.
     #[must_use]
     pub fn priority(&self, id: PriorityId) -> &Priority {
         self.priorities.get(usize::from(id.0)).or_else(|| self.priorities.first()).unwrap_or(&Priority::PLAIN)
     }
 
-    /// What a call weighs beside others: its class's weight times its tenant's.
+    /// Returns the fair-queueing weight of a call: its class's weight times its tenant's.
     pub(super) fn share(&self, call: &Call) -> u64 {
         u64::from(self.priority(call.priority).weight.max(1)) * u64::from(call.tenant_weight.max(1))
     }
 
-    /// Whether some classes take only the room that others leave.
+    /// Returns `true` if some classes use only the room that others leave.
     pub(super) fn have_fillers(&self) -> bool {
         self.priorities.iter().any(|priority| priority.filler)
     }
 }
 
 impl Default for Limits {
-    /// The defaults of the policy schema, one slot.
+    /// Returns the defaults of the policy schema with one slot.
     fn default() -> Self {
         Self {
             policy: Policy::WorkConserving,
@@ -131,7 +138,8 @@ impl Default for Limits {
 }
 
 impl Default for ScopeLimits {
-    /// Those of the policy schema, but for two, as rows of the simulator and tests are stated: late calls are refused, and there is a wall of slots.
+    /// Returns the defaults of the policy schema, except that late calls are refused, which the
+    /// rows of the simulator and the tests rely on.
     fn default() -> Self {
         Self {
             batch_items_max: 128,

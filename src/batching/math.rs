@@ -1,21 +1,24 @@
-//! Logarithm, exponential and the way back to whole numbers, the same to the last bit on every machine.
+//! Natural logarithm, exponential function and conversions to integers with bit-identical results
+//! on every machine.
 //!
-//! The standard library's `ln` and `exp` come from the platform and differ between platforms and versions; a decision that hangs on one would not
-//! replay. These use only bit patterns, + − × ÷, which IEEE 754 fixes. Relative error below 1e-13.
+//! The standard library's `ln` and `exp` come from the platform and differ between platforms and
+//! versions; a decision that depends on one would not be reproducible. These functions use only bit
+//! patterns and + − × ÷, which IEEE 754 specifies exactly. The relative error is below 1e-13.
 //!
-//! What it leaves out: signed zero, the sign of NaN, and speed beyond a few nanoseconds.
+//! Left out: signed zero, the sign of NaN, and speed beyond a few nanoseconds.
 
-/// ln 2 in two parts: the first has 33 bits, so its product with an exponent is exact.
+/// ln 2 in two parts. The first has 33 bits, so its product with an exponent is exact.
 const LN2_HIGH: f64 = 6.931_471_803_691_238e-1;
 const LN2_LOW: f64 = 1.908_214_929_270_587_7e-10;
-/// 1.5 × 2^52: added to a small number, it leaves the nearest whole one in the lowest bits.
+/// 1.5 × 2^52. Added to a small number, it leaves the nearest integer in the lowest bits.
 const ROUND: f64 = 6_755_399_441_055_744.0;
 const MANTISSA_BITS: u32 = 52;
 const EXPONENT_BIAS: i32 = 1023;
-/// Above, `exp` is infinite; below the negative of it, zero (subnormal results are of no use here).
+/// Above this value `exp` is infinite, below its negative it is zero. Subnormal results are of no
+/// use here.
 const EXP_MAX: f64 = 708.0;
 
-/// The natural logarithm; −∞ for zero and everything below.
+/// Returns the natural logarithm of `x`, or −∞ for zero and negative numbers.
 pub(super) fn ln(x: f64) -> f64 {
     if x.is_nan() || x == f64::INFINITY {
         return x;
@@ -23,11 +26,11 @@ pub(super) fn ln(x: f64) -> f64 {
     if x <= 0.0 {
         return f64::NEG_INFINITY;
     }
-    // A subnormal has no leading one in its bits: make it normal first.
+    // A subnormal has no implicit leading one, so it is scaled to a normal number first.
     let (x, shifted) = if x < f64::MIN_POSITIVE { (x * 18_014_398_509_481_984.0, 54) } else { (x, 0) };
     let mut exponent = low_i32(x.to_bits() >> MANTISSA_BITS) - EXPONENT_BIAS - shifted;
     let mut mantissa = f64::from_bits((x.to_bits() & ((1 << MANTISSA_BITS) - 1)) | power_bits(0));
-    // From [1, 2) to [√½, √2): there x near 1 has exponent 0 and nothing cancels.
+    // From [1, 2) to [√½, √2): near x = 1 the exponent is then 0 and nothing cancels.
     if mantissa > std::f64::consts::SQRT_2 {
         mantissa *= 0.5;
         exponent += 1;
@@ -43,7 +46,7 @@ pub(super) fn ln(x: f64) -> f64 {
     exponent * LN2_HIGH + (2.0 * s * series + exponent * LN2_LOW)
 }
 
-/// e to the power of x; 0 below −708, ∞ above 708.
+/// Returns e to the power of `x`: 0 below −708, ∞ above 708.
 pub(super) fn exp(x: f64) -> f64 {
     if x.is_nan() {
         return x;
@@ -66,7 +69,8 @@ pub(super) fn exp(x: f64) -> f64 {
     series * f64::from_bits(power_bits(power))
 }
 
-/// The nearest whole number; 0 for what is negative or not a number, `u64::MAX` for what is too large.
+/// Returns the nearest integer: 0 for negative numbers and NaN, `u64::MAX` for numbers out of
+/// range.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -76,17 +80,17 @@ pub(super) fn whole(x: f64) -> u64 {
     (x + 0.5) as u64
 }
 
-/// As a float; past 2^53 the nearest one.
+/// Converts to a float, rounded to the nearest one past 2^53.
 pub(super) fn float(x: u64) -> f64 {
     x as f64
 }
 
-/// The bits of 2 to the power of `exponent`, for −1022 to 1023.
+/// Returns the bits of 2 to the power of `exponent`, for −1022 to 1023.
 fn power_bits(exponent: i32) -> u64 {
     u64::from((exponent + EXPONENT_BIAS).unsigned_abs()) << MANTISSA_BITS
 }
 
-/// The lowest 32 bits as a signed number.
+/// Returns the lowest 32 bits as a signed integer.
 fn low_i32(bits: u64) -> i32 {
     let [a, b, c, d, ..] = bits.to_le_bytes();
     i32::from_le_bytes([a, b, c, d])

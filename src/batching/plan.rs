@@ -1,14 +1,18 @@
-//! How many to send at once, solved ahead: load × queue length → a size, or wait for the next arrival.
+//! Batch-size plans, solved in advance: a table from load and queue length to the size to dispatch,
+//! or to waiting for the next arrival.
 //!
-//! The most efficient size is not always the best: a server that pays for the next power of two is better asked for 8 now than for 16 a little later at
-//! one load, and the other way round at another. That is an average-cost semi-Markov decision process on the queue's length, with the learned times and
-//! Poisson arrivals; its optimum minimises mean latency. Relative value iteration solves it for seven loads; only round sizes and "all that is queued" are
-//! tried, which costs a third to a seventh of trying all and gives the same (`scheduling.md` §0, 5).
+//! The most efficient size is not always the best one. A server that pays for the next power of two
+//! is better given 8 items now than 16 a little later at one load, and the other way round at
+//! another. The problem is an average-cost semi-Markov decision process (SMDP) on the queue length,
+//! with the learned execution times and Poisson arrivals; its optimum minimises the mean latency.
+//! Relative value iteration solves it for seven loads. Only round sizes and "all that is queued"
+//! are tried, which costs a third to a seventh of trying all sizes and yields the same plan.
 //!
-//! [`solve`] is pure and takes up to a quarter of a second of a core: it belongs on a thread that may block, never on the one that decides.
+//! [`solve`] is pure and takes up to a quarter of a second of CPU time: it belongs on a thread that
+//! may block, never on the one that decides.
 //!
-//! What it leaves out: deadlines, several slots (the caller divides the load), weights, and queues longer than the plan: there the caller takes
-//! [`Plan::best`].
+//! Left out: deadlines, several slots (the caller divides the load), weights, and queues longer
+//! than the plan, for which the caller uses [`Plan::best`].
 
 mod process;
 
@@ -17,56 +21,59 @@ use process::Process;
 use super::arrivals::Rate;
 use super::math::{float, whole};
 
-/// Sizes tried beside "all that is queued" (`scheduling.md` §3; also the size buckets of the cost table).
+/// Batch sizes tried in addition to "all that is queued".
 const MENU: [usize; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-/// The largest size that is planned for (`scheduling.md` §3).
+/// Maximum batch size in a plan.
 pub(super) const SIZES_MAX: usize = 128;
-/// The same, as items.
+/// [`SIZES_MAX`] as a number of items.
 pub(super) const SIZES_MAX_ITEMS: u32 = 128;
-/// The longest queue that is planned for.
+/// Maximum queue length in a plan.
 const QUEUE_MAX: usize = 280;
-/// Loads, in thousandths of the best throughput of one slot (`scheduling.md` §3).
+/// Loads that plans are solved for, in thousandths of the maximum throughput of one slot.
 const LOADS: [u64; 7] = [80, 200, 350, 500, 650, 800, 920];
-/// A load is far below the lowest where it is less than one part in so many of it: about as far as the loads that are planned for lie from each other.
+/// A load is far below the lowest one of a plan if it is less than one part in this number of it.
+/// Adjacent loads of a plan differ by about this factor.
 const FAR: u64 = 2;
-/// Used for a table without an entry (`scheduling.md` §2.8: 1 ms until the first sample).
+/// Execution time assumed for an empty table (1 ms).
 const TIME_UNKNOWN: u64 = 1_000_000;
-/// Shorter executions are planned as this long: no upstream answers sooner, and the iteration stays well conditioned.
+/// Shorter executions are planned with this duration: no upstream answers sooner, and the iteration
+/// stays well conditioned.
 const TIME_MIN: u64 = 1000;
 
-/// The first plan is made after this many batches (`scheduling.md` §3, "plan").
+/// Number of batches after which the first plan is made.
 const FIRST: u64 = 20;
-/// After a change of the upstream, so many later.
+/// Number of batches after a change of the upstream until the next plan.
 const AFTER_CHANGE: u64 = 10;
-/// From here on, every so many batches.
+/// Number of batches from which on plans are made at a constant interval, and that interval.
+/// Before, the interval grows by half.
 const STEADY: u64 = 4000;
-/// A plan is made again if some time moved by this many thousandths.
+/// Minimum change of an execution time, in thousandths, that makes a new plan necessary.
 const MOVED_PERMILLE: u64 = 30;
 
-/// What a plan is made from.
+/// Input of the solver.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanInput {
     times: Vec<u64>,
     start: Option<Values>,
 }
 
-/// The solver's own state, for the next solve to start from.
+/// Values of the solver for each load, used as the initial guess of the next solve.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Values(Vec<Vec<f64>>);
 
-/// What to send.
+/// The decision of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
-    /// This many.
+    /// Dispatch this many items.
     Send(u32),
-    /// Nothing before the next arrival; if it does not come soon, this many.
+    /// Wait for the next arrival.
     Wait {
-        /// The best size that is not waiting.
+        /// Number of items to dispatch if no arrival follows soon.
         otherwise: u32,
     },
 }
 
-/// Load × queue length → a size, or to wait.
+/// A table from load and queue length to a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     rows: Vec<Row>,
@@ -78,18 +85,18 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq)]
 struct Row {
     rate: Rate,
-    /// By queue length, from none.
+    /// Decisions by queue length, starting at zero.
     sizes: Vec<Size>,
 }
 
-/// When the next plan is due.
+/// The schedule of plan updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Due {
     next: u64,
     planned: Vec<u64>,
 }
 
-/// Solves for the plan: the same input, the same plan.
+/// Solves for a plan. The result depends on the input only.
 #[must_use]
 pub fn solve(input: &PlanInput) -> Plan {
     let times = rising_millis(&input.times);
@@ -99,12 +106,13 @@ pub fn solve(input: &PlanInput) -> Plan {
     let mut plan =
         Plan { rows: Vec::new(), sizes: number(times.len()), best: number(best), values: Values(Vec::new()) };
     for (index, load) in LOADS.into_iter().enumerate() {
+        // Warm start: the values of the same load in the earlier plan, else of the previous load.
         if let Some(kept) = input.start.as_ref().and_then(|start| start.0.get(index)) {
             values = stretched(kept, queue + 1);
         }
         let rate = float(load) / 1000.0 * throughput;
         let sizes = Process::new(&times, rate, &MENU).solve(&mut values);
-        // Items a millisecond, in thousandths of an item a second.
+        // Converts items per millisecond to thousandths of an item per second.
         plan.rows.push(Row { rate: Rate(whole(rate * 1e6)), sizes });
         plan.values.0.push(values.clone());
     }
@@ -114,7 +122,8 @@ pub fn solve(input: &PlanInput) -> Plan {
 // === impl PlanInput ===
 
 impl PlanInput {
-    /// For an upstream that takes `times[n - 1]` nanoseconds for n items. Times past the 128th are left out.
+    /// Creates the input for an upstream that takes `times[n - 1]` nanoseconds for n items. Times
+    /// past the 128th are ignored.
     #[must_use]
     pub fn new(mut times: Vec<u64>) -> Self {
         times.truncate(SIZES_MAX);
@@ -124,7 +133,8 @@ impl PlanInput {
         Self { times, start: None }
     }
 
-    /// The same, starting from what an earlier plan ended with: far fewer rounds while the times have moved little.
+    /// Starts the iteration from the values of an earlier plan, which takes far fewer sweeps if the
+    /// times have moved little.
     #[must_use]
     pub fn after(self, earlier: &Plan) -> Self {
         Self { start: Some(earlier.values.clone()), ..self }
@@ -134,8 +144,9 @@ impl PlanInput {
 // === impl Plan ===
 
 impl Plan {
-    /// What to send with this many items queued and this rate on each slot. A queue longer than the plan counts as its longest one. At a load far below the
-    /// lowest that was planned for nobody waits for a next arrival that is far away.
+    /// Returns the decision for this many queued items at this rate per slot. A queue longer than
+    /// the plan uses the longest length of the plan. At a load far below the lowest one of the
+    /// plan, nothing waits for an arrival that is far away.
     pub(super) fn at(&self, rate_per_slot: Rate, queued: u32) -> Size {
         let row = self.row(rate_per_slot);
         let queued = usize::try_from(queued).unwrap_or(usize::MAX).clamp(1, row.sizes.len() - 1);
@@ -145,19 +156,20 @@ impl Plan {
         }
     }
 
-    /// The largest size that it knows.
+    /// Returns the largest batch size in the plan.
     #[must_use]
     pub const fn sizes(&self) -> u32 {
         self.sizes
     }
 
-    /// The most efficient size: most items per time.
+    /// Returns the batch size with the highest throughput.
     #[must_use]
     pub const fn best(&self) -> u32 {
         self.best
     }
 
-    /// The load nearest on a logarithmic scale: the border between two loads is where their product is the square.
+    /// Returns the row of the nearest load on a logarithmic scale: two loads are separated where
+    /// the square of the rate equals their product.
     fn row(&self, rate: Rate) -> &Row {
         let square = u128::from(rate.0) * u128::from(rate.0);
         let above = self
@@ -176,12 +188,14 @@ impl Due {
         Self { next: FIRST, planned: Vec::new() }
     }
 
-    /// Whether it is time to look at the times again: cheap, asked after every batch.
+    /// Returns `true` if the execution times are to be checked again. Cheap, because it is called
+    /// after every batch.
     pub(super) const fn reached(&self, batches: u64) -> bool {
         batches >= self.next
     }
 
-    /// Whether a plan is to be made from these times now. If it is time but none has moved, the plan at hand stays until the next time.
+    /// Decides whether to make a plan from these times now. If the check is due but no time has
+    /// moved, the current plan is kept until the next check.
     pub(super) fn due(&mut self, batches: u64, times: &[u64]) -> bool {
         if !self.reached(batches) {
             return false;
@@ -195,12 +209,13 @@ impl Due {
         !same
     }
 
-    /// The plan no longer reaches as far as what has worked: the next one is due now.
+    /// Makes the next plan due now, because the current one does not cover all sizes that have
+    /// worked.
     pub(super) fn outgrown(&mut self, batches: u64) {
         self.next = self.next.min(batches);
     }
 
-    /// The upstream has changed: what was planned is void, and the next plan comes soon.
+    /// Discards the planned times after a change of the upstream, and schedules the next plan soon.
     pub(super) fn changed(&mut self, batches: u64) {
         self.next = batches + AFTER_CHANGE;
         self.planned.clear();
@@ -211,7 +226,8 @@ fn moved(old: u64, new: u64) -> bool {
     u128::from(old.abs_diff(new)) * 1000 >= u128::from(old) * u128::from(MOVED_PERMILLE) && old != new
 }
 
-/// In milliseconds, never falling: more items cannot take less, whatever the estimate says.
+/// Converts to milliseconds and makes the sequence non-decreasing: more items cannot take less
+/// time, whatever the estimate is.
 fn rising_millis(times: &[u64]) -> Vec<f64> {
     let mut longest = TIME_MIN;
     times
@@ -223,7 +239,8 @@ fn rising_millis(times: &[u64]) -> Vec<f64> {
         .collect()
 }
 
-/// The size with the most items per millisecond, the smallest of them, and that throughput.
+/// Returns the smallest size with the highest throughput, and that throughput in items per
+/// millisecond.
 fn most_efficient(times: &[f64]) -> (usize, f64) {
     let mut best = (1, 0.0);
     for (index, time) in times.iter().enumerate() {
@@ -235,7 +252,8 @@ fn most_efficient(times: &[f64]) -> (usize, f64) {
     best
 }
 
-/// Values for another longest queue: cut, or carried on with the last slope. Only a start, so any guess is allowed.
+/// Adapts values to another queue length: truncated, or extrapolated with the last slope. They are
+/// only an initial guess, so any extrapolation is allowed.
 fn stretched(kept: &[f64], len: usize) -> Vec<f64> {
     let mut values: Vec<f64> = kept.iter().take(len).copied().collect();
     let slope = match values.as_slice() {

@@ -1,49 +1,52 @@
-//! Priority classes: what the calls of each weigh against others, and who goes before whom.
+//! Priority classes: weights of the classes against each other, and strict precedence.
 //!
-//! Classes share by weight, so that nobody starves (`scheduling.md` §2.5); weights are what `adaptive::fair` charges by. Beside them a class may be
-//! *strict*, and goes before all others, or *filler*, and takes only the room that is left. Waiting lifts a call over both, by one rank at a time.
+//! Classes share the upstream by weight, so that none starves; `adaptive::fair` charges work by
+//! these weights. In addition a class may be *strict* and precede all others, or *filler* and use
+//! only the room that is left. Waiting raises the rank of a call, one rank at a time.
 //!
-//! What it leaves out: who says which class a call is of, and its deadline; both are told with the call.
+//! Left out: the assignment of a call to a class, and its deadline. Both are part of the call.
 
 use std::time::Duration;
 
 use super::tick::nanos;
 
-/// What holds for the calls of one class.
+/// The properties of a priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Priority {
-    /// Its share of the upstream's time beside those of the other classes, at least 1.
+    /// Share of the upstream's time relative to the other classes, at least 1.
     pub weight: u32,
-    /// Its calls go before those of all classes that are not strict.
+    /// Set if its calls precede those of all classes that are not strict.
     pub strict: bool,
-    /// Its calls join batches that leave anyway and do not make them larger; alone they leave only while nobody else is queued.
+    /// Set if its calls only join batches that are dispatched anyway and do not make them larger.
+    /// They are dispatched on their own only while no other call is queued.
     pub filler: bool,
-    /// A call counts one rank up for each time that it has waited so long: a filler as any other, any other as a strict one. 4 × the class's SLO, or 2 s.
+    /// Waiting time after which a call gains one rank (aging): a filler call counts as a plain one,
+    /// a plain call as a strict one. Four times the class's SLO, or 2 s.
     pub ages: Duration,
 }
 
-/// Who goes first, whatever its share.
+/// The precedence of a call, independent of its share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
-    /// Before all others.
+    /// Precedes all others.
     Strict,
-    /// By share.
+    /// Served by share.
     Plain,
-    /// Where there is room.
+    /// Uses only the room that is left.
     Filler,
 }
 
 // === impl Priority ===
 
 impl Priority {
-    /// The only class where none is named.
+    /// The default class.
     pub const PLAIN: Self = Self { weight: 1, strict: false, filler: false, ages: Self::AGES_WITHOUT_SLO };
-    /// [`Priority::ages`] of a class without an SLO (`scheduling.md` §2.5).
+    /// [`Priority::ages`] of a class without an SLO.
     pub const AGES_WITHOUT_SLO: Duration = Duration::from_secs(2);
-    /// [`Priority::ages`] in SLOs.
+    /// [`Priority::ages`] as a multiple of the SLO.
     pub const AGES_SLOS: u32 = 4;
 
-    /// The rank of one of its calls that has waited so long.
+    /// Returns the rank of a call of this class that has waited this long.
     pub(super) fn rank(&self, waited: Duration) -> Rank {
         if self.strict {
             return Rank::Strict;

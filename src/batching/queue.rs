@@ -1,7 +1,8 @@
-//! Calls accepted and not dispatched: one line for each merge key, open side by side.
+//! The queue of accepted calls that are not yet dispatched, with one sub-queue per merge key.
 //!
-//! Every call stands in `calls`; a line holds ids only, in the order that the policy gives: by arrival, or by deadline. Equal ones stand by arrival.
-//! Once it is as long as it gets, calls come and go without an allocation.
+//! The calls themselves are stored in `calls`. The queue of a key is a sorted deque of ids in the
+//! order that the policy requires: by arrival, or by deadline with ties by arrival. Once the queue
+//! has reached its usual length, calls are added and removed without an allocation.
 
 mod order;
 
@@ -14,9 +15,11 @@ use super::shelf::Shelf;
 use super::tick::Tick;
 use order::Order;
 
-/// Cost classes whose count is kept while nothing of them is queued: as many as there are cost curves.
+/// Maximum number of cost classes with a counter that is kept while none of their calls is queued:
+/// the number of cost curves.
 const CLASSES_MAX: usize = 64;
-/// Rows kept for lines to come: lines of some batches' length come and go without an allocation.
+/// Maximum number of empty deques kept for reuse, so that short key queues are created and dropped
+/// without an allocation.
 const SPARE_MAX: usize = 16;
 
 /// A queued call.
@@ -24,13 +27,13 @@ const SPARE_MAX: usize = 16;
 pub(super) struct Queued {
     pub(super) call: Call,
     pub(super) arrived: Tick,
-    /// Its place in the line; ties go by arrival.
+    /// Sort key in the queue of its merge key; ties are broken by arrival.
     pub(super) order: Tick,
-    /// How long in all a slot had been free when it arrived.
+    /// Total time for which a slot had been free when the call arrived.
     pub(super) free_before: Duration,
 }
 
-/// Items, weight and bytes held.
+/// Items, weight and bytes of a set of calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Held {
     pub(super) items: u64,
@@ -38,45 +41,46 @@ pub(super) struct Held {
     pub(super) bytes: u64,
 }
 
-/// The line of one merge key.
+/// The queue of one merge key.
 #[derive(Debug, Clone, Default)]
 struct Line {
     ids: Order<(Tick, CallId)>,
     held: Held,
 }
 
-/// The calls of one flow in a line, in order.
+/// The calls of one flow in the queue of a merge key, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FlowLine {
     pub(super) calls: Order<(Tick, CallId)>,
     pub(super) items: u64,
 }
 
-/// The queue.
+/// The queue of all calls, with its indexes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
     calls: Shelf<Queued>,
     lines: BTreeMap<KeyId, Line>,
-    /// The first call of every line: lines in order of their heads.
+    /// The first call of each key queue, which orders the keys.
     heads: Order<(Tick, CallId, KeyId)>,
     deadlines: Order<(Tick, CallId)>,
     held: Held,
     scopes: BTreeMap<ScopeId, Held>,
-    /// Items by cost class. Classes that have none stay, so that they come and go without an allocation.
+    /// Items by cost class. Classes without items are kept, so that their calls are added and
+    /// removed without an allocation.
     classes: BTreeMap<CostClassId, u64>,
     /// Items by flow.
     flows: BTreeMap<Flow, u64>,
-    /// Tenants among the flows.
+    /// Number of tenants with queued calls.
     tenants: usize,
     by_flow: BTreeMap<(KeyId, Flow), FlowLine>,
-    /// Empty rows.
+    /// Empty deques for reuse.
     spare: Vec<Order<(Tick, CallId)>>,
 }
 
 // === impl Held ===
 
 impl Held {
-    /// Both together.
+    /// Returns the sum of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
             items: self.items + other.items,
@@ -133,27 +137,27 @@ impl Queue {
         self.flows.get(&flow).copied().unwrap_or(0)
     }
 
-    /// Flows with their items.
+    /// Iterates over the flows with their numbers of items.
     pub(super) fn flow_items(&self) -> impl Iterator<Item = (Flow, u64)> {
         self.flows.iter().map(|(flow, items)| (*flow, *items))
     }
 
-    /// The longest-queued call, if any.
+    /// Returns the arrival time of the oldest queued call, if any.
     pub(super) fn oldest(&self) -> Option<Tick> {
         self.calls.first().map(|queued| queued.arrived)
     }
 
-    /// The latest call of which this holds.
+    /// Returns the most recently arrived call that satisfies the predicate.
     pub(super) fn last_where(&self, holds: impl Fn(&Queued) -> bool) -> Option<CallId> {
         self.calls.values_back().find(|queued| holds(queued)).map(|queued| queued.call.id)
     }
 
-    /// Whether a tenant other than this one has calls here.
+    /// Returns `true` if a tenant other than this one has queued calls.
     pub(super) fn has_others(&self, tenant: TenantId) -> bool {
         self.tenants > usize::from(self.flows.range(flows_of(tenant)).next().is_some())
     }
 
-    /// Takes a call from another queue, with its place.
+    /// Inserts a call from another queue at its place in the order.
     pub(super) fn put(&mut self, queued: Queued) {
         self.insert(queued);
     }
@@ -188,6 +192,7 @@ impl Queue {
         let line = self.lines.entry(key).or_insert_with(fresh);
         let place = (order, id);
         let head = line.ids.first();
+        // A new first call moves its key in `heads`.
         if head.is_none_or(|head| place < head) {
             if let Some((order, id)) = head {
                 self.heads.remove((order, id, key));
@@ -199,7 +204,7 @@ impl Queue {
         self.calls.insert(id, queued);
     }
 
-    /// Takes a call out, wherever it stands.
+    /// Removes a call, wherever it is in the order.
     pub(super) fn remove(&mut self, id: CallId) -> Option<Queued> {
         let queued = self.calls.remove(id)?;
         let call = &queued.call;
@@ -236,7 +241,7 @@ impl Queue {
         Some(queued)
     }
 
-    /// Gives a deadline up: the call stays queued until its later one, if it has one.
+    /// Drops the deadline of a call. It stays queued until its later deadline, if it has one.
     pub(super) fn give_up_deadline(&mut self, id: CallId) {
         let Some(mut queued) = self.remove(id) else { return };
         queued.call.deadline = queued.call.later.take();
@@ -246,7 +251,7 @@ impl Queue {
         self.insert(queued);
     }
 
-    /// Everybody takes a place anew: by deadline, or by arrival.
+    /// Sorts all calls again, by deadline or by arrival.
     pub(super) fn reorder(&mut self, by_deadline: bool) {
         for mut queued in std::mem::take(self).calls.into_values() {
             let deadline = queued.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
@@ -255,7 +260,7 @@ impl Queue {
         }
     }
 
-    /// The call whose deadline comes first.
+    /// Returns the call with the earliest deadline.
     pub(super) fn first_deadline(&self) -> Option<(Tick, CallId)> {
         self.deadlines.first()
     }
@@ -264,50 +269,51 @@ impl Queue {
         self.calls.get(id)
     }
 
-    /// Lines by the order of their heads.
+    /// Iterates over the merge keys and their first calls, in the order of these calls.
     pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &Queued)> {
         self.heads.iter().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (key, queued)))
     }
 
-    /// The calls of a line, in order.
+    /// Iterates over the calls of a merge key, in order.
     pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &Queued> {
         self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|(_, id)| self.calls.get(id))
     }
 
-    /// The first call of a line.
+    /// Returns the first call of a merge key.
     pub(super) fn head(&self, key: KeyId) -> Option<&Queued> {
         self.line(key).next()
     }
 
-    /// The calls of a line by flow.
+    /// Iterates over the flows of a merge key and their calls.
     pub(super) fn flow_lines(&self, key: KeyId) -> impl Iterator<Item = (Flow, &FlowLine)> {
         let first = Flow { tenant: TenantId(0), priority: PriorityId(0) };
         let last = Flow { tenant: TenantId(u64::MAX), priority: PriorityId(u8::MAX) };
         self.by_flow.range((key, first)..=(key, last)).map(|((_, flow), line)| (*flow, line))
     }
 
-    /// Whether the calls of a line are of more than one flow.
+    /// Returns `true` if the calls of a merge key belong to more than one flow.
     pub(super) fn is_mixed(&self, key: KeyId) -> bool {
         self.flows.len() > 1 && self.flow_lines(key).nth(1).is_some()
     }
 
-    /// The call of a flow in a line that comes after this place.
+    /// Returns the call of a flow that follows this one in the queue of a merge key.
     pub(super) fn flow_next(&self, key: KeyId, flow: Flow, after: (Tick, CallId)) -> Option<(Tick, CallId)> {
         self.by_flow.get(&(key, flow))?.calls.after(after)
     }
 
-    /// What a line holds.
+    /// Returns the items, weight and bytes of a merge key.
     pub(super) fn line_held(&self, key: KeyId) -> Held {
         self.lines.get(&key).map(|line| line.held).unwrap_or_default()
     }
 
-    /// When the last call of a line came.
+    /// Returns the arrival time of the last call in the queue of a merge key.
     pub(super) fn newest(&self, key: KeyId) -> Option<Tick> {
         let line = self.lines.get(&key)?;
         line.ids.iter().rev().find_map(|(_, id)| self.calls.get(id)).map(|queued| queued.arrived)
     }
 
-    /// The earliest deadline in a line that a hold must respect. Looks at the calls a batch could hold, no further.
+    /// Returns the earliest deadline in the queue of a merge key that a hold must respect. Only the
+    /// calls that could be in the next batch are examined.
     pub(super) fn line_deadline(&self, key: KeyId, within: usize) -> Option<Tick> {
         self.line(key).take(within).filter_map(|queued| queued.call.deadline).map(|deadline| deadline.at).min()
     }
@@ -331,7 +337,7 @@ impl Queue {
     }
 }
 
-/// Keeps an empty row for a line to come, unless there are enough.
+/// Keeps an empty deque for reuse, unless there are enough.
 fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)>>) {
     if let Some(row) = row
         && spare.len() < SPARE_MAX
@@ -340,7 +346,7 @@ fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)
     }
 }
 
-/// Every flow that a tenant can have.
+/// Returns the range of all possible flows of a tenant.
 fn flows_of(tenant: TenantId) -> RangeInclusive<Flow> {
     Flow { tenant, priority: PriorityId(0) }..=Flow { tenant, priority: PriorityId(u8::MAX) }
 }

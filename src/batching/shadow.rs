@@ -1,10 +1,14 @@
-//! What batching would have done with calls that pass: a second core on the same calls, before a server that is predicted (`mode: Observe`).
+//! The shadow of mode `Observe`: a second core that simulates batching for calls that are passed
+//! through.
 //!
-//! The calls pass, whatever this says. It is told when each came and when its own answer was there, and gives the same calls to a [`Batcher`] whose batches are
-//! answered by a [`Server`] that was learned from those that passed. Time moves when it is told of something: nothing runs in between, and nobody is woken.
+//! The calls pass through whatever the shadow decides. It is notified of each arrival and of each
+//! real response, and feeds the same calls to a [`Batcher`]. Its batches are answered by a
+//! simulated [`Server`], which is learned from the real calls. Time advances only with these
+//! notifications: nothing runs in between, and no timer is needed.
 //!
-//! What it leaves out: failures of batches, for nothing can be known of them, and what batching itself costs beside the server's time. What a batch of several
-//! items takes is measured only where callers send several items themselves; [`Known`] says up to how many.
+//! Left out: failures of batches, of which nothing can be known, and the cost of batching beyond
+//! the server's time. The execution time of several items is measured only if clients send several
+//! items themselves; [`Known`] reports up to how many.
 
 mod light;
 mod load;
@@ -23,22 +27,23 @@ use super::limits::Limits;
 use super::plan::{Plan, PlanInput};
 use super::tick::Tick;
 
-/// A core that decides about calls that pass all the same.
+/// A core that simulates decisions about calls that are passed through.
 ///
 /// # Bounds
-/// Calls: what the limits let queue, and those of the slots' batches. Outcomes wait in [`Shadow::would`] until they are taken: some for each call.
+/// Calls: those that the limits allow to queue, and those of the batches in the slots. Outcomes
+/// accumulate until [`Shadow::would`] takes them: a few for each call.
 #[derive(Debug, Clone)]
 pub struct Shadow {
     core: Batcher,
     server: Server,
     calls: BTreeMap<CallId, Asked>,
-    /// By when they end.
+    /// Simulated executions by their end.
     running: BTreeMap<(Tick, BatchId), Running>,
     would: Vec<Would>,
     now: Tick,
 }
 
-/// A call that the core holds.
+/// A call held by the simulated core.
 #[derive(Debug, Clone, Copy)]
 struct Asked {
     began: Tick,
@@ -55,61 +60,63 @@ struct Running {
     members: Vec<CallId>,
 }
 
-/// What would have happened.
+/// A simulated outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Would {
-    /// These calls would have left together.
+    /// These calls would have been dispatched together.
     Leave {
-        /// Who, each after waiting so long.
+        /// Members, each with its waiting time.
         members: Vec<(CallId, Duration)>,
-        /// The route of the first one.
+        /// Route of the first member.
         scope: ScopeId,
-        /// Items in all.
+        /// Total number of items.
         items: u32,
     },
     /// A call would have ended.
     End {
-        /// Which.
+        /// Id of the call.
         id: CallId,
-        /// Its route.
+        /// Route of the call.
         scope: ScopeId,
-        /// Its items.
+        /// Number of items of the call.
         items: u32,
-        /// How.
+        /// Manner of its end.
         how: End,
-        /// From its arrival at the proxy.
+        /// Time since its arrival at the proxy.
         latency: Duration,
-        /// Within how long it was to be answered.
+        /// SLO of the call.
         slo: Option<Duration>,
     },
 }
 
-/// How a call would have ended.
+/// The manner in which a call would have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// With its answer.
+    /// Answered by the upstream.
     Answered,
-    /// It would not have been accepted.
+    /// Rejected for lack of room.
     Rejected,
-    /// It would have been too late for it.
+    /// Expired in the queue.
     Expired,
-    /// Its caller left.
+    /// Cancelled by its client.
     Cancelled,
 }
 
-/// What the prediction rests on.
+/// The measurements that the simulation is based on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// Calls that the server was seen to run side by side, at least 1.
+    /// Number of calls that the server was measured to run concurrently, at least 1.
     pub side_by_side: u32,
-    /// By cost class what a lone call takes, in nanoseconds, and the most items in one call of which that was learned: what a batch of more takes is a guess.
+    /// For each cost class, the time of an unbatched call in nanoseconds and the largest number of
+    /// items per call that was measured. Predictions beyond that number are extrapolations.
     pub classes: Vec<(CostClassId, u64, u32)>,
 }
 
 // === impl Shadow ===
 
 impl Shadow {
-    /// A core with these limits. The seed is also that of the server's slow answers.
+    /// Creates a shadow with these limits. The seed also determines the slow answers of the
+    /// simulated server.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
@@ -125,7 +132,7 @@ impl Shadow {
         }
     }
 
-    /// Other walls from now on.
+    /// Replaces the limits.
     ///
     /// # Panics
     /// If `limits.scopes` is empty.
@@ -133,12 +140,13 @@ impl Shadow {
         self.core.set_limits(limits);
     }
 
-    /// Whether the server is known to batch by itself.
+    /// Sets whether the server is known to batch by itself.
     pub fn set_known_batching(&mut self, known: bool) {
         self.core.set_known_batching(known);
     }
 
-    /// The most items, and the most weight, that the server itself publishes for a cost class.
+    /// Applies the maximum number of items and the maximum weight that the server publishes for a
+    /// cost class.
     pub fn publish(&mut self, now: Tick, class: CostClassId, (items, weight): (Option<u32>, Option<u64>)) {
         if let Some(items) = items {
             self.core.publish(now, class, items);
@@ -148,7 +156,8 @@ impl Shadow {
         }
     }
 
-    /// A call came, whose head had come at `began`, and is on its way. False where nothing can be said of it yet: too little is known of what it takes.
+    /// Records a call that is forwarded at `now`. `began` is the arrival of its head. Returns
+    /// `false` if too little is known of its execution time to simulate it.
     pub fn came(&mut self, now: Tick, began: Tick, call: Call) -> bool {
         self.advance(now);
         let now = self.now;
@@ -168,13 +177,13 @@ impl Shadow {
         true
     }
 
-    /// Its own answer is there, `well` or not.
+    /// Records the real response of a call; `well` is `true` if it was successful.
     pub fn answered(&mut self, now: Tick, id: CallId, well: bool) {
         self.advance(now);
         self.server.ended(self.now, id, well);
     }
 
-    /// Its caller left before that.
+    /// Records that the client disconnected before the response.
     pub fn left(&mut self, now: Tick, id: CallId) {
         self.answered(now, id, false);
         self.core.cancel(self.now, id);
@@ -182,9 +191,10 @@ impl Shadow {
         self.pump();
     }
 
-    /// Lets time pass.
+    /// Advances the simulation to `now`.
     pub fn advance(&mut self, now: Tick) {
         loop {
+            // Completions and wake-ups are processed in order of time up to `now`.
             let ends = self.running.first_key_value().map(|((at, _), _)| *at);
             let Some(next) = ends.into_iter().chain(self.core.next_wakeup()).min().filter(|at| *at <= now) else {
                 break;
@@ -204,22 +214,23 @@ impl Shadow {
         self.now = self.now.max(now);
     }
 
-    /// Takes what would have happened since this was asked last.
+    /// Takes the outcomes simulated since the last call.
     pub fn would(&mut self) -> Vec<Would> {
         std::mem::take(&mut self.would)
     }
 
-    /// A plan that is to be solved: on a thread that may block, then [`Shadow::set_plan`].
+    /// Returns the input of a plan that is due. Solve it with [`solve`](super::solve) on a thread
+    /// that may block, then call [`Shadow::set_plan`].
     pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
         self.core.plan_due()
     }
 
-    /// Takes a plan that was solved.
+    /// Applies a solved plan.
     pub fn set_plan(&mut self, class: CostClassId, plan: Plan) {
         self.core.set_plan(self.now, class, plan);
     }
 
-    /// What it rests on.
+    /// Returns the measurements that the simulation is based on.
     #[must_use]
     pub fn known(&self) -> Known {
         Known {
@@ -250,7 +261,8 @@ impl Shadow {
         let members: Vec<(CallId, Asked)> = batch.members.iter().filter_map(|member| asked(member.id)).collect();
         let max = members.iter().map(|(_, asked)| asked.weight.max).max().unwrap_or_default();
         let takes = self.server.time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
-        // It begins when fewer than all of what the server runs side by side are before it.
+        // The execution starts at once if the server has a free place, else when enough of the
+        // running ones have ended.
         let places = self.server.places();
         let before = self.running.len().saturating_sub(places);
         let full = self.running.len() >= places;

@@ -1,26 +1,31 @@
-//! Values by call.
+//! A map by call id for ids that arrive in ascending order: a sorted deque with tombstones and a
+//! slab of values.
 //!
-//! Ids are given in order of arrival, so a row of them, with new ones at its end, finds a value at once or by halving, and nothing is moved or
-//! allocated when calls come and go; a search tree would do both for every few of them. A call that leaves leaves a gap in the row, which is closed when
-//! gaps outnumber the calls, so memory stays in proportion to what is held; a row that is empty again keeps none of a peak.
+//! Ids are assigned in arrival order, so new ids are appended to the deque, and a look-up is an
+//! index computation or a binary search. Nothing is moved or allocated when calls come and go; a
+//! search tree would do both for every few of them. A removed id leaves a tombstone in the deque.
+//! The deque is compacted when tombstones outnumber the calls, so memory stays proportional to the
+//! content, and a map that is empty again releases the memory of a peak.
 //!
-//! What it leaves out: a good worst case for an id that comes after many later ones.
+//! The worst case is not optimized: inserting an id that precedes many later ones moves them.
 
 use std::collections::VecDeque;
 
 use super::call::CallId;
 
-/// Gaps the row may hold before it is closed up, beyond the number of its calls.
+/// Number of tombstones the deque may hold before it is compacted, beyond the number of its calls.
 const GAPS_MAX: usize = 32;
 
-/// Room for so many values is kept when the last one goes; what a peak took beyond it is given back.
-/// As much as a row of the queue keeps: loads that empty the queue between batches must not make room anew for each.
+/// Capacity that an empty map keeps, in values; the memory of a larger peak is released. As large
+/// as the capacity that a queue's deque keeps: loads that empty the queue between batches must not
+/// reallocate for each of them.
 const ROOM_MAX: usize = 1024;
 
-/// Values by call.
+/// A map from call id to value.
 #[derive(Debug, Clone)]
 pub(super) struct Shelf<T> {
-    /// Ids in order, each with the place of its value if it is still there. The first one always is.
+    /// Ids in order, each with the index of its value, or `None` for a tombstone. The first entry
+    /// is never a tombstone.
     row: VecDeque<(CallId, Option<usize>)>,
     places: Vec<Option<T>>,
     free: Vec<usize>,
@@ -43,7 +48,7 @@ impl<T> Shelf<T> {
         self.places.len() - self.free.len()
     }
 
-    /// The value of the least id.
+    /// Returns the value of the smallest id.
     pub(super) fn first(&self) -> Option<&T> {
         let (_, place) = self.row.front()?;
         self.places.get((*place)?)?.as_ref()
@@ -54,7 +59,7 @@ impl<T> Shelf<T> {
         self.places.get((*place)?)?.as_ref()
     }
 
-    /// Keeps a value for an id that has none.
+    /// Inserts a value for an id that has none.
     pub(super) fn insert(&mut self, id: CallId, value: T) {
         let at = self.find(id);
         let place = match self.free.pop() {
@@ -90,20 +95,20 @@ impl<T> Shelf<T> {
         value
     }
 
-    /// All values, the one of the largest id first.
+    /// Iterates over the values in descending order of their ids.
     pub(super) fn values_back(&self) -> impl Iterator<Item = &T> {
         self.row.iter().rev().filter_map(|(_, place)| self.places.get((*place)?)?.as_ref())
     }
 
-    /// All values, in the order of their ids.
+    /// Iterates over the values in ascending order of their ids.
     pub(super) fn into_values(mut self) -> impl Iterator<Item = T> {
         self.row.into_iter().filter_map(move |(_, place)| self.places.get_mut(place?)?.take())
     }
 
-    /// Where an id stands, or where it would.
+    /// Returns the position of an id, or the position at which to insert it.
     fn find(&self, id: CallId) -> Result<usize, usize> {
         let Some((first, _)) = self.row.front() else { return Err(0) };
-        // Without holes in the row its place is known.
+        // While the deque has no gaps, the position is the difference to the first id.
         let guess = usize::try_from(id.0.wrapping_sub(first.0)).unwrap_or(usize::MAX);
         match self.row.get(guess) {
             Some((there, _)) if *there == id => Ok(guess),

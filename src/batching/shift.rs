@@ -1,52 +1,61 @@
-//! The deadline shift: how much earlier deadlines count, for latency that the proxy cannot see (`scheduling.md` §4, "Budget shift").
+//! The deadline shift: a feedback controller that moves deadlines forward to compensate for latency
+//! outside the core.
 //!
-//! What callers wait is more than what passes between arrival and answer in the core: the way of the answer to its caller, a mesh, a load balancer, their
-//! own stack. Serving at the edge of a deadline then loses all of it. So whoever sees latency end to end tells it here, and is told by how much deadlines
-//! have to come earlier for the 99th percentile to land just inside the SLO. It steers deadlines and never the size of batches.
+//! Clients wait longer than the time between arrival and response in the core: the way of the
+//! response to the client, a mesh, a load balancer and the client's own stack add to it. Calls
+//! served at the edge of their deadline then miss it. The controller is fed with end-to-end
+//! latencies, and its output is the time by which deadlines have to be earlier so that the 99th
+//! percentile lies just within the SLO. It affects deadlines and never the size of batches.
 //!
-//! Late answers alone do not say why: a server's own tail is no reason to give up more calls earlier, and a shift would do just that. Whoever knows how
-//! much of a latency the core did not see tells that too, and the shift stays below its 99th percentile.
+//! Late responses alone do not show the reason: a server's own tail is no reason to give up more
+//! calls earlier, and a shift would do just that. The controller is therefore also fed with the
+//! part of a latency that the core did not see, where it is known, and the shift stays below the
+//! 99th percentile of that part.
 //!
-//! What it leaves out: measuring, and taking the shift off deadlines; both are done where deadlines are made.
+//! Left out: measuring latencies and applying the shift to deadlines, which are both up to the
+//! caller.
 
 use std::time::Duration;
 
 use super::tick::{Tick, nanos};
 
-/// How often it moves.
+/// Interval between two adjustments.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Fewer samples say nothing about a 99th percentile.
+/// Minimum number of samples for an estimate of the 99th percentile.
 const SAMPLES_MIN: u32 = 100;
-/// The percentile aimed at, in hundredths, and where it should lie, in thousandths of the SLO.
+/// The controlled percentile, and its target in thousandths of the SLO.
 const QUANTILE: u64 = 99;
 const TARGET_PERMILLE: u64 = 980;
-/// The part of the error that is taken back at once, in tenths.
+/// Gain of the controller: share of the error that is corrected per adjustment, in tenths.
 const GAIN_TENTHS: i64 = 4;
-/// A step down is at most one part in so many of the SLO, a step up one in so many: late answers hurt, early ones do not.
+/// Maximum step down and maximum step up, each as one part in this number of the SLO. Late
+/// responses do harm and early ones do not, so the shift grows faster than it shrinks.
 const DOWN_PARTS: u64 = 50;
 const UP_PARTS: u64 = 10;
-/// The most it may be, in tenths of the SLO: what is left must still hold an execution.
+/// Maximum shift, in tenths of the SLO: the rest must still allow for an execution.
 const SHIFT_TENTHS_MAX: u64 = 6;
-/// Latencies are counted in steps of one part in so many of the SLO, up to four of it: 4 KB, and half a step of error is 0.2 % of the SLO.
+/// Resolution and size of the histogram: buckets of one part in 256 of the SLO, up to four times
+/// the SLO. This takes 4 KB, and half a bucket of error is 0.2 % of the SLO.
 const STEPS: u64 = 256;
 const BUCKETS: usize = 1024;
 
-/// How much earlier deadlines count.
+/// A controller for the time by which deadlines are moved forward.
 ///
 /// # Properties
-/// Between 0 and 0.6 of the SLO. Integers only: the same latencies give the same shift.
+/// The shift is between 0 and 0.6 of the SLO. Only integers are used: the same latencies lead to
+/// the same shift.
 #[derive(Debug, Clone)]
 pub struct DeadlineShift {
     slo: u64,
     shift: u64,
-    /// End to end.
+    /// End-to-end latencies.
     latency: Sketch,
-    /// What of it the core did not see.
+    /// Parts of the latencies that the core did not see.
     unseen: Sketch,
     next: Option<Tick>,
 }
 
-/// Latencies of one period.
+/// A linear histogram of the latencies of one period.
 #[derive(Debug, Clone)]
 struct Sketch {
     width: u64,
@@ -57,15 +66,15 @@ struct Sketch {
 // === impl DeadlineShift ===
 
 impl DeadlineShift {
-    /// No shift yet, for this SLO. An SLO of nothing is never shifted.
+    /// Creates a controller for this SLO without a shift. An SLO of zero is never shifted.
     #[must_use]
     pub fn new(slo: Duration) -> Self {
         let slo = nanos(slo);
         Self { slo, shift: 0, latency: Sketch::new(slo), unseen: Sketch::new(slo), next: None }
     }
 
-    /// An answer came, this long after its caller asked, end to end; `unseen` of it went by outside the core, where that is known. Once a second it moves
-    /// the shift, and says so.
+    /// Records a response with this end-to-end latency, of which `unseen` passed outside the core,
+    /// if that is known. Adjusts the shift once per second and then returns `true`.
     pub fn observe(&mut self, now: Tick, latency: Duration, unseen: Option<Duration>) -> bool {
         self.latency.add(latency);
         if let Some(unseen) = unseen {
@@ -83,7 +92,7 @@ impl DeadlineShift {
         moves
     }
 
-    /// By how much deadlines come earlier.
+    /// Returns the time by which deadlines are moved forward.
     #[must_use]
     pub fn shift(&self) -> Duration {
         Duration::from_nanos(self.shift)
@@ -93,6 +102,8 @@ impl DeadlineShift {
         let target = self.slo / 1000 * TARGET_PERMILLE;
         let error = signed(self.latency.percentile()) - signed(target);
         let step = (error / 10 * GAIN_TENTHS).clamp(-signed(self.slo / DOWN_PARTS), signed(self.slo / UP_PARTS));
+        // The shift stays below the 99th percentile of the unseen part, at the lower edge of its
+        // bucket.
         let most = if self.unseen.samples > 0 { self.unseen.percentile() - self.unseen.width / 2 } else { u64::MAX };
         self.shift = self.shift.saturating_add_signed(step).min(self.slo / 10 * SHIFT_TENTHS_MAX).min(most);
         self.latency.clear();
@@ -113,7 +124,7 @@ impl Sketch {
         self.samples = self.samples.saturating_add(1);
     }
 
-    /// The middle of the step in which the percentile lies.
+    /// Returns the middle of the bucket that contains the percentile.
     fn percentile(&self) -> u64 {
         let rank = u64::from(self.samples) * QUANTILE / 100;
         let mut before = 0;
@@ -142,7 +153,7 @@ mod tests {
 
     const SLO: Duration = Duration::from_millis(50);
 
-    /// A second of answers, all this late.
+    /// Records one second of responses with this latency.
     fn second(shift: &mut DeadlineShift, from: u64, answers: u64, latency: Duration) {
         for i in 0..answers {
             shift.observe(Tick::from_millis(1000 * from + 999 * i / answers), latency, None);
@@ -158,7 +169,7 @@ mod tests {
             assert!(shift.shift() >= before, "{:?}", shift.shift());
             before = shift.shift();
         }
-        // 0.4 of 11 ms is 4.4 a second, less than the most of 5.
+        // 0.4 of 11 ms is 4.4 ms per second, less than the maximum step of 5 ms.
         assert!((12_000..=13_600).contains(&before.as_micros()), "{before:?}");
         for at in 4..60 {
             second(&mut shift, at, 1000, Duration::from_millis(5));

@@ -1,39 +1,42 @@
-//! What the learning policy can do, part by part, so that the simulator can run it without one and say what that part is worth.
+//! Features of the adaptive policy that can be disabled one by one, so that the simulator can
+//! measure the contribution of each (ablation).
 //!
-//! Nobody but the simulator switches one off: there is no key for it, and a proxy has them all. What it leaves out: deadlines that have passed count in
-//! every policy that is not told to go without shedding.
+//! Only the simulator disables a feature: there is no configuration for it, and a proxy always has
+//! them all. Deadlines that have passed expire calls under every policy, unless shedding is
+//! disabled.
 
-/// A part that can be missing.
+/// A feature that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Skill {
-    /// Ends early what would be late, and gives heads up for more served.
+    /// Ends calls early that would be late, and gives up heads if more calls are served in time by
+    /// that.
     Shedding,
-    /// Groups by weight where the server pays for the heaviest.
+    /// Groups calls by weight if the server pays for the heaviest.
     Grouping,
-    /// Finds slots, and sends just before one frees.
+    /// Finds the number of slots, and dispatches shortly before one frees.
     Lead,
-    /// Chooses sizes by learned cost and plan; without it, all that is queued leaves.
+    /// Chooses sizes by learned cost and plan; without it, all queued items are dispatched.
     Cost,
-    /// Solves plans; without it, the most efficient size leaves.
+    /// Solves plans; without it, the most efficient size is dispatched.
     Plan,
-    /// Holds for arrivals that were learned to come.
+    /// Holds for arrivals that the profiles predict.
     Gather,
-    /// Asks whether the server batches by itself, and stands aside.
+    /// Detects servers that batch by themselves, and passes calls through to them.
     StandAside,
 }
 
-/// Those that are missing.
+/// The set of disabled features, as a bit set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Missing(u8);
 
 // === impl Skill ===
 
 impl Skill {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 7] =
         [Self::Shedding, Self::Grouping, Self::Lead, Self::Cost, Self::Plan, Self::Gather, Self::StandAside];
 
-    /// Its name in tables.
+    /// Returns the name used in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -1,14 +1,20 @@
-//! How many batches the upstream runs side by side, and how early the next one may leave.
+//! An estimator of the upstream's concurrency (its slots) and of the lead by which the next batch
+//! may be dispatched early.
 //!
-//! Nobody says how many slots an upstream has, and it has no sign of its own: all that is seen is how long a batch took that was sent while others were
-//! out. One that took no longer than alone ran beside them; one that took longer by the time until the first of them came back had queued; what lies
-//! between is free overlap, such as work on the host before and after the device's. So one measurement finds both the slots and the *lead*: the time by
-//! which the next batch may leave before one comes back. Now and then a batch leaves earlier than it should, to see whether that is still too late.
+//! The number of slots of an upstream is neither configured nor reported. It is inferred from the
+//! duration of batches that were sent while others were in flight. A batch that took no longer than
+//! alone ran beside them. One that took longer by the time until the first of them completed was
+//! queued. Values in between are free overlap, such as host work before and after the device's
+//! work. One measurement therefore yields both the slots and the *lead*: the time by which the next
+//! batch may be dispatched before another one completes. Now and then a batch is dispatched earlier
+//! than the lead allows, to explore whether that is still too late.
 //!
-//! A slot can also vanish, which shows in the same way: batches sent to it come back late by just the wait for another.
+//! A slot can also vanish, which shows in the same way: batches sent to it complete late by just
+//! the wait for another one.
 //!
-//! What it leaves out: the curve that says how long a batch takes alone (`cost`), when a slot is used (`gather`, `plan`), slots held back by policy
-//! beyond their number, and unlike slots: the slots of one upstream are alike.
+//! Left out: the execution time of a batch alone (`cost`), the use of a slot (`gather`, `plan`),
+//! slots that a policy holds back, and unequal slots: all slots of an upstream are taken to be
+//! alike.
 
 mod keep;
 mod seen;
@@ -22,149 +28,167 @@ use super::draw::Draw;
 use super::math::{float, whole};
 use super::tick::Tick;
 
-/// Slots at most, whatever the wall allows: the bound of what is kept per slot (`groupage.py`; the policy's default wall is 16).
+/// Maximum number of slots, whatever the configured limit is. It bounds the memory per upstream.
 pub(super) const COUNT_MAX: u32 = 64;
 const COUNT_LEN: usize = 64;
 
-// Without another source named, the constants below are those of `scheduling.md` §2.2 and §3, rows "slot seen" to "lead too long".
+// The fractions below are relative to T (the mean execution time), to the execution time of the
+// batch itself, or to a turn: that time divided by the number of other batches in flight.
 
-/// A lead needs a curve that is known: so many samples.
+/// Number of samples of the cost curve from which on a lead is used.
 const SAMPLES_MIN: u64 = 8;
 
-/// A lead below this part of T is left unused: it would cost clean samples and save nothing.
+/// Minimum lead that is used, in T. A shorter one would cost clean samples and save nothing.
 const LEAD_MIN: f64 = 0.04;
-/// This much of the lead is used, so that noise does not make a batch wait upstream...
+/// Share of the lead that is used, so that noise does not make a batch wait upstream.
 const LEAD_USED: f64 = 0.9;
-/// ...and all of it in backlog, where waiting upstream delays nobody.
+/// Share of the lead that is used in backlog, where a wait upstream delays no call.
 const LEAD_USED_BACKLOG: f64 = 1.0;
-/// How much earlier an exploring batch leaves, in T.
+/// Additional lead of an exploring batch, in T.
 const EXPLORE_LEAD: f64 = 0.3;
-/// And after this many hits in a row, to see whether it runs beside the others for most of its life.
+/// Additional lead after this many consecutive hits, in T, to see whether the batch runs beside the
+/// others for most of its time.
 const EXPLORE_LEAD_LONG: f64 = 0.7;
 const LONG_AFTER: u32 = 2;
-/// With one slot this part of the completions is followed by a lone batch, and less in backlog: the curve needs samples.
+/// With one slot, share of the completions after which the next batch is sent alone, and that share
+/// in backlog: the cost curve needs samples without overlap.
 const CLEAN: f64 = 0.07;
 const CLEAN_BACKLOG: f64 = 0.02;
 
-/// A slot is judged by batches that could have waited this part of their time, or of a turn where many are out...
+/// Minimum possible wait of a batch for it to be evidence about its slot, as a share of its
+/// execution time, or of a turn if many batches are in flight.
 const JUDGED_WAIT: f64 = 0.2;
 const JUDGED_WAIT_TURN: f64 = 0.5;
-/// Numbers up to this are judged: among more a wait is shorter than the noise of an execution.
+/// Maximum number of slots for which batches are evidence. With more slots, a wait is shorter than
+/// the noise of an execution.
 const JUDGED_COUNT_MAX: u32 = 16;
-/// ...starting from this doubt...
+/// Initial doubt about a slot: the expected share of the possible wait that its batches wait.
 const DOUBT_START: f64 = 0.3;
-/// ...with this weight for a new one...
+/// EWMA weight of a new observation in the doubt.
 const DOUBT_WEIGHT: f64 = 0.1;
-/// ...and after more than this many it is gone if the doubt is above this.
+/// A slot is considered gone after more than this many observations if its doubt exceeds the
+/// maximum.
 const DOUBT_COUNT: u32 = 10;
 const DOUBT_MAX: f64 = 0.8;
-/// A batch on a slot in more doubt than this, itself counted, is no sample; a new slot is in less. It may have waited upstream, and a curve that learns
-/// the wait takes the slot for real, then the next one too: before 4 slots, with wake-ups that come 1 ms late, up to 8 and more, and twice the latency.
+/// Maximum doubt about a slot, including the current batch, at which its batches are samples of the
+/// cost curve; a new slot is below it. A batch on a doubtful slot may have waited upstream. A curve
+/// that learns this wait takes the slot for real, then the next one too: in front of a server with
+/// 4 slots, with wake-ups that are 1 ms late, this led to 8 and more slots, and to twice the
+/// latency.
 const DOUBT_SAMPLED: f64 = 0.4;
-/// How many are left then: a running mean of this weight of how many ran side by side, from all that are in use, rounded with a little in favour of one more. Several often
-/// vanish at once, and one after the other each would cost the same time again while batches queue upstream.
+/// EWMA weight and rounding offset of the number of slots that ran concurrently, starting from all
+/// slots in use. The rounded value is the number of slots left after some have vanished. Several
+/// often vanish at once; removing them one by one would repeat the detection time for each, while
+/// batches queue upstream.
 const BESIDE_WEIGHT: f64 = 0.3;
 const BESIDE_UP: f64 = 0.1;
-/// The lead, in turns, that is left when a slot has vanished: its batches had some overlap.
+/// Lead after a slot has vanished, in turns: its batches had some overlap.
 const LEAD_AFTER_VANISH: f64 = 0.2;
 
-/// An exploring batch hit if less than this part of the possible wait was seen.
+/// An exploring batch is a hit if it waited for less than this share of the possible wait.
 const HIT: f64 = 0.3;
-/// So many hits in a row are a slot, if the last ran beside all others for this part of its time, or of a turn where many are out.
+/// Number of consecutive hits that prove a slot, if the last one ran beside all others for at least
+/// this share of its execution time, or of a turn if many batches are in flight.
 const HITS: u32 = 3;
 const HIT_BESIDE: f64 = 0.5;
 const HIT_BESIDE_TURN: f64 = 0.8;
-/// So is a lead longer than this part of a turn.
+/// A lead longer than this share of a turn also proves a slot.
 const LEAD_IS_SLOT: f64 = 0.6;
-/// The lead, in turns, that is left when a slot is found.
+/// Lead after a slot has been found, in turns.
 const LEAD_AFTER_FOUND: f64 = 0.1;
-/// The lead moves by this part of what it was wrong by while little is known, and by one part in the tries or this later.
+/// Share of the error by which the lead is corrected while little is known. Later the share is one
+/// part in the number of tries, but at least the minimum.
 const GAIN: f64 = 0.3;
 const GAIN_MIN: f64 = 0.1;
-/// Little is known while exploring is more likely than this.
+/// Little is known while the exploration probability exceeds this value.
 const GAIN_EXPLORE: f64 = 0.15;
-/// One measurement is believed up to this part of an execution.
+/// Maximum correction of the lead by one measurement, as a share of the execution time.
 const STEP_MAX: f64 = 0.5;
-/// The lead may learn to be this part of an execution negative: without it, noise about zero would push it up.
+/// Minimum lead, as a share of the execution time. It is slightly negative, because noise around
+/// zero would otherwise push the lead up.
 const LEAD_FLOOR: f64 = -0.05;
 
-/// How often a completion is followed by an exploring batch: at first, at least, and how hits and misses move it.
+/// Probability that a completion is followed by an exploring batch: its initial value, its minimum,
+/// its factor and increment after a hit, and its factor after a miss.
 const EXPLORE_START: f64 = 0.5;
 const EXPLORE_MIN: f64 = 0.03;
 const EXPLORE_HIT: (f64, f64) = (1.5, 0.1);
 const EXPLORE_MISS: f64 = 0.85;
 
-/// Batches inside the learned lead are judged if they may have waited at least this part of their time;
+/// Minimum possible wait, as a share of the execution time, of a batch within the lead for it to be
+/// evidence that the lead is too long.
 const EXCESS_WAIT: f64 = 0.05;
-/// a running mean of this weight,
+/// EWMA weight of a new observation of such a wait.
 const EXCESS_WEIGHT: f64 = 0.1;
-/// above this the lead is too long,
+/// The lead is too long if the mean exceeds this value.
 const EXCESS_MAX: f64 = 0.5;
-/// and is cut to this part.
+/// Factor by which a lead that is too long is cut.
 const EXCESS_CUT: f64 = 0.7;
 
-/// What is learned of one upstream's slots and lead.
+/// The learned slots and lead of one upstream.
 ///
 /// # Properties
-/// In flight stays at or below the learned number plus one, and at or below `slots_max`. There is always at least one slot.
+/// The number in flight stays at or below the learned number plus one, and at or below `slots_max`.
+/// There is always at least one slot.
 #[derive(Debug, Clone)]
 pub(super) struct Slots {
     count: u32,
     slots_max: u32,
-    /// Nanoseconds; may be a little below zero.
+    /// Lead in nanoseconds; may be slightly negative.
     lead: f64,
-    /// By the number of others in flight.
+    /// Doubts by the number of other batches in flight.
     doubts: [Doubt; COUNT_LEN],
     explore: f64,
     tries: u32,
     hits: u32,
     excess: f64,
-    /// Drawn once per completion, when first asked for.
+    /// Random draws for the next dispatch, made once per completion on first use.
     drawn: Option<Drawn>,
 }
 
-/// Whether the slot beside so many others is real: the part of the possible wait that its batches had, 0 to 1 and a little over.
+/// Evidence about the slot that is used beside this many others: the mean share of the possible
+/// wait that its batches waited, from 0 to slightly above 1.
 #[derive(Debug, Clone, Copy)]
 struct Doubt {
     wait: f64,
     count: u32,
-    /// Slots that ran side by side, as a running mean.
+    /// EWMA of the number of slots that ran concurrently.
     beside: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Drawn {
-    /// The next lead is a longer one.
+    /// The next batch gets a longer lead.
     explore: bool,
-    /// The next batch goes alone.
+    /// The next batch is sent alone.
     clean: bool,
 }
 
-/// What the decision looks at.
+/// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
     /// Batches in flight.
     pub(super) in_flight: u32,
-    /// When the first of them is expected back.
+    /// Expected completion of the first of them.
     pub(super) earliest_due: Option<Tick>,
-    /// The wall: no more in flight than this.
+    /// Configured maximum number of batches in flight.
     pub(super) slots_max: u32,
-    /// Samples that the cost curve has.
+    /// Number of samples of the cost curve.
     pub(super) samples: u64,
     /// T: the running mean of execution times, in nanoseconds.
     pub(super) mean_time: u64,
-    /// The last dispatch left a full batch behind.
+    /// Set if the last dispatch left a full batch behind.
     pub(super) backlog: bool,
 }
 
-/// Whether another batch may leave.
+/// The availability of a slot for another batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// Now.
+    /// Available now.
     Free,
-    /// At this instant, if nothing comes back before.
+    /// Available at this instant, if no batch completes before.
     At(Tick),
-    /// Not before something comes back.
+    /// Not available before a batch completes.
     No,
 }
 
@@ -185,12 +209,13 @@ impl Slots {
         }
     }
 
-    /// C: the slots that are used.
+    /// Returns C, the number of slots in use.
     pub(super) fn in_use(&self) -> u32 {
         self.count.min(self.slots_max)
     }
 
-    /// Takes over the number that was found by the limiter. Doubts about another number say nothing of this one.
+    /// Sets the number of slots found by the limiter. Doubts about another number do not apply to
+    /// it.
     pub(super) fn set_count(&mut self, count: u32) {
         if self.count != count.max(1) {
             self.count = count.max(1);
@@ -199,17 +224,18 @@ impl Slots {
         }
     }
 
-    /// o: by how many nanoseconds the next batch may leave before one comes back.
+    /// Returns the lead in nanoseconds.
     pub(super) fn lead(&self) -> u64 {
         whole(self.lead)
     }
 
-    /// The upstream has changed: one slot again, and nothing known.
+    /// Resets to one slot and discards everything learned, because the upstream has changed.
     pub(super) fn forget(&mut self) {
         *self = Self { slots_max: self.slots_max, ..Self::new() };
     }
 
-    /// Whether another batch may leave now, and if not, when to look again.
+    /// Decides whether another batch may be dispatched now, and if not, at what time to decide
+    /// again.
     pub(super) fn decide(&mut self, now: Tick, view: View, draw: &mut Draw) -> Slot {
         self.slots_max = view.slots_max.max(1);
         let count = self.in_use();
@@ -217,11 +243,14 @@ impl Slots {
             return Slot::Free;
         }
         let Some(due) = view.earliest_due else { return Slot::No };
+        // At most one batch is sent beyond the learned slots, and only once the cost curve is
+        // known.
         if view.in_flight > count || view.in_flight >= self.slots_max || view.samples < SAMPLES_MIN {
             return Slot::No;
         }
         let drawn = self.drawn(view.backlog, draw);
         let lead = self.used(drawn, view);
+        // Without a lead, or if a clean sample is due, the next batch waits for a completion.
         if lead == 0 || drawn.clean && count == 1 {
             return Slot::No;
         }
@@ -229,13 +258,15 @@ impl Slots {
         if now >= at { Slot::Free } else { Slot::At(at) }
     }
 
-    /// A batch leaves while this many others are in flight.
+    /// Records the dispatch of a batch while this many others are in flight.
     pub(super) fn sent(&self, now: Tick, others: u32) -> Flight {
         let explores = others >= self.in_use() && self.drawn.is_some_and(|drawn| drawn.explore);
         Flight { sent: now, others, explores, returns: [None; seen::RETURNS] }
     }
 
-    /// A batch came back well that would take `alone` nanoseconds alone. Not for batches sent against these rules (probes, passed calls, isolation).
+    /// Records a successful batch that would take `alone` nanoseconds alone, and returns its use as
+    /// a sample. Not to be called for batches that were sent regardless of these decisions (probes,
+    /// forwarded calls, isolation).
     pub(super) fn returned(&mut self, now: Tick, flight: &Flight, alone: u64) -> Sample {
         self.drawn = None;
         if flight.others == 0 {
@@ -255,7 +286,7 @@ impl Slots {
         Sample::No
     }
 
-    /// How long a batch sent now is expected to wait upstream, in nanoseconds.
+    /// Returns the time that a batch sent now is expected to wait upstream, in nanoseconds.
     pub(super) fn wait(&self, in_flight: u32, earliest_due: Option<Tick>, now: Tick) -> u64 {
         let Some(due) = earliest_due.filter(|_| in_flight > 0) else { return 0 };
         let rest = due.0.saturating_sub(now.0);
@@ -266,8 +297,10 @@ impl Slots {
         whole(float(rest) * doubt)
     }
 
-    /// When a batch in flight is expected now that another came back: one that left early starts with the first return, so a late one makes it late.
-    /// Without this, leads that are all planned from the one before would drift upstream's queue to a full wait. Before [`Flight::saw_return`].
+    /// Returns the expected completion of a batch in flight after another one has completed. A
+    /// batch that was sent early starts with the first completion, so if that is late, the batch is
+    /// late too. Without this correction, each lead would be planned from the one before, and the
+    /// queue upstream would grow to a full wait. To be called before [`Flight::saw_return`].
     pub(super) fn due_after_return(&self, flight: &Flight, due: Tick, now: Tick, alone: u64) -> Tick {
         if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
@@ -284,7 +317,7 @@ impl Slots {
         })
     }
 
-    /// The lead that the next batch gets, in nanoseconds.
+    /// Returns the lead of the next batch, in nanoseconds.
     fn used(&self, drawn: Drawn, view: View) -> u64 {
         let time = float(view.mean_time);
         let mut lead = 0.0;
@@ -297,7 +330,7 @@ impl Slots {
         whole(lead)
     }
 
-    /// Is the slot beside so many others real?
+    /// Updates the evidence about the slot beside `others`, and drops slots that have vanished.
     fn judge_slot(&mut self, others: u32, seen: Seen) {
         if seen.wait <= (JUDGED_WAIT * seen.alone).min(JUDGED_WAIT_TURN * seen.turn) {
             return;
@@ -310,7 +343,8 @@ impl Slots {
         let before = if doubt.count == 0 { f64::from(others) + 1.0 } else { doubt.beside };
         doubt.beside = before + BESIDE_WEIGHT * (seen.beside - before);
         doubt.count = doubt.count.saturating_add(1);
-        // Where more were out than returns are remembered, one after the other.
+        // If more batches were in flight than completions are remembered, slots are removed one by
+        // one.
         let few = usize::try_from(others).is_ok_and(|others| others <= seen::RETURNS);
         let left = if few { whole(doubt.beside + BESIDE_UP) } else { u64::from(others) };
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
@@ -321,7 +355,8 @@ impl Slots {
         }
     }
 
-    /// A batch left earlier than the lead: how much of its time was overlap, and is there one more slot?
+    /// Learns from a batch that was sent earlier than the lead allows: corrects the lead by the
+    /// observed overlap, and adds a slot if there is evidence for one.
     fn explored(&mut self, seen: Seen) {
         self.tries = self.tries.saturating_add(1);
         let hit = seen.extra < HIT * seen.wait;
@@ -346,7 +381,7 @@ impl Slots {
         }
     }
 
-    /// A batch inside the learned lead: steady extra time means that the lead is too long.
+    /// Learns from a batch within the lead: a steady extra time means that the lead is too long.
     fn judge_lead(&mut self, seen: Seen) {
         if seen.wait <= EXCESS_WAIT * seen.alone {
             return;
@@ -358,7 +393,7 @@ impl Slots {
         }
     }
 
-    /// One slot more, if the wall allows.
+    /// Adds a slot if the limits allow it. Returns `true` if one was added.
     fn grow(&mut self, seen: Seen) -> bool {
         if self.in_use() >= self.slots_max.min(COUNT_MAX) {
             return false;
@@ -383,7 +418,7 @@ impl Slots {
 impl Doubt {
     const NONE: Self = Self { wait: DOUBT_START, count: 0, beside: 0.0 };
 
-    /// The part of the possible wait to count with: none before it was seen.
+    /// Returns the share of the possible wait to expect: 0 before the first observation.
     const fn believed(self) -> f64 {
         if self.count == 0 { 0.0 } else { self.wait.clamp(0.0, 1.0) }
     }

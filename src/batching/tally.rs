@@ -1,10 +1,11 @@
-//! What was decided and why, counted: for whoever asks what binds.
+//! Statistics of decisions and their causes, for metrics and for reports of the limits that bind.
 //!
-//! Totals since the start are for counters. What binds *now* is in the counts of a cost class: they
-//! are halved now and then, so they cover its last one to two thousand batches or its last one to
-//! two minutes, whichever is less, and a change shows within as much.
+//! Totals since the start are exported as counters. The limits that bind *now* are derived from the
+//! counts of a cost class. These are halved now and then (exponential decay), so they cover the
+//! last one to two thousand batches or the last one to two minutes, whichever is less, and a change
+//! shows within that time.
 //!
-//! What it leaves out: any say in a decision, and what is learned of the upstream (`adaptive`).
+//! No decision depends on these numbers. The learned state of the upstream is in `adaptive`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,99 +14,104 @@ use super::batch::{Cause, Expiry, Lone};
 use super::call::{CostClassId, RejectionReason};
 use super::tick::Tick;
 
-/// Batches that the counts of a class tell of, at least; they are halved at twice as many.
+/// Minimum number of recent batches that the counts of a class cover; they are halved at twice this
+/// number.
 const RECENT: u64 = 1000;
-/// The time that the counts of a class cover, at least, unless there are more batches in it than
-/// [`RECENT`]; they are halved at twice as much.
+/// Minimum time that the counts of a class cover, unless there are more than [`RECENT`] batches in
+/// it; they are halved at twice this time.
 const RECENT_TIME: Duration = Duration::from_secs(60);
-/// Fewer batches than this are kept whatever their age: means of less say little.
+/// Counts of fewer than twice this number of batches are kept whatever their age: means of less are
+/// not significant.
 const RECENT_MIN: u64 = 32;
-/// Cost classes counted at once: as many as have a curve (`scheduling.md` §1). Beyond it the one unused for longest goes.
+/// Maximum number of cost classes with counts: the number of cost curves. Beyond it the least
+/// recently used one is dropped.
 const CLASSES_MAX: usize = 64;
 
-/// Why a line was kept waiting on purpose, or for want of a slot.
+/// The reason for holding a key's queue, deliberately or for lack of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Hold {
-    /// Company was on its way: clients that come back, the rest of a burst.
+    /// Arrivals are expected: clients that return, or the rest of a burst.
     Gather,
     /// The plan waits for the next arrival.
     Plan,
     /// The preset spends a part of the SLO on a larger batch.
     Preset,
-    /// Every slot was taken.
+    /// Every slot is busy.
     SlotBusy,
 }
 
-/// Everything since the start.
+/// Totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Executions, in the order of [`Cause::ALL`].
     pub causes: [u64; Cause::ALL.len()],
-    /// Waits, in the order of [`Hold::ALL`]; a line that waits for one reason after another counts for each.
+    /// Holds, in the order of [`Hold::ALL`]. A queue that is held for several reasons in turn
+    /// counts once for each.
     pub holds: [u64; Hold::ALL.len()],
-    /// Items refused, in the order of [`RejectionReason::ALL`].
+    /// Rejected items, in the order of [`RejectionReason::ALL`].
     pub rejected: [u64; RejectionReason::ALL.len()],
-    /// Items ended early, in the order of [`Expiry::ALL`].
+    /// Expired items, in the order of [`Expiry::ALL`].
     pub expired: [u64; Expiry::ALL.len()],
 }
 
-/// Counts of one cost class, of its last one to two thousand batches.
+/// Counts of one cost class over its last one to two thousand batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// From when on: it moves along as the counts are halved, so that counts over time are rates.
+    /// Start of the covered period. It moves along as the counts are halved, so that counts over
+    /// time are rates.
     pub since: Tick,
-    /// Batches of calls that may be merged, those of one call among them.
+    /// Batches of mergeable calls, including those of one call.
     pub batches: u64,
-    /// Their calls.
+    /// Calls of these batches.
     pub calls: u64,
-    /// Their items.
+    /// Items of these batches.
     pub items: u64,
     /// Batches of more than one call.
     pub shared: u64,
-    /// Batches that left while others were in flight.
+    /// Batches that were dispatched while others were in flight.
     pub beside: u64,
-    /// Batches with room left beside which calls of another merge key waited.
+    /// Batches that were not full while calls of another merge key were queued.
     pub apart: u64,
-    /// How long their calls waited, in nanoseconds, summed.
+    /// Total waiting time of the calls, in nanoseconds.
     pub waited_nanos: u64,
     /// Batches in the order of [`Cause::ALL`].
     pub causes: [u64; Cause::ALL.len()],
     /// Calls that could not be merged.
     pub alone: u64,
-    /// Calls sent one by one since the server batches better.
+    /// Calls forwarded one by one because merging does not pay.
     pub passed: u64,
-    /// Items refused.
+    /// Rejected items.
     pub rejected: u64,
-    /// Items ended early, in the order of [`Expiry::ALL`].
+    /// Expired items, in the order of [`Expiry::ALL`].
     pub expired: [u64; Expiry::ALL.len()],
     /// Items of the last batch.
     pub last_items: u32,
-    /// Most items in a batch, as the policy says it.
+    /// Configured maximum number of items in a batch.
     pub items_max: u32,
-    /// The SLO of the last call that had one.
+    /// SLO of the last call that had one.
     pub slo: Option<Duration>,
 }
 
-/// A batch that leaves.
+/// A dispatched batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sent {
     pub(super) now: Tick,
     pub(super) class: CostClassId,
     pub(super) cause: Cause,
     pub(super) lone: Option<Lone>,
-    /// Its one call may not be merged.
+    /// Set if its only call must not be merged.
     pub(super) alone: bool,
     pub(super) calls: usize,
     pub(super) items: u32,
     pub(super) items_max: u32,
     pub(super) beside: bool,
     pub(super) apart: bool,
-    /// Of all its calls.
+    /// Total waiting time of its calls.
     pub(super) waited: Duration,
     pub(super) slo: Option<Duration>,
 }
 
-/// The counts of all classes, and the totals.
+/// Counts of all classes, and the totals.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Tallies {
     classes: BTreeMap<CostClassId, (u64, Tally)>,
@@ -116,10 +122,10 @@ pub(super) struct Tallies {
 // === impl Hold ===
 
 impl Hold {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Gather, Self::Plan, Self::Preset, Self::SlotBusy];
 
-    /// The word in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -147,17 +153,18 @@ impl Tally {
 // === impl Tallies ===
 
 impl Tallies {
-    /// What was decided of late was decided for another upstream.
+    /// Discards the counts of the classes, because they describe another upstream.
     pub(super) fn forget(&mut self) {
         self.classes.clear();
     }
 
-    /// Everything since the start; `holds` is counted where it is decided.
+    /// Returns the totals since the start. `holds` is left zero here: holds are counted by
+    /// `Adaptive`.
     pub(super) fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Every class that is counted.
+    /// Iterates over the classes with counts.
     pub(super) fn classes(&self) -> impl Iterator<Item = (CostClassId, Tally)> {
         self.classes.iter().map(|(id, (_, tally))| (*id, *tally))
     }
@@ -218,7 +225,7 @@ impl Tallies {
     }
 }
 
-/// The count at a place that a list of all words has.
+/// Returns the counter at this index, or the first one.
 fn slot<const N: usize>(counts: &mut [u64; N], at: Option<usize>) -> &mut u64 {
     &mut counts[at.unwrap_or(0)]
 }
@@ -270,7 +277,8 @@ mod tests {
     #[test]
     fn a_slow_class_covers_its_last_minutes() {
         let mut tallies = Tallies::default();
-        // One batch a second: an hour of batches of one, then three minutes of batches of eight.
+        // One batch per second: an hour of batches of one call, then three minutes of batches of
+        // eight.
         for second in 0..3600 {
             tallies.sent(Sent { now: Tick::from_millis(1000 * second), ..batch(1, 1) });
         }

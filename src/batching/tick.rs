@@ -1,43 +1,44 @@
-//! The core's time.
+//! The time of the core.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Nanoseconds since the process started.
+/// Nanoseconds since the start of the process.
 ///
-/// It prints, replays and compares, which `Instant` does not; 64 bits last 584 years.
+/// In contrast to `Instant`, it can be printed, replayed and constructed; 64 bits last for 584
+/// years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tick(pub u64);
 
 // === impl Tick ===
 
 impl Tick {
-    /// The instant this many milliseconds after the start.
+    /// Creates the instant this many milliseconds after the start.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// The time from `earlier` to this instant; zero if `earlier` is later.
+    /// Returns the time from `earlier` to this instant, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// This instant moved later; it stops at the end of time.
+    /// Returns this instant moved later, saturating at the maximum.
     #[must_use]
     pub fn after(self, by: Duration) -> Self {
         Self(self.0.saturating_add(nanos(by)))
     }
 
-    /// This instant moved earlier; it stops at the start.
+    /// Returns this instant moved earlier, saturating at the start.
     #[must_use]
     pub fn before(self, by: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(by)))
     }
 }
 
-/// A duration in whole nanoseconds; 584 years and more are the same to us.
+/// Converts a duration to whole nanoseconds, saturating at 584 years.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

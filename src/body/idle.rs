@@ -1,4 +1,4 @@
-//! The end of a body in which nothing moves.
+//! The idle timeout of bodies.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-/// Ends a stream in which nothing moved for too long.
+/// An idle timer that ends a body in which nothing moved for too long.
 #[derive(Debug)]
 pub(super) struct Idle {
     limit: Duration,
-    /// Made at the first wait: most bodies are there at once.
+    /// Created at the first wait, because most bodies are available at once.
     sleep: Option<Pin<Box<Sleep>>>,
     armed: bool,
     other: Option<Moved>,
 }
 
-/// A sign of life that two bodies share: the request's and the answer's.
+/// An activity flag that two bodies share: that of the request and that of the response.
 #[derive(Debug, Clone, Default)]
 pub struct Moved(Arc<MoveSigns>);
 
 #[derive(Debug, Default)]
 struct MoveSigns {
     moved: AtomicBool,
-    /// The request has been taken to its end.
+    /// The request body was taken to its end.
     uploaded: AtomicBool,
 }
 
-/// Nothing moved for too long.
+/// The error for an exceeded idle timeout.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("body idle for too long")]
 pub struct BodyIdle;
@@ -38,19 +38,19 @@ pub struct BodyIdle;
 // === impl Moved ===
 
 impl Moved {
-    /// Something moved.
+    /// Records activity.
     pub fn set(&self) {
         self.0.moved.store(true, Ordering::Relaxed);
     }
 
-    /// Whether something moved since the last look.
+    /// Returns `true` if there was activity since the previous call.
     #[must_use]
     pub fn take(&self) -> bool {
         self.0.moved.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether the request has been taken to its end: from then on nothing has to move until the
-    /// answer begins.
+    /// Returns `true` if the request body was taken to its end. From then on no activity is
+    /// required until the response begins.
     #[must_use]
     pub fn is_uploaded(&self) -> bool {
         self.0.uploaded.load(Ordering::Relaxed)
@@ -68,7 +68,7 @@ impl Idle {
         Self { limit, sleep: None, armed: false, other }
     }
 
-    /// Something moved: the time begins anew at the next wait.
+    /// Records activity: the timeout starts anew at the next wait.
     pub(super) fn moved(&mut self) {
         self.armed = false;
         if let Some(other) = &self.other {
@@ -76,7 +76,7 @@ impl Idle {
         }
     }
 
-    /// Ready when nothing moved, here or there, for the whole limit.
+    /// Resolves if there was no activity, in either body, for the whole timeout.
     pub(super) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             let limit = self.limit;

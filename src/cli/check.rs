@@ -1,8 +1,8 @@
-//! `groupage check`: whether a cluster can take Groupage, and whether what is installed works.
+//! `groupage check`: verifies that a cluster can run Groupage and that an installation works.
 //!
-//! Facts are gathered first (`facts`), then judged (`judge`), then printed (`print`). Symbols and
-//! exit codes are those of `linkerd check`: √ holds, ‼ should be looked at, × does not hold and
-//! ends with an error.
+//! The command gathers facts (`facts`), judges them (`judge`) and prints the findings (`print`).
+//! Symbols and exit codes are those of `linkerd check`: √ passes, ‼ is a warning, × is an error and
+//! makes the command fail.
 
 mod facts;
 mod judge;
@@ -19,39 +19,39 @@ use self::print::shown;
 use super::cluster::{self, Target};
 use crate::config::parse_duration;
 
-/// Between two looks, while it is waited for.
+/// Interval between two checks while `--wait` has not elapsed.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How to print.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Every check.
+    /// All checks, as a table.
     Table,
-    /// Only what does not hold.
+    /// Only warnings and errors.
     Short,
-    /// For programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// `groupage check`.
+/// Arguments of `groupage check`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     #[command(flatten)]
     target: Target,
-    /// Only what is needed before an installation
+    /// Check only what an installation requires
     #[arg(long)]
     pre: bool,
-    /// The controller's namespace
+    /// Namespace of the controller
     #[arg(long, value_name = "NAMESPACE", default_value = "groupage-system")]
     controller_namespace: String,
-    /// Have the API server say what it would make of a pod that asks for a sidecar in this
-    /// namespace: a dry run, no pod is made
+    /// Also check the injection in this namespace, by a server-side dry run of a pod that requests
+    /// a sidecar; no pod is created
     #[arg(long, value_name = "NAMESPACE")]
     try_in: Option<String>,
-    /// How long to wait until everything holds
+    /// Wait up to this long until there is no error
     #[arg(long, value_name = "DURATION", default_value = "0s")]
     wait: String,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
@@ -76,7 +76,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
                 tokio::time::sleep(AGAIN).await;
             }
         };
-        // When the time is over it is looked at once more, and told as it is.
+        // When the time is over, check once more and report the result as it is.
         let findings = match tokio::time::timeout(wait, soon).await {
             Ok(findings) => findings?,
             Err(_) => look().await?,

@@ -1,4 +1,5 @@
-//! What the commands that talk to a cluster share: which cluster, which workload, and what an error of it means.
+//! Shared by the commands that use a cluster: the connection, workload names and error messages of
+//! the API server.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,29 +9,29 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
 
-/// Which cluster.
+/// Selects a cluster and a namespace.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Target {
-    /// The kubeconfig file [default: as for kubectl]
+    /// Path of the kubeconfig file [default: as for kubectl]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// The context in it
+    /// Context in the kubeconfig [default: its current one]
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// The namespace [default: the context's]
+    /// Namespace [default: the context's]
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
 
-/// A workload as kubectl names it: `deploy/web`.
+/// Name of a workload in the notation of kubectl, such as `deploy/web`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WorkloadName {
-    /// Such as `Deployment`.
+    /// Kind in the API's spelling, such as `Deployment`.
     pub(super) kind: &'static str,
     pub(super) name: String,
 }
 
-/// A cluster and a namespace of it.
+/// A client of a cluster, with the selected namespace.
 pub(super) struct Cluster {
     pub(super) client: Client,
     pub(super) namespace: String,
@@ -39,7 +40,7 @@ pub(super) struct Cluster {
 // === impl Target ===
 
 impl Target {
-    /// Connects; nothing is asked of the cluster yet.
+    /// Creates a client from the kubeconfig. No request is sent yet.
     pub(super) async fn connect(&self) -> Result<Cluster, String> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match &self.kubeconfig {
@@ -62,10 +63,10 @@ impl Target {
 // === impl WorkloadName ===
 
 impl WorkloadName {
-    /// Reads `KIND/NAME`.
+    /// Parses `KIND/NAME`.
     ///
     /// # Errors
-    /// What it should look like.
+    /// If the text has another form, or the kind is not supported. The message describes the form.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let (kind, name) = text.split_once('/').ok_or("a workload is KIND/NAME, such as deploy/web")?;
         let kind = match kind.to_ascii_lowercase().trim_end_matches(".apps") {
@@ -84,24 +85,24 @@ impl WorkloadName {
         Ok(Self { kind, name: name.to_owned() })
     }
 
-    /// As the API names its kind.
+    /// Returns the API resource of the workload's kind.
     pub(super) fn resource(&self) -> ApiResource {
         ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", self.kind))
     }
 
-    /// As people name it.
+    /// Returns the name for messages, such as `deployment/web`.
     pub(super) fn shown(&self) -> String {
         format!("{}/{}", self.kind.to_ascii_lowercase(), self.name)
     }
 }
 
-/// One of our own kinds.
+/// Returns the API resource of one of Groupage's own kinds.
 pub(super) fn ours(kind: &str, plural: &str) -> ApiResource {
     let gvk = GroupVersionKind::gvk(crate::api::GROUP, "v1alpha1", kind);
     ApiResource::from_gvk_with_plural(&gvk, plural)
 }
 
-/// What an error of the API server means to a user.
+/// Describes an error of the API server for the user.
 pub(super) fn explain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => {
@@ -112,7 +113,7 @@ pub(super) fn explain(error: &kube::Error) -> String {
     }
 }
 
-/// Runs a command that asks a cluster.
+/// Runs the future of a cluster command on a single-threaded runtime and prints its error, if any.
 pub(super) fn run(work: impl Future<Output = Result<ExitCode, String>>) -> ExitCode {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

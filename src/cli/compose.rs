@@ -1,4 +1,5 @@
-//! Composition: a policy becomes running parts. Used by `proxy` and `demo`, by tests and benches.
+//! The composition root: builds a running proxy from a policy. Used by `proxy`, `demo`, the tests
+//! and the benchmarks.
 
 mod certs;
 mod control;
@@ -47,36 +48,40 @@ use crate::telemetry::log::LevelHandle;
 use crate::telemetry::{LossyWriter, Metrics};
 use crate::upstream::{self, Target, Upstream, UpstreamPlaces};
 
-/// The label `policy` of a file.
+/// Value of the metrics label `policy` for a policy that comes from a file.
 const METRICS_POLICY: &str = "local";
 
-/// What is left for the end when a hook has used the drain limit up: a moment for those who are still there.
+/// Minimum time for the final drain if a `preStop` hook has used up the drain limit: a moment for
+/// the calls that are still in flight.
 const END_MIN: Duration = Duration::from_secs(1);
 
-/// The end of the drain limit, in which those who still wait are told so: time to write some thousand small answers. At most a quarter of the limit.
+/// Final part of the drain limit, in which the remaining calls are answered with the error
+/// `draining`: enough to write some thousand small responses. It is at most a quarter of the limit.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// What a proxy is started with.
+/// Inputs of [`start`].
 #[derive(Debug)]
 pub struct Starting {
-    /// The policy in effect; it names an upstream.
+    /// The effective policy, which names an upstream.
     pub policy: Policy,
-    /// Changes the log's level.
+    /// Handle to change the log level at run time.
     pub level: LevelHandle,
-    /// Draws `Retry-After`.
+    /// Seed of the random `Retry-After` values.
     pub seed: u64,
-    /// What the application's hook must know to have the queue flushed; nobody can without one.
+    /// Token that the application's `preStop` hook must present to flush the queue. Without one, no
+    /// flush is possible.
     pub drain_token: Option<String>,
 }
 
 /// A running proxy.
 #[derive(Debug)]
 pub struct Running {
-    /// Where callers arrive, port by port.
+    /// Bound downstream addresses, port by port.
     pub listen: Vec<SocketAddr>,
-    /// The admin ports.
+    /// Bound addresses of the admin ports.
     pub admin: Ports,
-    /// Counters; of several ports, as the first one counts them.
+    /// Metrics of the process. With several ports, those of the first port; all ports share its
+    /// registry.
     pub metrics: Arc<Metrics>,
     ports: Vec<Port>,
     clock: Clock,
@@ -88,14 +93,15 @@ pub struct Running {
     admin_thread: Admin,
 }
 
-/// Starts a proxy. Call it inside a tokio runtime.
+/// Starts a proxy. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// When no upstream is named, certificates cannot be used, a port cannot be bound, or the system gives no thread or timer.
+/// If no upstream is named, certificates are unusable, a port cannot be bound, or the system
+/// provides no thread or timer.
 pub fn start(starting: Starting) -> Result<Running, BoxError> {
     let (places, folder) = places(&starting.policy)?;
     let begun = folder.as_ref().map(Folder::begin_run).unwrap_or_default();
-    // What could not begin did not crash.
+    // A process that fails to start has not crashed: remove its run record.
     assemble(starting, places, folder.clone(), &begun).inspect_err(|_| {
         if let Some(folder) = folder {
             folder.end_run();
@@ -111,6 +117,7 @@ fn assemble(
 ) -> Result<Running, BoxError> {
     let Starting { policy: wanted, level, seed, drain_token } = starting;
     let clock = Clock::start();
+    // After repeated crashes everything passes through for a while, whatever the policy contains.
     let aside = begun.aside.map(|left| Aside { until: clock.now().after(left) });
     let policy = if aside.is_some() { wanted.clone().stepped_aside(CRASHED) } else { wanted.clone() };
     let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max, clock);
@@ -205,7 +212,8 @@ fn assemble(
     })
 }
 
-/// Every port, bound, and the folder that the process may keep something in. All are bound before any is served.
+/// Binds every port and opens the state folder, if one is configured. All ports are bound before
+/// any of them is served.
 fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
     let bind =
         |addresses: &[SocketAddr]| addresses.iter().map(|address| bind(*address)).collect::<io::Result<Vec<_>>>();
@@ -234,13 +242,16 @@ fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
 // === impl Running ===
 
 impl Running {
-    /// Ends: nothing waits any more, everything accepted is answered, within the drain limit. Returns whether all was answered in time; whoever
-    /// was not is told `draining`, as far as he has not got part of an answer.
+    /// Drains the proxy: holds no call any longer and answers every accepted call, within the drain
+    /// limit. Returns `true` if all calls were answered in time. The others receive the error
+    /// `draining`, unless a part of their response has already been sent.
     ///
-    /// Calls are accepted for `drain.delay` more, in which those who send them learn to go elsewhere; only after it the process is not ready, and then it
-    /// accepts no more. Where a hook has told it to end before, both times count from then.
+    /// Calls are accepted for another `drain.delay`, in which clients and load balancers learn to
+    /// use other endpoints. Only then does readiness fail, and no more calls are accepted. If a
+    /// `preStop` hook has started the drain earlier, both times count from the hook.
     pub async fn drain(&mut self) -> bool {
-        // From here on it was told to end: whoever kills it for being slow makes no crash of it.
+        // From here on the shutdown is deliberate: a kill because of slowness does not count as a
+        // crash.
         let ended = self.folder.clone().map(|folder| tokio::task::spawn_blocking(move || folder.end_run()));
         let now = self.clock.now();
         let since = self.drainer.drain().await.unwrap_or(now);
@@ -250,15 +261,16 @@ impl Running {
         let end = async {
             leaving.leaving().await;
             join_all(ports.iter_mut().map(|port| port.listening.stop())).await;
-            // The application's hook is answered before we go.
+            // The `preStop` hook of the application is answered before this process ends.
             leaving.flush().await;
         };
-        // The last moment is for those who would go without an answer: they get one that says why.
+        // The last moment is reserved for calls that would otherwise end without a response: they
+        // receive an error that contains the reason.
         let last = LAST_WORDS.min(limit / 4);
         let whole = tokio::time::timeout(limit - last, end).await.is_ok();
         if !whole {
             self.ports.iter().for_each(|port| port.reach.proxy.cut());
-            // Who has not taken it by then is cut off.
+            // Connections that have not taken their response by then are closed.
             let stopped = join_all(self.ports.iter_mut().map(|port| port.listening.stop()));
             tokio::time::timeout(last, stopped).await.ok();
         }
@@ -266,7 +278,7 @@ impl Running {
             keeper.save().await;
         }
         if let Some(ended) = ended {
-            // It says itself what went wrong.
+            // The task logs its own errors.
             ended.await.ok();
         }
         if let Some(log) = &self.access_log {
@@ -275,34 +287,36 @@ impl Running {
         whole
     }
 
-    /// What the scheduler has learned so far, of several ports that of the first; `None` where it has ended.
+    /// Returns what the scheduler has learned, with several ports that of the first one, or `None`
+    /// if the scheduler has stopped.
     pub async fn learned(&self) -> Option<crate::batching::Report> {
         self.ports.first()?.reach.scheduler.report().await
     }
 
-    /// Where the settings in force are kept, if anywhere.
+    /// Returns the state folder, if one is configured.
     pub(super) fn state_folder(&self) -> Option<Folder> {
         self.folder.clone()
     }
 
-    /// Does something beside the data path, on the thread of the admin ports, as long as the proxy runs.
+    /// Spawns a background task on the thread of the admin ports. It runs as long as the proxy
+    /// does.
     pub(super) fn beside(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.admin_thread.spawn(work);
     }
 
-    /// Changes the settings.
+    /// Returns the handle that applies new settings.
     #[must_use]
     pub fn control(&self) -> Control {
         self.control.clone()
     }
 
-    /// Resolves when a scheduler cannot be kept running.
+    /// Resolves when a scheduler has failed permanently.
     pub async fn failed(&self) {
         futures_util::future::select_all(self.ports.iter().map(|port| Box::pin(port.scheduler.failed()))).await;
     }
 }
 
-/// The first log line names the bound addresses, so that port 0 can be used.
+/// Logs the bound addresses as the first line, so that port 0 is usable.
 fn announce(listen: &[SocketAddr], admin: &Ports, upstreams: &[Target]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let upstream: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
@@ -317,7 +331,7 @@ fn announce(listen: &[SocketAddr], admin: &Ports, upstreams: &[Target]) {
     );
 }
 
-/// The hooks of the pod's containers.
+/// Builds the handlers of the containers' `preStop` hooks.
 fn hooks(drainer: &Drainer, token: Option<String>) -> admin::Drain {
     let (flush, drain, stage) = (drainer.clone(), drainer.clone(), drainer.clone());
     admin::Drain {
@@ -334,7 +348,7 @@ fn hooks(drainer: &Drainer, token: Option<String>) -> admin::Drain {
     }
 }
 
-/// Tries the captured ports.
+/// Builds the handler that tests whether the application accepts connections at a captured port.
 fn connects(ports: &[Reach]) -> admin::Connects {
     let captured = ports.iter().filter_map(|port| Some((port.capture.as_ref()?.port, port.upstream.clone())));
     let ports: BTreeMap<u16, Upstream> = captured.collect();
@@ -344,13 +358,14 @@ fn connects(ports: &[Reach]) -> admin::Connects {
     })
 }
 
-/// Asks what is in force, each time.
+/// Builds an admin page that reads the current state on each request.
 fn shown(control: &Control, what: fn(&Control) -> serde_json::Value) -> admin::Shown {
     let control = control.clone();
     Arc::new(move || what(&control))
 }
 
-/// Asks each scheduler what it learned, and the proxy how calls ended, each time. Several ports are told one by one.
+/// Builds the page `/api/scheduler`, which on each request reads what each scheduler has learned
+/// and the proxy's outcome counts. Several ports are listed one by one.
 fn learned(ports: Vec<Reach>, control: Control) -> admin::Learned {
     Arc::new(move || {
         let (ports, control) = (ports.clone(), control.clone());
@@ -382,7 +397,7 @@ fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
     Ok(Some(AccessLog::new(LossyWriter::start("access-log", io::stdout())?, share)))
 }
 
-/// The upstream of a policy without a proxy before it.
+/// Builds the upstream of a policy without a proxy in front of it.
 pub(super) fn upstream_alone(
     policy: &Policy,
     clock: Clock,
@@ -395,13 +410,13 @@ pub(super) fn upstream_alone(
     Ok(Upstream::new(upstream_config(policy, target, &certs), clock, (buffers, places), metrics))
 }
 
-/// What is recognised under a policy, whatever the port.
+/// Builds the route table of a policy, independently of any port.
 pub(super) fn recognised(policy: &Policy) -> Result<Table, String> {
     let ids = Scopes::default().take(policy)?;
     table(policy, &ids, None, None)
 }
 
-/// Where the model server of a policy listens.
+/// Returns the address of a policy's model server.
 fn target(policy: &Policy) -> Option<Target> {
     Some(match policy.proxy.upstream.as_ref()? {
         config::Upstream::Http { host, port, tls, .. } => Target::Tcp { host: host.clone(), port: *port, tls: *tls },
@@ -430,7 +445,7 @@ fn upstream_config(policy: &Policy, target: Target, certs: &Certs) -> upstream::
     }
 }
 
-/// What becomes of late calls, as the core knows it.
+/// Converts the treatment of late calls to the core's type.
 const fn core_late(late: api::Late) -> Late {
     match late {
         api::Late::Serve => Late::Serve,
@@ -438,7 +453,7 @@ const fn core_late(late: api::Late) -> Late {
     }
 }
 
-/// The limits of one route, and what becomes of its late calls.
+/// Converts the limits of one route, and its treatment of late calls, to the core's type.
 fn core_scope(limits: &config::Limits, late: api::Late) -> ScopeLimits {
     ScopeLimits {
         batch_items_max: limits.batch_items_max,
@@ -452,13 +467,14 @@ fn core_scope(limits: &config::Limits, late: api::Late) -> ScopeLimits {
     }
 }
 
-/// The walls, with the scopes of every route that there was.
+/// Converts the limits of a policy to the core's type. `scopes` has every route since the start of
+/// the process.
 fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     let config::Scheduling { items, delay, slots, preset, policy: kind } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
-    // Without a wall of the policy's there is the process's own, as for calls that pass one by one.
+    // Without a limit in the policy, the limit of the process applies, as for unbatched calls.
     let wall = policy.limits.slots_max.unwrap_or(scheduler::SLOTS_BOUND / 2);
-    // `scheduling.md` §2.8.
+    // Share of the SLO that a call may be held beside an idle upstream to obtain a larger batch.
     let hold_permille = match preset {
         api::Preset::Latency => 0,
         api::Preset::Balanced => 100,
@@ -481,7 +497,7 @@ fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
     }
 }
 
-/// A class of calls as the core knows it.
+/// Converts a priority class to the core's type.
 fn class(class: &config::PriorityClass, slo: Option<Duration>) -> Priority {
     let own = class.slo.or(slo).map(|slo| slo * Priority::AGES_SLOS);
     Priority {
@@ -492,14 +508,14 @@ fn class(class: &config::PriorityClass, slo: Option<Duration>) -> Priority {
     }
 }
 
-/// Name, source and value of the limits that are shown as gauges.
+/// Name, source and value of the limits that are published as gauges.
 fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
     let source = |key: &str| match policy.effective().iter().find(|setting| setting.path == key) {
         Some(setting) if setting.source.to_string() == "default" => "default",
         _ => "policy",
     };
     let limits = &policy.limits;
-    // Exact to 2^32; no limit here is larger and odd.
+    // Exact up to 2^32; no limit here is larger and odd.
     let real = |number: u64| f64::from(u32::try_from(number).unwrap_or(u32::MAX));
     [
         ("batch_items_max", source("limits.batchItemsMax"), f64::from(limits.batch_items_max)),
@@ -512,7 +528,8 @@ fn published_limits(policy: &Policy) -> [(&'static str, &'static str, f64); 7] {
     ]
 }
 
-/// What is recognised at a port; `scopes` are those of the policy's routes in order, the default route's last.
+/// Builds the route table of a port. `scopes` are those of the policy's routes in order, followed
+/// by that of the default route.
 fn table(
     policy: &Policy,
     scopes: &[ScopeId],
@@ -545,7 +562,8 @@ fn table(
     let promise = (policy.slo, policy.late);
     let default = settings("default", None, promise, None, policy.mode, policy.limits.item_bytes_max);
     let settings = written.chain([default]).collect();
-    // Where every route is another port's, none stands for them all.
+    // If all routes of the policy are for other ports, this port has no default route and relays
+    // everything.
     let relays = rules.is_empty() && !policy.routes.is_empty();
     let default = if relays { routes::none(policy) } else { routes::default(policy) };
     let common = Common {

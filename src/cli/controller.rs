@@ -1,4 +1,4 @@
-//! `groupage controller`: what the installation runs in a cluster.
+//! `groupage controller`: the controller process that an installation runs in a cluster.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -19,116 +19,122 @@ use crate::error::BoxError;
 use crate::injector::{RedirectUse, SidecarDefaults};
 use crate::telemetry::log::{self, Format};
 
-/// How long the last log lines may take.
+/// Maximum time to write the last log lines.
 const LOG_FLUSH: Duration = Duration::from_millis(500);
-/// From SIGTERM to the end; Kubernetes gives 30 s.
+/// Maximum time from SIGTERM to the end of the process. The default grace period of Kubernetes is
+/// 30 s.
 const DRAIN: Duration = Duration::from_secs(10);
-/// Where the stream of each replica is, for those that are sent to the leader.
+/// Default port of the control stream. Every replica serves it, since sidecars are redirected to
+/// the leader by pod address.
 const STREAM_PORT: u16 = 9444;
-/// What Kubernetes takes for when an image is pulled.
+/// Image pull policies of Kubernetes.
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
-/// The certificates of callers: some KiB.
+/// Maximum size of the client CA file of the webhook. Real ones have a few KiB.
 const CALLERS_BYTES_MAX: usize = 1 << 20;
 
-/// How the controller is installed; the chart writes all of it.
+/// Settings of the controller. The Helm chart sets all of them.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Args {
-    /// The kubeconfig file [default: as for kubectl, in a pod its own account]
+    /// Path of the kubeconfig file [default: as for kubectl; in a pod its service account]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
-    /// Its namespace [default: `GROUPAGE_NAMESPACE`]
+    /// Namespace of the controller [default: `GROUPAGE_NAMESPACE`]
     #[arg(long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-    /// Where the webhook listens
+    /// Address of the webhook
     #[arg(long, value_name = "ADDR", default_value = "[::]:9443")]
     webhook_listen: SocketAddr,
-    /// Where sidecars open their streams
+    /// Address on which sidecars open their control streams
     #[arg(long, value_name = "ADDR", default_value_t = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), STREAM_PORT))]
     stream_listen: SocketAddr,
-    /// Where /metrics /livez /readyz are
+    /// Address of /metrics, /livez and /readyz
     #[arg(long, value_name = "ADDR", default_value = "[::]:8080")]
     metrics_listen: SocketAddr,
-    /// The Service of the webhook
+    /// Name of the webhook's Service
     #[arg(long, value_name = "NAME", default_value = "groupage-webhook")]
     webhook_service: String,
-    /// The Service of the control stream
+    /// Name of the control stream's Service
     #[arg(long, value_name = "NAME", default_value = "groupage-stream")]
     stream_service: String,
-    /// Where sidecars find the controller, or off [default: `https://STREAM-SERVICE.NAMESPACE.svc:9444`]
+    /// URL at which sidecars reach the controller, or off [default:
+    /// `https://STREAM-SERVICE.NAMESPACE.svc:9444`]
     #[arg(long, value_name = "URL")]
     stream_address: Option<String>,
-    /// Where the certificates of webhook and stream come from
+    /// Source of the certificates of webhook and control stream
     #[arg(long, value_enum, ignore_case = true, default_value = "Self")]
     certificate: Source,
-    /// The folder with tls.crt, tls.key and ca.crt, where somebody else makes them
+    /// Folder with tls.crt, tls.key and ca.crt, if the controller does not make its certificates
+    /// itself
     #[arg(long, value_name = "DIR", default_value = "/tls")]
     certificate_folder: PathBuf,
-    /// Certificates of which the API server has to show one to the webhook, as PEM
+    /// CA certificates (PEM) that must have signed the API server's client certificate for the
+    /// webhook
     #[arg(long, value_name = "FILE")]
     webhook_client_ca: Option<PathBuf>,
-    /// There is one replica: no election
+    /// Run a single replica, without leader election
     #[arg(long)]
     single: bool,
-    /// Whether pods that say nothing, in namespaces that say nothing, get the sidecar
+    /// Inject the sidecar into pods for which neither the pod nor its namespace decides
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = false)]
     inject_by_default: bool,
-    /// A namespace that is left alone, besides kube-system and its own; may be given more than once
+    /// Namespace to leave alone, besides kube-system and the controller's own; may be repeated
     #[arg(long, value_name = "NAMESPACE", value_delimiter = ',')]
     exclude_namespace: Vec<String>,
-    /// When an init container with `NET_ADMIN` is added that redirects ports: for ports that nothing else captures, for none, or for all
+    /// Add an init container with `NET_ADMIN` that redirects ports: for the ports that no other way
+    /// captures, for none, or for all
     #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "WhenNeeded")]
     redirect: RedirectUse,
     #[command(flatten)]
     sidecar: SidecarArgs,
     #[command(flatten)]
     tuner: TunerArgs,
-    /// A level, or a filter as in `RUST_LOG`
+    /// Log level, or a filter as in `RUST_LOG`
     #[arg(long, value_name = "LEVEL", value_parser = log_level, default_value = "info")]
     log_level: String,
-    /// Threads
+    /// Number of worker threads
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u8).range(2..=64))]
     threads: u8,
 }
 
-/// What every sidecar gets where neither policy nor annotation says otherwise.
+/// Defaults of every sidecar; policies and annotations override them.
 #[derive(Debug, Clone, ClapArgs)]
 struct SidecarArgs {
-    /// The sidecars' image
+    /// Image of the sidecars
     #[arg(long, value_name = "IMAGE", default_value_t = SidecarDefaults::default().image)]
     sidecar_image: String,
-    /// When it is pulled
+    /// Pull policy of the image
     #[arg(long, value_name = "POLICY", value_parser = PULL_POLICIES, default_value_t = SidecarDefaults::default().pull_policy)]
     sidecar_pull_policy: String,
-    /// A Secret to pull it with; may be given more than once
+    /// Secret to pull the image with; may be repeated
     #[arg(long, value_name = "NAME")]
     sidecar_pull_secret: Vec<String>,
-    /// What is done with calls: Batch, Observe or Passthrough
+    /// Mode of the sidecars: Batch, Observe or Passthrough
     #[arg(long, value_name = "MODE", value_parser = mode, default_value = "Batch")]
     sidecar_mode: Mode,
-    /// Their log level
+    /// Log level of the sidecars
     #[arg(long, value_name = "LEVEL", value_parser = log_level, default_value_t = SidecarDefaults::default().log_level)]
     sidecar_log_level: String,
-    /// Their CPU request
+    /// CPU request of the sidecars
     #[arg(long, value_name = "QUANTITY", value_parser = cpu, default_value_t = SidecarDefaults::default().cpu_request)]
     sidecar_cpu_request: String,
-    /// Their memory request
+    /// Memory request of the sidecars
     #[arg(long, value_name = "QUANTITY", value_parser = memory, default_value_t = SidecarDefaults::default().memory_request)]
     sidecar_memory_request: String,
-    /// Their memory limit
+    /// Memory limit of the sidecars
     #[arg(long, value_name = "QUANTITY", value_parser = memory, default_value_t = SidecarDefaults::default().memory_limit)]
     sidecar_memory_limit: String,
-    /// Native sidecars: where every node knows them, always or never
+    /// Use native sidecars: if every node supports them, always, or never
     #[arg(long, value_enum, ignore_case = true, default_value = "Auto")]
     sidecar_native: Native,
 }
 
-/// The slow loop.
+/// Settings of the tuner, the slow control loop over all sidecars.
 #[derive(Debug, Clone, Copy, ClapArgs)]
 struct TunerArgs {
-    /// Whether settings of sidecars are tuned
+    /// Tune the settings of sidecars
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, default_value_t = true)]
     tuner: bool,
-    /// Between two looks of it
+    /// Interval between two rounds of the tuner
     #[arg(long, value_name = "DURATION", value_parser = interval, default_value = "10s")]
     tuner_interval: Duration,
 }
@@ -136,12 +142,12 @@ struct TunerArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
 enum Source {
-    /// The controller makes and rotates them.
+    /// The controller issues and rotates them.
     #[value(name = "Self")]
     Own,
-    /// cert-manager.
+    /// cert-manager issues them.
     CertManager,
-    /// A Secret of the operator's.
+    /// You provide them in a Secret.
     Secret,
 }
 
@@ -153,8 +159,9 @@ enum Native {
     Never,
 }
 
-/// A level without what the client library logs of each request that fails: an API server that is
-/// away is one line of ours (`watch::reach`). A filter that names targets is taken as it is.
+/// Silences the per-request error log of the client library at the given level: an unreachable API
+/// server is one log line of the controller (`watch::reach`). A filter that names targets is used
+/// unchanged.
 fn quiet(level: &str) -> String {
     if level.contains('=') { level.to_owned() } else { format!("{level},kube_client::client=off") }
 }
@@ -165,7 +172,8 @@ fn mode(text: &str) -> Result<Mode, String> {
     found.map(|(_, mode)| mode).ok_or_else(|| "it may be Batch, Observe or Passthrough".to_owned())
 }
 
-/// What the annotations take: a value that a sidecar cannot start with would otherwise be found by the first pod that gets it.
+/// Validates a log level as the annotations do: a value with which a sidecar cannot start is
+/// rejected here, not by the first pod that gets it.
 fn log_level(text: &str) -> Result<String, String> {
     let allowed = "it may be error, warn, info, debug, trace, off, or a filter as in RUST_LOG";
     config::is_log_level(text).then(|| text.to_owned()).ok_or_else(|| allowed.to_owned())
@@ -248,14 +256,14 @@ impl Args {
         })
     }
 
-    /// The names that the API server and sidecars call by.
+    /// Returns the DNS names that the API server and the sidecars connect to, for the certificates.
     fn names(&self, namespace: &str, stream_address: &str) -> Vec<String> {
         let mut names = Vec::new();
         for service in [&self.webhook_service, &self.stream_service] {
             names.push(format!("{service}.{namespace}.svc"));
             names.push(format!("{service}.{namespace}.svc.cluster.local"));
         }
-        // An IPv6 address stands in brackets in a URL, and in no certificate.
+        // An IPv6 address has brackets in a URL, and none in a certificate.
         let bare = |host: &str| host.trim_matches(['[', ']']).to_owned();
         let host = stream_address.parse::<http::Uri>().ok().and_then(|uri| uri.host().map(bare));
         names.extend(host.filter(|host| !names.contains(host)));
@@ -461,7 +469,7 @@ mod tests {
         let _taken = args(&right);
     }
 
-    /// The patterns of the chart's schema, by the path of the value.
+    /// Returns a check of a value against the pattern of the chart's schema at the value's path.
     fn patterns() -> impl Fn(&str, &str) -> bool {
         let schema: serde_json::Value =
             serde_json::from_str(include_str!("../../charts/groupage/values.schema.json")).unwrap();

@@ -1,6 +1,7 @@
-//! `groupage crds`: prints what makes an API server know both kinds.
+//! `groupage crds`: prints the `CustomResourceDefinition`s of both kinds.
 //!
-//! `groupage crds | kubectl apply --server-side -f -` installs them; `manifests/crds.yaml` holds the same text.
+//! `groupage crds | kubectl apply --server-side -f -` installs them. `manifests/crds.yaml` has the
+//! same content.
 
 use std::process::ExitCode;
 
@@ -9,19 +10,19 @@ use serde_json::{Value as Json, json};
 
 use crate::config;
 
-/// How to print.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Documents, one after the other.
+    /// YAML documents.
     Yaml,
-    /// One list.
+    /// A JSON list.
     Json,
 }
 
-/// How the definitions are printed.
+/// Arguments of `groupage crds`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Output,
 }
@@ -43,7 +44,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// YAML that readers of 1.1, such as kubectl, and of 1.2 understand alike: the writer quotes every text that one of them would take for something else.
+/// Writes YAML that parsers of YAML 1.1 (kubectl) and YAML 1.2 read alike: the writer quotes every
+/// string that one of them would read as another type.
 fn documents(objects: &[Json]) -> Result<String, serde_saphyr::ser::Error> {
     let mut out = String::new();
     for object in objects {

@@ -1,8 +1,9 @@
-//! `groupage demo`: what batching does, on this machine, in half a minute.
+//! `groupage demo`: shows the effect of batching on this machine, in half a minute.
 //!
-//! A stand-in model server on a real loopback socket, the real proxy in front of it, and an open-loop load that goes to either. Then the same again before a
-//! stand-in that batches by itself, where the proxy forwards each call. Every number printed is counted here; nothing is simulated but the model's
-//! own time.
+//! Starts a simulated model server on a loopback socket, the real proxy in front of it, and an
+//! open-loop load that is sent to either. The comparison is repeated with a server that batches by
+//! itself, in front of which the proxy forwards each call. All printed figures are counted from
+//! real calls; only the model's compute time is simulated.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -21,13 +22,14 @@ use crate::standin::server::{Inner, Running as StandIn, Server, ServerConfig};
 use crate::standin::{Route, Target};
 use crate::telemetry::log::LevelHandle;
 
-/// The stand-in's time for n items: a + b·n.
+/// Compute time of the simulated model for n items: a + b·n.
 const BASE: Duration = Duration::from_millis(9);
 const PER_ITEM: Duration = Duration::from_micros(600);
-/// Calls that wait in the stand-in before it refuses.
+/// Calls that wait in the simulated server before it rejects more.
 const QUEUE: usize = 64;
-/// The stand-in that batches by itself: half the time for everything at a higher rate, so that finding out fits into the demo; a front end of its own that
-/// works beside the model, which is what is lost when whole batches arrive. At this rate it keeps up either way.
+/// The server that batches by itself. It computes in half the time at a higher rate, so that
+/// learning fits into the demo. Its front end works in parallel to the model, an advantage that is
+/// lost if whole batches arrive. At this rate the server keeps up in both cases.
 const INNER_BASE: Duration = Duration::from_micros(4500);
 const INNER_PER_ITEM: Duration = Duration::from_micros(300);
 const INNER: Inner = Inner {
@@ -37,29 +39,29 @@ const INNER: Inner = Inner {
     front_item: Duration::from_micros(250),
 };
 const INNER_RATE: f64 = 1.5;
-/// Its runs are as long as the others, and at most this.
+/// Maximum duration of its runs, which otherwise have the duration of the others.
 const INNER_RUN_MAX: Duration = Duration::from_secs(2);
-/// Between two lines of progress.
+/// Interval between two progress updates.
 const PROGRESS: Duration = Duration::from_millis(500);
 
-/// How much to show.
+/// Arguments of `groupage demo`.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Args {
-    /// Calls a second in the busy pass
+    /// Calls per second in the busy pass
     #[arg(long, default_value_t = 700.0, value_name = "N")]
     rate: f64,
-    /// Calls a second in the idle pass
+    /// Calls per second in the idle pass
     #[arg(long, default_value_t = 20.0, value_name = "N")]
     idle_rate: f64,
-    /// Seconds for each of the four runs before the first server
+    /// Seconds for each of the four runs against the first server
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// The same seed gives the same arrivals
+    /// Seed of the arrivals; equal seeds give equal arrivals
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
 }
 
-/// One run of the load.
+/// Result of one run of the load.
 struct Row {
     pass: &'static str,
     way: &'static str,
@@ -69,7 +71,7 @@ struct Row {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    // The load and the stand-in run beside the proxy.
+    // The load and the simulated server share the machine with the proxy, so use all cores.
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let runtime = match super::runtime(threads) {
         Ok(runtime) => runtime,
@@ -115,7 +117,8 @@ async fn show(args: &Args) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// The second server: it batches by itself. Returns what the proxy concluded.
+/// Runs the load against the server that batches by itself. Returns the proxy's conclusion about
+/// it.
 async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError> {
     let batches = ServerConfig {
         base: INNER_BASE,
@@ -150,7 +153,7 @@ async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError
     })
 }
 
-/// The real proxy, on a free port, with no policy.
+/// Starts the real proxy on a free port, without a policy.
 fn proxy(stand_in: &StandIn) -> Result<Running, BoxError> {
     let any = || "127.0.0.1:0".to_owned();
     let overrides = Overrides {
@@ -164,7 +167,7 @@ fn proxy(stand_in: &StandIn) -> Result<Running, BoxError> {
     start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None })
 }
 
-/// One run of the load, before it begins.
+/// Parameters of one run of the load.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     pass: &'static str,
@@ -177,7 +180,7 @@ struct Run {
 // === impl Run ===
 
 impl Run {
-    /// Has it run to its end, with somebody looking on.
+    /// Runs the load to its end; `look` observes it meanwhile.
     async fn row<T>(
         self,
         args: &Args,
@@ -196,7 +199,7 @@ impl Run {
     }
 }
 
-/// Shows the progress of a run on one line, to its end.
+/// Prints the progress of a run on one line until it ends.
 async fn progress(pass: &str, way: &str, load: &OpenLoad) -> Result<(), BoxError> {
     let mut tick = tokio::time::interval(PROGRESS);
     while !load.is_finished() {

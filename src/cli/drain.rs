@@ -1,7 +1,8 @@
-//! `groupage drain`: the sidecar's own `preStop` hook.
+//! `groupage drain`: the `preStop` hook of the sidecar.
 //!
-//! It tells the proxy beside it that its pod ends and returns at once; the proxy goes on serving until it is told to stop. It is `exec`, since an image without a shell
-//! has nothing else to post with.
+//! It notifies the proxy in its container that the pod is terminating, and returns at once; the
+//! proxy serves until it receives SIGTERM. The hook is of type `exec`, because an HTTP hook of the
+//! kubelet can only GET, and the image has no shell or HTTP client that could send the POST.
 
 use std::process::ExitCode;
 
@@ -10,15 +11,15 @@ use clap::Args as ClapArgs;
 use super::local;
 use crate::config::Overrides;
 
-/// Where the admin port is unless somebody says otherwise.
+/// Default address of the admin port.
 const ADMIN: &str = "127.0.0.1:9191";
-/// The exit code where no proxy can be told (sysexits: `EX_UNAVAILABLE`).
+/// Exit code if no proxy can be reached (sysexits: `EX_UNAVAILABLE`).
 const EXIT_UNAVAILABLE: u8 = 69;
 
-/// Whom to tell.
+/// Arguments of `groupage drain`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The admin port of the proxy [default: `GROUPAGE_ADMIN`, else 127.0.0.1:9191]
+    /// Admin address of the proxy [default: `GROUPAGE_ADMIN`, else 127.0.0.1:9191]
     #[arg(long, value_name = "ADDR")]
     admin: Option<String>,
 }

@@ -1,7 +1,8 @@
-//! `groupage enable` and `groupage disable`: one annotation on a workload's pod template, and what came of it.
+//! `groupage enable` and `groupage disable`: set one annotation on a workload's pod template, and
+//! verify its effect.
 //!
-//! They do what a user would do by hand, wait until it has reached the pods, look at what leads to them, and say what to write down where the cluster is
-//! kept in git.
+//! They do what a user would do by hand: patch the template, wait for the rollout, and check that
+//! calls reach the sidecar. They also print the change for manifests that are stored in git.
 
 mod policy;
 mod proof;
@@ -26,12 +27,12 @@ use super::status::MODE;
 use crate::config::parse_duration;
 use crate::injector::{INJECT, merged_calls, name_ports, remedy};
 
-/// Who we are to the API server, for fields of the user's objects that we set on his word.
+/// Field manager of the fields that the command sets in the user's objects.
 const FIELD_MANAGER: &str = "groupage-cli";
-/// Between two looks at pods that do not run yet.
+/// Interval between two checks of pods that do not run yet.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// What is done with calls at first.
+/// Initial mode of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Mode {
     Batch,
@@ -39,32 +40,34 @@ enum Mode {
     Passthrough,
 }
 
-/// `groupage enable`.
+/// Arguments of `groupage enable`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct EnableArgs {
-    /// The workload, such as deploy/web
+    /// Workload, such as deploy/web
     #[arg(value_name = "KIND/NAME", value_parser = WorkloadName::parse)]
     workload: WorkloadName,
     #[command(flatten)]
     common: Common,
-    /// What is done with its calls [default: the mode on its template, else that of its policy, else Batch]
+    /// Mode of the sidecars [default: the mode on the pod template, else that of its policy, else
+    /// Batch]
     #[arg(long, value_enum, ignore_case = true)]
     mode: Option<Mode>,
-    /// The latency to promise: makes a policy of the workload's name
+    /// Latency objective; creates a policy with the workload's name
     #[arg(long, value_name = "DURATION")]
     slo_p99: Option<String>,
-    /// What becomes of calls that cannot be in time any more [default: Serve]
+    /// Treatment of calls that can no longer meet the objective [default: Serve]
     #[arg(long, value_enum, ignore_case = true, requires = "slo_p99")]
     slo_late: Option<Late>,
-    /// Have Services that lead around the sidecar by a number refer to the port by its name; where it has none it gets one first
+    /// Make Services that bypass the sidecar by a port number refer to the port by name; a port
+    /// without a name gets one first
     #[arg(long)]
     fix_services: bool,
 }
 
-/// `groupage disable`.
+/// Arguments of `groupage disable`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct DisableArgs {
-    /// The workload, such as deploy/web
+    /// Workload, such as deploy/web
     #[arg(value_name = "KIND/NAME", value_parser = WorkloadName::parse)]
     workload: WorkloadName,
     #[command(flatten)]
@@ -75,21 +78,21 @@ pub(super) struct DisableArgs {
 struct Common {
     #[command(flatten)]
     target: Target,
-    /// Only print what would be changed
+    /// Only print the change
     #[arg(long)]
     dry_run: bool,
-    /// How long to wait for the pods
+    /// Wait up to this long for the pods
     #[arg(long, value_name = "DURATION", default_value = "5m")]
     timeout: String,
 }
 
-/// A workload that is changed.
+/// A change of one workload.
 struct Change<'a> {
     workload: &'a WorkloadName,
     cluster: Cluster,
     api: Api<DynamicObject>,
     timeout: Duration,
-    /// As the user wrote it.
+    /// The timeout as the user wrote it.
     timeout_text: &'a str,
 }
 
@@ -129,12 +132,14 @@ pub(super) fn disable(args: &DisableArgs) -> ExitCode {
     })
 }
 
-/// The template's no. Silence would be a yes where its label, its namespace or the installation asks for all, which cannot be seen from here for sure.
+/// Returns the annotations that disable injection. Removing the annotation would not suffice: a
+/// label of the template, the namespace or the default of the installation may still enable it,
+/// which cannot be determined from here for certain.
 fn refusal() -> Value {
     json!({INJECT: "disabled", MODE: null})
 }
 
-/// Prints what would be changed.
+/// Prints the objects that would be changed.
 fn shown(workload: &WorkloadName, annotations: &Value, policy: Option<&Value>) -> Result<ExitCode, String> {
     println!("# patch of {}:\n{}", workload.shown(), super::yaml::write(&template(annotations))?);
     if let Some(policy) = policy {
@@ -152,7 +157,8 @@ fn for_git(workload: &WorkloadName, annotations: &Value) -> Result<String, Strin
     Ok(format!("\nFor git, in the pod template of {}:\n{text}", workload.shown()))
 }
 
-/// The line about a mode of an earlier command that merges nothing and is still on the template.
+/// Returns a warning if an earlier command left a mode on the template in which no calls are
+/// merged.
 fn kept_mode(annotations: &Value, workload: &Value) -> Option<String> {
     let mode = workload["spec"]["template"]["metadata"]["annotations"][MODE].as_str()?;
     (annotations[MODE].is_null() && !mode.trim().eq_ignore_ascii_case("batch"))
@@ -162,7 +168,7 @@ fn kept_mode(annotations: &Value, workload: &Value) -> Option<String> {
 // === impl Change ===
 
 impl<'a> Change<'a> {
-    /// Connects, and looks whether the workload is there before anything is written.
+    /// Connects, and checks that the workload exists before anything is written.
     async fn connect(workload: &'a WorkloadName, common: &'a Common) -> Result<Self, String> {
         let timeout = parse_duration(&common.timeout);
         let timeout = timeout.ok_or_else(|| format!("--timeout {:?} is no duration", common.timeout))?;
@@ -200,7 +206,8 @@ impl<'a> Change<'a> {
         Ok(if proof.is_captured() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// Names ports, has pods with these names made, and only then has the Services refer to them.
+    /// Names the ports, waits for pods with these names, and only then changes the Services to
+    /// refer to them.
     async fn fix(&self, workload: &DynamicObject, proof: Proof) -> Result<Proof, String> {
         let (mut fixes, mut workload) = (proof.fixes()?, workload.clone());
         if fixes.is_empty() {
@@ -213,7 +220,7 @@ impl<'a> Change<'a> {
             let ports = ports.into_iter().collect::<Vec<_>>().join(", ");
             println!("{} has names for its ports (for git: {ports}); waiting for its pods", self.workload.shown());
             self.roll_out(&workload).await?;
-            // The name has to have moved to the sidecar before a Service refers to it.
+            // The port's name must belong to the sidecar before a Service refers to it.
             fixes = Proof::read(&self.cluster, &workload).await?.fixes()?;
             if let Some(fix) = fixes.iter().find(|fix| fix.unnamed) {
                 return Err(format!(
@@ -239,7 +246,7 @@ impl<'a> Change<'a> {
         self.api.patch(&self.workload.name, &params, patch).await.map_err(|error| self.failed(&error))
     }
 
-    /// Waits for the rollout; what keeps pods from running meanwhile is printed once each.
+    /// Waits for the rollout. Meanwhile it prints each problem that keeps pods from running once.
     async fn roll_out(&self, workload: &DynamicObject) -> Result<(), String> {
         let space = self.cluster.namespace.as_str();
         let rolled = tokio::time::timeout(self.timeout, wait::rolled_out(&self.api, self.workload, space));
@@ -257,7 +264,7 @@ impl<'a> Change<'a> {
         let mut printed = BTreeSet::new();
         loop {
             tokio::time::sleep(LOOK).await;
-            // What cannot be read now is read in the next look.
+            // A failed read is repeated in the next round.
             for (pod, trouble) in proof::troubles(&self.cluster, workload).await.unwrap_or_default() {
                 if printed.insert(trouble.clone()) {
                     println!("‼ pod/{pod}: {trouble}");

@@ -1,14 +1,13 @@
-//! `groupage explain`: what keeps batches from being larger, in sentences with their numbers.
+//! `groupage explain`: explains in sentences, with figures, what keeps batches from being larger.
 //!
-//! `facts` is what is known, from a running proxy (`live`) or from its access log (`log`); `say`
-//! makes sentences of it, and is pure. What a number means is decided there and nowhere else, so
-//! both sources say the same of the same facts.
+//! Facts come from a running proxy (`live`) or from its access log (`log`); `say` converts them to
+//! sentences and is pure. Figures are interpreted only there, so that both sources give the same
+//! sentences for the same facts.
 //!
-//! With a workload (`explain deploy/web`) it reads all its pods (`pods`). With a code (`explain
-//! GRP3304`) it explains the code (`code`), and reads nothing.
+//! With a workload (`explain deploy/web`) the command reads all its pods (`pods`). With a code
+//! (`explain GRP3304`) it explains the code (`code`) and reads nothing.
 //!
-//! What it leaves out: advice that needs a trial (`groupage simulate` answers what-if), and
-//! anything that changes the proxy.
+//! Advice that needs a trial is left to `groupage simulate`. The command never changes the proxy.
 
 mod code;
 mod facts;
@@ -28,37 +27,37 @@ use say::Sentence;
 
 use super::cluster::{self, Target, WorkloadName};
 
-/// The exit code when there is nothing to read: the proxy cannot be reached, or the file not be
-/// opened (sysexits: `EX_NOINPUT`).
+/// Exit code if the input is unavailable: the proxy cannot be reached, or the file cannot be opened
+/// (sysexits: `EX_NOINPUT`).
 const EXIT_NO_INPUT: u8 = 66;
-/// The exit code for a code that there is not: as for any argument that makes no sense.
+/// Exit code for an unknown code, the same as for any invalid argument.
 const EXIT_USAGE: u8 = 2;
 
-/// How to print.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// For programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// `groupage explain`.
+/// Arguments of `groupage explain`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// An error code, such as GRP3304, or its reason word; or a workload, such as deploy/web: all
-    /// its pods
+    /// Error code, such as GRP3304, or its reason; or a workload, such as deploy/web, to explain
+    /// all its pods
     #[arg(value_name = "CODE|WORKLOAD", conflicts_with_all = ["admin", "access_log"])]
     subject: Option<String>,
     #[command(flatten)]
     target: Target,
-    /// The admin port of a running proxy
+    /// Admin address of a running proxy
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9191")]
     admin: String,
-    /// Read an access log instead: JSON lines, `-` for standard input
+    /// Read an access log instead: a file of JSON lines, or `-` for standard input
     #[arg(long, value_name = "FILE", conflicts_with = "admin")]
     access_log: Option<String>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
@@ -111,7 +110,7 @@ fn print(found: &[Facts], output: Output) {
     }
 }
 
-/// What a code means.
+/// Prints the explanation of a code.
 fn told(word: &str, output: Output) -> ExitCode {
     match (code::find(word), output) {
         (Ok(told), Output::Text) => print!("{}", told.text()),
@@ -124,7 +123,7 @@ fn told(word: &str, output: Output) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// A paragraph for each thing that is spoken of.
+/// Formats the sentences, with a heading for each subject.
 fn text(facts: &Facts, sentences: &[Sentence], bold: bool) -> String {
     let mut out = format!("{}\n", plain(&facts.over));
     let mut about = "";
@@ -141,7 +140,8 @@ fn text(facts: &Facts, sentences: &[Sentence], bold: bool) -> String {
     out
 }
 
-/// Whoever answered, or wrote the log, may be another program: nothing of it may steer a terminal.
+/// Removes control characters. The text may come from an untrusted program or log, and must not
+/// control the terminal.
 fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }

@@ -1,7 +1,9 @@
-//! `groupage inject` and `groupage uninject`: manifests in, manifests out, a report beside them.
+//! `groupage inject` and `groupage uninject`: read manifests, write the changed manifests, and
+//! report on standard error.
 //!
-//! The same function as the webhook's. What the cluster would know, the file says: its Services, pools, network policies, namespaces and policies are what an
-//! injection looks at.
+//! Both use the injection code of the webhook. Facts that the webhook has from the cluster come
+//! from the files: the injection considers their Services, pools, network policies, namespaces and
+//! policies.
 
 mod context;
 mod files;
@@ -22,87 +24,89 @@ use crate::config::{self, EXIT_FINDINGS};
 use crate::injector::{self, Holder, Outcome, Place, RedirectUse};
 use crate::tls;
 
-/// What is printed.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// Every object, those that were not changed as they were written.
+    /// Every object as YAML; unchanged objects keep their text.
     Yaml,
-    /// A list of every object.
+    /// Every object as JSON; several objects as one list.
     Json,
-    /// What is changed, as JSON Patch (RFC 6902): the patch where there is one object, a map of patches by object where there are several.
+    /// Changes as JSON Patch (RFC 6902): one patch for one object, a map of patches by object for
+    /// several.
     Patch,
 }
 
-/// Where manifests come from and how they are printed.
+/// Input files and output format.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Files {
-    /// The same with a flag, as kubectl takes it; may be given more than once
+    /// Manifests given by a flag, as in kubectl; may be repeated
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Manifests, folders of them, or - for standard input
+    /// Manifests, folders of manifests, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "yaml")]
     output: Output,
-    /// Say on standard error what was done, and not only what is worth a look
+    /// Report everything that was done on standard error, not only warnings
     #[arg(long)]
     verbose: bool,
 }
 
-/// `groupage inject`.
+/// Arguments of `groupage inject`.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct InjectArgs {
     #[command(flatten)]
     files: Files,
-    /// The namespace of objects that name none
+    /// Namespace of objects that have none
     #[arg(short, long, default_value = "default")]
     namespace: String,
-    /// The image of the sidecar
+    /// Image of the sidecar
     #[arg(long, value_name = "IMAGE", value_parser = image)]
     image: Option<String>,
-    /// Where the controller is: https://HOST:PORT, or off
+    /// Address of the controller: https://HOST:PORT, or off
     #[arg(long, value_name = "ADDR", value_parser = controller, default_value = "https://groupage-stream.groupage-system.svc:9444")]
     controller: String,
-    /// The certificates that the controller is known by (PEM)
+    /// CA certificates of the controller (PEM)
     #[arg(long, value_name = "FILE")]
     controller_ca: Option<PathBuf>,
-    /// When an init container with `NET_ADMIN` is added that redirects ports, as the installation's injector.redirect says
+    /// Add an init container with `NET_ADMIN` that redirects ports; use the value of the
+    /// installation's injector.redirect
     #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "Never")]
     redirect: RedirectUse,
-    /// The cluster is older than Kubernetes 1.33: the sidecar is a plain container
+    /// Add the sidecar as a plain container, for clusters older than Kubernetes 1.33
     #[arg(long)]
     classic: bool,
 }
 
-/// What became of manifests.
+/// Result of changing manifests.
 struct Done {
     out: String,
     report: String,
     refused: bool,
 }
 
-/// One object on its way.
+/// An object that is being changed.
 struct Object {
-    /// As it came.
+    /// The object as read.
     before: Value,
     after: Value,
-    /// Its place in the texts: of which file, and which document of it.
+    /// Index of its file, and of the document in that file.
     file: usize,
     document: usize,
 }
 
-/// A manifest and what it says.
+/// A manifest file with its documents.
 struct Source {
     name: String,
     text: String,
     documents: Vec<Document>,
 }
 
-/// What is refused of an object, and where in it that stands.
+/// A refusal of an object, with its location.
 struct Wrong {
     path: Vec<String>,
-    /// The namespace that says it, where it is not the object itself.
+    /// Namespace with the annotation or label that causes the refusal, if not the object itself.
     namespace: Option<String>,
     message: String,
 }
@@ -136,10 +140,10 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
     })
 }
 
-/// How a line of the report ends that is about a new sidecar.
+/// End of a report line about a new sidecar.
 const INJECTED: &str = " injected";
 
-/// The certificates of a file, as it says them.
+/// Reads a certificate file and checks that it contains a certificate.
 fn certificates(path: &PathBuf) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("--controller-ca {}: {error}", path.display()))?;
     if tls::certificates(text.as_bytes()).is_empty() {
@@ -169,7 +173,8 @@ pub(super) fn uninject(args: &Files) -> ExitCode {
     print(args, |sources| Ok(change(sources, args, &mut remove)))
 }
 
-/// Reads, changes, prints. Where anything is refused nothing is printed but why: half a manifest would be applied.
+/// Reads, changes and prints manifests. If anything is refused, only the reasons are printed: half
+/// a manifest could be applied by mistake.
 fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> ExitCode {
     let done = files::read(files.files.iter().chain(&files.more)).and_then(|sources| work(&sources));
     match done {
@@ -191,7 +196,7 @@ fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> Exi
     }
 }
 
-/// What is done to one object: its new form, or what is refused.
+/// Changes one object, or returns the reasons for a refusal.
 type Work<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<Wrong>>;
 
 fn change(sources: &[Source], files: &Files, work: Work<'_>) -> Done {
@@ -206,16 +211,16 @@ fn change(sources: &[Source], files: &Files, work: Work<'_>) -> Done {
         }
     }
     if !problems.is_empty() {
-        // What was done to other objects is not printed, so nothing is said of it.
+        // Changed objects are not printed then, so that their report is omitted too.
         return Done { out: String::new(), report: problems, refused: true };
     }
-    // Facts are marked with a tick, and said where they are asked for.
+    // Facts are marked with a tick and are printed only on request.
     let said =
         report.lines().filter(|line| files.verbose || !line.contains('√')).flat_map(|line| [line, "\n"]).collect();
     Done { out: written(sources, &objects, files.output), report: said, refused: false }
 }
 
-/// Applies the work to an object, or to every item of a list of them.
+/// Applies the work to an object, or to every item of a list.
 fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<Wrong>> {
     let is_list =
         object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
@@ -287,10 +292,11 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
     if problems.is_empty() { Ok(after) } else { Err(problems) }
 }
 
-/// What is said of an object that runs pods and whose templates stand where none is looked for.
+/// Report of an object that runs pods but has no pod template at a known place.
 const NOT_FOUND: &str = "its pod templates stand where none is looked for; annotate them, and the webhook adds the sidecar to the pods themselves";
 
-/// A line of the report: names come from the file, and a terminal obeys control characters.
+/// Formats a line of the report. Names come from the file, and control characters in them would
+/// affect the terminal.
 fn one_line(line: &str) -> String {
     let mut safe: String = line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
     safe.push('\n');
@@ -311,20 +317,20 @@ fn remove(object: &Value, report: &mut String) -> Result<Value, Vec<Wrong>> {
     Ok(after)
 }
 
-/// An object as people name it.
+/// Returns the name of an object for messages.
 fn shown(object: &Value) -> String {
     let text = |path: &str| object.pointer(path).and_then(Value::as_str);
     let kind = text("/kind").unwrap_or("object").to_ascii_lowercase();
     format!("{kind}/{}", text("/metadata/name").or_else(|| text("/metadata/generateName")).unwrap_or("?"))
 }
 
-/// An object as it is told from all others of a file.
+/// Returns a name that distinguishes an object from all others of a file.
 fn named(object: &Value) -> String {
     let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
     namespace.map_or_else(|| shown(object), |namespace| format!("{namespace}/{}", shown(object)))
 }
 
-/// An object with what tells one of its templates from the others.
+/// Returns the name of an object, followed by the name of the template if it has several.
 fn shown_at(object: &Value, place: &Place) -> String {
     match place.shown() {
         "" => shown(object),
@@ -332,7 +338,7 @@ fn shown_at(object: &Value, place: &Place) -> String {
     }
 }
 
-/// A problem with its place: the line of the key that it is about.
+/// Formats a refusal with its location: the line of the key that causes it.
 fn located(sources: &[Source], source: &Source, document: &Document, wrong: &Wrong) -> String {
     let Wrong { path, namespace, message } = wrong;
     let namespaces = namespace.as_ref().and_then(|name| namespace_of(sources, name));
@@ -347,7 +353,8 @@ fn located(sources: &[Source], source: &Source, document: &Document, wrong: &Wro
     format!("{message}   ╭─[{}:{line}]\n   ╰─ groupage explain {}\n", source.name, code_of(&message))
 }
 
-/// Where a namespace is written down: the manifest, the document, and the way to it in a list. The last one counts, as for `kubectl`.
+/// Finds the definition of a namespace: its manifest, its document, and its path in a list. The
+/// last one applies, as for `kubectl`.
 fn namespace_of<'a>(sources: &'a [Source], name: &str) -> Option<(&'a Source, &'a Document, Vec<String>)> {
     let documents = sources.iter().flat_map(|source| source.documents.iter().map(move |document| (source, document)));
     documents.rev().find_map(|(source, document)| Some((source, document, way_to(&document.value, name)?)))
@@ -401,7 +408,8 @@ fn written(sources: &[Source], objects: &[Object], output: Output) -> String {
     }
 }
 
-/// A name, with a number after it where others have it too: of those with `generateName` several may.
+/// Returns the name, with a number appended if it is taken: several objects may have the same
+/// `generateName`.
 fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
     let again = (2..).map(|again| format!("{name}#{again}"));
     let free = std::iter::once(name.clone()).chain(again).find(|name| !taken.contains(name)).unwrap_or(name);
@@ -409,17 +417,17 @@ fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
     free
 }
 
-/// An object as it was written, where nothing is changed.
+/// Formats an object; an unchanged one keeps its text.
 fn as_yaml(sources: &[Source], object: &Object, first: bool) -> String {
     let Some(source) = sources.get(object.file) else { return String::new() };
     let Some(document) = source.documents.get(object.document) else { return String::new() };
     let marker = if document.marked || !first { "---\n" } else { "" };
     if object.before != object.after {
-        // A value of JSON can be written; what cannot would be seen in the first test.
+        // Every JSON value can be written, so that an error here would fail the first test.
         return format!("{marker}{}", yaml::write(&object.after).unwrap_or_else(|error| format!("# {error}\n")));
     }
     let text = source.text.get(document.text.clone()).unwrap_or_default();
-    // A directive needs the end of what stands before it.
+    // A directive requires an end marker of the document before it.
     let is_directed = !first && text.trim_start().starts_with('%');
     let marker = match (is_directed, document.marked) {
         (true, _) => "...\n",

@@ -1,7 +1,9 @@
-//! `groupage install`: prints what an installation is made of, for `kubectl apply -f -`.
+//! `groupage install`: prints the manifests of an installation, as input of
+//! `kubectl apply --server-side -f -`.
 //!
-//! It is `manifests/install.yaml`, which is rendered from the chart, so that there is one source of what is installed. Whoever wants other values than these
-//! takes the chart, or kustomize over `manifests`.
+//! It prints `manifests/install.yaml`, which is rendered from the Helm chart, so that the chart is
+//! the only source of an installation. Other values than the ones below require the chart, or
+//! kustomize over `manifests`.
 
 use std::process::ExitCode;
 
@@ -11,31 +13,34 @@ use crate::injector::RedirectUse;
 
 /// The installation with its default values.
 const INSTALL: &str = include_str!("../../manifests/install.yaml");
-/// The CRDs.
+/// The CRD manifests.
 const CRDS: &str = include_str!("../../manifests/crds.yaml");
-/// What the manifest says where a value goes; each stands there for nothing else, which a test holds.
+/// Values in the manifest that are replaced by arguments. A test verifies that they occur for no
+/// other purpose.
 const NAMESPACE: &str = "groupage-system";
 const IMAGE: &str = concat!("groupage.dev/groupage:", env!("CARGO_PKG_VERSION"));
 const REDIRECT: &str = "--redirect=WhenNeeded";
 
-/// What may be otherwise.
+/// Arguments of `groupage install`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The namespace of the controller
+    /// Namespace of the controller
     #[arg(short, long, default_value = NAMESPACE)]
     namespace: String,
-    /// Print the namespace too, as one in which only restricted pods run. For `groupage-system` it is always printed; another one is taken for yours, and
-    /// removing what was printed would remove it with all that is in it
+    /// Print the namespace too, as one for restricted pods only. `groupage-system` is always
+    /// printed; any other namespace is assumed to be yours, and deleting what was printed would
+    /// delete it with all its contents
     #[arg(long)]
     create_namespace: bool,
-    /// The image of the controller and of the sidecars
+    /// Image of the controller and of the sidecars
     #[arg(long, default_value = IMAGE)]
     image: String,
-    /// When an init container with `NET_ADMIN` is added that redirects ports: for ports that nothing else captures, for none, or for all. Never under Pod
-    /// Security baseline or restricted
+    /// Add an init container with `NET_ADMIN` that redirects ports: for the ports that no other way
+    /// captures, for none, or for all. Namespaces that enforce Pod Security baseline or restricted
+    /// never get it
     #[arg(long, value_name = "WhenNeeded|Never|Always", default_value = "WhenNeeded")]
     redirect: RedirectUse,
-    /// Leave out the CRDs, where somebody else keeps them
+    /// Leave out the CRDs, if they are installed separately
     #[arg(long)]
     without_crds: bool,
 }
@@ -53,10 +58,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// The manifests.
+/// Returns the manifests.
 ///
 /// # Errors
-/// A value would make other YAML of them.
+/// If a value would change the structure of the YAML.
 fn text(args: &Args) -> Result<String, String> {
     let plain =
         |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._/:@".contains(&b));

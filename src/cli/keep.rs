@@ -1,13 +1,16 @@
-//! What outlives the process: what was learned, and the last good settings, in one folder.
+//! State that outlives the process, in one folder: what was learned, and the last good settings.
 //!
-//! A start that knows what a batch costs and how many slots there are does not have to find it out with the first callers. It is kept on drain and, while
-//! something is learned, ever rarer, at last once a minute; a process that has nothing to do writes nothing and is not woken. A file is written beside its
-//! place, flushed and moved there, so it is whole or not there. What cannot be read, or is about another model server, is left aside and said; nothing here
-//! keeps a proxy from serving. The folder belongs to one process (`lock`): another one that is told it begins with what is there, keeps nothing as long as the first one lives, and says so.
+//! A restart that knows the batch costs and the number of slots does not have to learn them from
+//! the first calls. State is written on drain and, while something is learned, at growing intervals
+//! of up to one minute; an idle process writes nothing and is not woken. A file is written to a
+//! temporary name, flushed and renamed, so that it is either complete or absent. State that is
+//! unreadable, or about another model server, is ignored and logged; no error here keeps a proxy
+//! from serving.
 //!
-//! Beside it stands whether the process before ended as it was told (`crashes`).
-//!
-//! What it leaves out: when the last good settings are used (`reload`).
+//! The folder belongs to one process (`lock`). A second process that is configured with the same
+//! folder starts from its contents, writes nothing while the first one lives, and logs that. The
+//! crash guard (`crashes`) has its record in the folder too. When the last good settings are used
+//! is decided elsewhere (`reload`).
 
 pub(super) mod crashes;
 mod learned;
@@ -28,61 +31,65 @@ use self::lock::Hold;
 use crate::scheduler::{Handle, Kept};
 use crate::upstream::Identity;
 
-/// Between two writings while something is learned (`scheduling.md` §3).
+/// Maximum interval between two writes while something is learned.
 const EVERY: Duration = Duration::from_secs(60);
-/// The first time after so long, then twice as long each time up to that: most is learned early, and who is killed then should not begin anew.
+/// First interval; it doubles with each write up to [`EVERY`]. Most is learned early, and a process
+/// that is killed then should not have to start anew.
 const FIRST: Duration = Duration::from_secs(2);
-/// Of a pod's volume, all ports together: half of what it may hold (1 Mi), since a file is written beside the one that it replaces.
+/// Maximum size of what is learned on a pod's volume, for all ports together: less than half of the
+/// volume's 1 MiB, since a file is written beside the one that it replaces.
 const POD_BYTES_MAX: usize = 400 << 10;
-/// Twice what the largest file that is written has: 64 cost classes of 288 samples and 512 sizes each, 32 bytes a number row, are 1.7 MB.
+/// Maximum size of a file that is read: twice the largest file that is written. 64 cost classes of
+/// 288 samples and 512 sizes each, with 32 bytes a row, are 1.7 MB.
 const FILE_BYTES_MAX: usize = 4 << 20;
 
-/// A file of the control stream: a policy of some dozens of routes, or a CA bundle. A pod's volume holds 1 MiB in all, most of it what was learned, and a file is
-/// written beside the one that it replaces.
+/// Maximum size of a file of the control stream: a policy of some dozens of routes, or a CA bundle.
+/// A pod's volume has 1 MiB, most of it for what was learned, and a file is written beside the one
+/// that it replaces.
 const STREAM_BYTES_MAX: usize = 64 << 10;
 
 const LEARNED: &str = "learned";
 const SETTINGS: &str = "settings.yaml";
 
-/// Where it is kept.
+/// The state folder, as used for one model server.
 #[derive(Debug, Clone)]
 pub(super) struct Folder {
     path: PathBuf,
-    /// The file for what is learned.
+    /// Name of the file for what is learned.
     learned: String,
-    /// The model server that what is kept is about.
+    /// Address of the model server that the learned state is about.
     upstream: String,
-    /// Most bytes of what is kept of it.
+    /// Maximum size of the learned state, in bytes.
     bytes_max: usize,
     held: Arc<Mutex<Held>>,
 }
 
-/// Whose it is.
+/// Ownership of the folder, shared by all ports of the process.
 #[derive(Debug)]
 struct Held {
     hold: Hold,
-    /// The settings in force, until they are written.
+    /// Settings in force that are not written yet.
     settings: Option<String>,
 }
 
-/// What was found at the start.
+/// Result of the search for learned state at the start.
 #[derive(Debug, Default)]
 pub(super) enum Found {
-    /// Nothing: the first start.
+    /// No file: the first start.
     #[default]
     Nothing,
-    /// Something that is used.
+    /// State that is used.
     Used {
         classes: usize,
         slots: u32,
-        /// What the server said of itself.
+        /// Identity that the model server had reported.
         identity: Identity,
     },
-    /// Something that is not used, and why.
+    /// State that is not used, and the reason.
     Ignored(String),
 }
 
-/// Writes what is learned.
+/// Writes the learned state in the background.
 #[derive(Debug)]
 pub(super) struct Keeper {
     writer: Arc<Writer>,
@@ -94,35 +101,38 @@ struct Writer {
     folder: Folder,
     scheduler: Handle,
     identity: watch::Receiver<Identity>,
-    /// What is there already.
+    /// Contents of the file as last written.
     written: Mutex<Vec<u8>>,
-    /// What the server had said of itself before this process: it stands until the server says more.
+    /// Identity of the model server from an earlier process. It applies until the server reports
+    /// more.
     before: Mutex<Identity>,
 }
 
 // === impl Folder ===
 
 impl Folder {
-    /// Takes the folder for this process, if no other has it.
+    /// Takes the folder for this process, unless another process holds it.
     pub(super) fn new(path: PathBuf, upstream: String) -> Self {
         let held = Arc::new(Mutex::new(Held { hold: Hold::take(&path), settings: None }));
         Self { path, learned: format!("{LEARNED}.json"), upstream, bytes_max: FILE_BYTES_MAX, held }
     }
 
-    /// The same folder for one of several captured ports: each has a file of its own, and an equal share of what a pod's volume may hold.
+    /// Returns the same folder for one of several captured ports. Each port has its own file and an
+    /// equal share of the pod's volume.
     pub(super) fn of_port(&self, port: u16, upstream: String, ports: usize) -> Self {
         let learned = format!("{LEARNED}-{port}.json");
         Self { learned, upstream, bytes_max: POD_BYTES_MAX / ports.max(1), ..self.clone() }
     }
 
-    /// Keeps the settings that are in force now; where the folder is another process's, as soon as that one is gone. Call it where it may block.
+    /// Stores the settings in force. If another process holds the folder, they are written once
+    /// that process has ended. May block.
     pub(super) fn keep_settings(&self, text: String) -> io::Result<()> {
         let mut held = self.held();
         held.settings = Some(text);
         self.settle(&mut held).map(drop)
     }
 
-    /// Keeps a small file of the control stream, if this folder is this process's. Call it where it may block.
+    /// Stores a small file of the control stream, if this process holds the folder. May block.
     pub(super) fn keep(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > STREAM_BYTES_MAX {
             return Err(io::Error::other(format!(
@@ -136,7 +146,7 @@ impl Folder {
         replace(&self.path, name, bytes)
     }
 
-    /// Whether this process may write there.
+    /// Returns `true` if this process may write to the folder.
     fn may_write(&self) -> bool {
         self.settle(&mut self.held()).unwrap_or_else(|error| {
             tracing::warn!(%error, "the settings cannot be kept");
@@ -144,7 +154,8 @@ impl Folder {
         })
     }
 
-    /// Takes the folder if the process that had it is gone, and writes the settings that wait for it. Whether it is ours.
+    /// Takes the folder if its previous holder has ended, and writes the pending settings. Returns
+    /// `true` if this process holds it.
     fn settle(&self, held: &mut Held) -> io::Result<bool> {
         if !held.hold.may_write() {
             let now = Hold::take(&self.path);
@@ -162,7 +173,7 @@ impl Folder {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an earlier process learned of this model server, and what is to be said of it.
+    /// Reads what an earlier process learned about this model server.
     pub(super) fn learned(&self) -> (Kept, Found) {
         let path = self.path.join(&self.learned);
         let bytes = match read(&path) {
@@ -180,12 +191,12 @@ impl Folder {
     }
 }
 
-/// What was kept of the control stream under this name.
+/// Reads a file of the control stream.
 pub(super) fn kept(folder: &Path, name: &str) -> Option<Vec<u8>> {
     read(&folder.join(name)).ok()
 }
 
-/// The settings that were in force last.
+/// Reads the last good settings.
 pub(super) fn settings(folder: &Path) -> Option<String> {
     String::from_utf8(read(&folder.join(SETTINGS)).ok()?).ok()
 }
@@ -200,7 +211,8 @@ fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
 // === impl Keeper ===
 
 impl Keeper {
-    /// Says what was found and keeps what is learned from now on. Call it inside a tokio runtime.
+    /// Logs what was found and starts to write what is learned. Must be called inside a tokio
+    /// runtime.
     pub(super) fn start(
         folder: Folder,
         found: Found,
@@ -218,7 +230,7 @@ impl Keeper {
         Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
     }
 
-    /// Keeps what is known now.
+    /// Writes what is known now.
     pub(super) async fn save(&self) {
         self.writer.clone().save().await;
     }
@@ -230,7 +242,7 @@ impl Drop for Keeper {
     }
 }
 
-/// Writes a while after something was learned, and then waits until something is.
+/// Writes some time after something was learned, and then waits until more is learned.
 async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
     let mut wait = FIRST;
     loop {
@@ -246,7 +258,7 @@ async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
 impl Writer {
     async fn save(self: Arc<Self>) {
         let Some(kept) = self.scheduler.keep().await else { return };
-        // Writing and flushing may take as long as a disk takes.
+        // Writing and flushing may block on the disk.
         let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
         match written {
             Ok(Ok(())) => {}
@@ -255,7 +267,8 @@ impl Writer {
         }
     }
 
-    /// Waits until the server has said of itself what it said before: one that says something else is another one.
+    /// Waits until the server has reported at least the identity that it had before. A different
+    /// identity means another server; the state learned about the previous one is discarded.
     async fn check(self: Arc<Self>) {
         let before = self.before().clone();
         let said = |now: &Identity| now.differs_from(&before).is_some() || now.tells_as_much_as(&before);
@@ -313,11 +326,12 @@ fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts a file in its place, whole or not at all, also when the machine stops meanwhile.
+/// Replaces a file atomically and durably: it is complete or unchanged, even after a crash of the
+/// machine.
 fn replace(folder: &Path, name: &str, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let beside = folder.join(format!(".{name}.new"));
-    // For its owner only: it holds names of models and routes.
+    // Readable by its owner only: it contains names of models and routes.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
@@ -349,7 +363,7 @@ mod tests {
         first.keep_settings("first".to_owned()).unwrap();
         second.keep_settings("second".to_owned()).unwrap();
         assert_eq!(kept().as_deref(), Some("first"));
-        // A lock that cannot be looked at is no sign that its holder is gone.
+        // A lock that cannot be inspected does not mean that its holder has ended.
         let (lock, aside) = (dir.path().join("lock"), dir.path().join("aside"));
         fs::rename(&lock, &aside).unwrap();
         fs::create_dir(&lock).unwrap();

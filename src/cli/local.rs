@@ -1,33 +1,35 @@
-//! One request to the admin port of a proxy on this machine.
+//! A minimal HTTP client for the admin port of a proxy on this machine.
 //!
-//! It asks in HTTP/1.0, so the answer has neither chunks nor a connection that stays: a client of a few lines will do, and the command needs no runtime.
+//! It uses HTTP/1.0, so that responses have neither chunks nor a persistent connection. A client of
+//! a few lines suffices, and the command needs no async runtime.
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long connecting, and each read and write, may take.
+/// Timeout of connecting and of each read and write.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The most that is read of an answer: the largest that the proxy makes is far below.
+/// Maximum number of bytes that are read of a response. The largest one of the proxy is far
+/// smaller.
 pub(super) const ANSWER_BYTES_MAX: u64 = 16 << 20;
 
-/// The body of a good answer.
+/// Sends a GET request and returns the body of a successful response.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// A message if the request or the response failed.
 pub(super) fn get(address: &str, path: &str) -> Result<Vec<u8>, String> {
     ask(address, path, &get_request(path))
 }
 
-/// The request for a page, whatever connection it goes over.
+/// Returns the text of a GET request, for any connection.
 pub(super) fn get_request(path: &str) -> String {
     format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n")
 }
 
-/// Changes something, and gives the body of a good answer.
+/// Sends a POST request with a JSON body and returns the body of a successful response.
 ///
 /// # Errors
-/// As [`get`].
+/// See [`get`].
 pub(super) fn post(address: &str, path: &str, json: &str) -> Result<Vec<u8>, String> {
     let length = json.len();
     let head = format!(
@@ -43,10 +45,10 @@ fn ask(address: &str, path: &str, request: &str) -> Result<Vec<u8>, String> {
     body(address, path, &answer).map(<[u8]>::to_vec)
 }
 
-/// The body of an answer.
+/// Returns the body of a response.
 ///
 /// # Errors
-/// Its status is another than 200.
+/// If the status is not 200.
 pub(super) fn body<'a>(address: &str, path: &str, answer: &'a [u8]) -> Result<&'a [u8], String> {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
     let (head, body) = end.and_then(|end| answer.split_at_checked(end + 4)).unwrap_or((answer, &[]));
@@ -70,7 +72,8 @@ fn exchange(address: &str, request: &str) -> std::io::Result<Vec<u8>> {
         };
         stream.set_read_timeout(Some(TIMEOUT))?;
         stream.set_write_timeout(Some(TIMEOUT))?;
-        // The port answers to names of this machine only, whatever forwarding led here.
+        // The request has `host: localhost`, since the admin port accepts only names of this
+        // machine, even through a port-forward.
         stream.write_all(request.as_bytes())?;
         let mut answer = Vec::new();
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;

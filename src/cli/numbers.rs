@@ -1,5 +1,5 @@
-//! The counts of a pod's own sidecar since it started, read from its `/metrics` through the API
-//! server: nothing is forwarded, and the right to `get` `pods/proxy` is enough.
+//! The counters of a pod's sidecar since its start, read from its `/metrics` through the API
+//! server. No port is forwarded; the permission to `get` `pods/proxy` suffices.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,36 +11,36 @@ use kube::Client;
 use super::cluster::explain;
 use crate::telemetry::names::Metric;
 
-/// The wait for one pod: a `NetworkPolicy` may drop what the API server sends.
+/// Timeout for one pod: a `NetworkPolicy` may drop packets of the API server.
 const ANSWER: Duration = Duration::from_secs(3);
-/// All are waited for no longer; those that had no turn are left out.
+/// Timeout for all pods. Those that were not read by then are left out.
 const ALL: Duration = Duration::from_secs(15);
-/// Pods that are read at once.
+/// Maximum number of concurrent requests.
 const ASKED_MAX: usize = 16;
 
-/// The counts of a sidecar.
+/// Counters of a sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct PodNumbers {
-    /// Calls that were served.
+    /// Number of calls served.
     pub(super) calls: u64,
-    /// Calls that were not merged.
+    /// Number of calls that were not merged.
     pub(super) passed: u64,
-    /// The reason of most of these.
+    /// Most frequent reason of these.
     pub(super) why: Option<String>,
-    /// The median of the items of a batch.
+    /// Median number of items in a batch.
     pub(super) batch_items: Option<u64>,
-    /// The 99th percentile of the latency of a call.
+    /// 99th percentile of the call latency.
     pub(super) latency: Option<Duration>,
-    /// Upstream calls that batching saved, in percent of the merged calls.
+    /// Upstream calls saved by batching, in percent of the merged calls.
     pub(super) saved: Option<u64>,
 }
 
-/// A pod: namespace, name, and the number of its metrics port.
+/// Namespace and name of a pod, and the number of its metrics port.
 pub(super) type MetricsPort = (String, String, u64);
 
-/// An error of reading the numbers of a pod.
+/// Error of reading the counters of a pod.
 enum PodError {
-    /// The user may not: so of all others.
+    /// The user lacks the permission, for this pod and for all others.
     Forbidden(String),
     Other(String),
 }
@@ -49,8 +49,8 @@ fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
-/// Reads the numbers of pods, by namespace and name; those that cannot be read are left out, and the
-/// first reason is given for all.
+/// Reads the counters of pods, by namespace and name. Pods that cannot be read are left out; the
+/// first error is returned for all of them.
 pub(super) async fn read(
     client: &Client,
     pods: Vec<MetricsPort>,
@@ -87,12 +87,12 @@ pub(super) async fn read(
 // === impl PodNumbers ===
 
 impl PodNumbers {
-    /// The calls that were merged, or could have been.
+    /// Returns the number of calls that were merged, or could have been.
     pub(super) const fn merged(&self) -> u64 {
         self.calls.saturating_sub(self.passed)
     }
 
-    /// Reads them from the text format of Prometheus, as this version writes it.
+    /// Parses the Prometheus text format, as far as this version writes it.
     fn of(text: &str) -> Self {
         let mut passed: BTreeMap<&str, u64> = BTreeMap::new();
         let (mut calls, mut saved) = (0.0, 0.0);
@@ -125,7 +125,7 @@ impl PodNumbers {
     }
 }
 
-/// The buckets of a histogram, of all its series together.
+/// Cumulative buckets of a histogram, summed up over all its series.
 #[derive(Debug, Default)]
 struct Buckets(Vec<(f64, f64)>);
 
@@ -140,7 +140,8 @@ impl Buckets {
         }
     }
 
-    /// A quantile, interpolated within its bucket as Prometheus' `histogram_quantile` does.
+    /// Returns a quantile, interpolated linearly within its bucket as in Prometheus'
+    /// `histogram_quantile`.
     fn quantile(mut self, share: f64) -> Option<f64> {
         self.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let all = self.0.last().map(|(_, count)| *count).filter(|count| *count > 0.0)?;
@@ -155,14 +156,14 @@ impl Buckets {
     }
 }
 
-/// A line as name, labels and value.
+/// Splits a line into name, labels and value.
 fn sample(line: &str) -> Option<(&str, &str, f64)> {
     let (series, value) = line.trim_end().rsplit_once(' ').filter(|_| !line.starts_with('#'))?;
     let (name, labels) = series.split_once('{').unwrap_or((series, ""));
     Some((name, labels, value.parse().ok()?))
 }
 
-/// The value of a label; ours have no quotes in them.
+/// Returns the value of a label. Label values of the proxy contain no quotes.
 fn label<'a>(labels: &'a str, key: &str) -> Option<&'a str> {
     labels.trim_end_matches('}').split(',').find_map(|part| {
         let (name, value) = part.split_once('=')?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::cluster::{Cluster, explain};
 
-/// The pods of a workload that have not ended and are not on their way out.
+/// Returns the pods of a workload that have not ended and are not terminating.
 pub(super) async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
     let selector = workload.data.pointer("/spec/selector").cloned().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
@@ -16,7 +16,7 @@ pub(super) async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<
     Ok(found.items.into_iter().filter(lives).collect())
 }
 
-/// A label selector as the API takes it in a query.
+/// Converts a label selector to the API's query syntax.
 fn labels(selector: &Value) -> Result<String, String> {
     let selector: LabelSelector =
         serde_json::from_value(selector.clone()).map_err(|error| format!("its selector cannot be read: {error}"))?;
@@ -24,7 +24,7 @@ fn labels(selector: &Value) -> Result<String, String> {
     Ok(selector.to_string())
 }
 
-/// Returns `true` for a pod that has not ended: an evicted or completed one is listed for long.
+/// Returns `true` if a pod has not ended. Evicted and completed pods are listed for a long time.
 pub(super) fn lives(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     pod.metadata.deletion_timestamp.is_none() && !matches!(phase, Some("Succeeded" | "Failed"))

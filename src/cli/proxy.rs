@@ -1,4 +1,4 @@
-//! `groupage proxy`.
+//! `groupage proxy`: runs the proxy until it is stopped.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,61 +13,65 @@ use super::stream::Known;
 use crate::config::{self, Given, Machine, Overrides, Pod};
 use crate::telemetry::log::{self, Format};
 
-/// What can be said on the command line; the rest stands in the policy.
+/// Settings that flags can override; the others are in the policy.
 #[derive(Debug, Clone, Default, ClapArgs)]
 pub(super) struct Args {
-    /// The model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`
+    /// URL of the model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`
     #[arg(long, value_name = "URL")]
     pub(super) upstream: Option<String>,
-    /// Where to listen, port 0 for any; may be given more than once [default: :15080]
+    /// Address to listen on, port 0 for any free port; may be repeated [default: :15080]
     #[arg(long, value_name = "ADDR", value_delimiter = ',')]
     pub(super) listen: Vec<String>,
-    /// A port of this pod's application and where its callers arrive: NAME may be empty, PORT the number by which the pod knows it, APPLICATION the one where the application listens if it is another, LISTEN a port number or `pod` for PORT at each
-    /// address of `GROUPAGE_POD_IPS`; may be given more than once. The injector writes it
+    /// Capture a port of this pod's application. NAME may be empty, PORT is the port number in the
+    /// pod, APPLICATION the port on which the application listens if it differs, LISTEN a port
+    /// number, or `pod` for PORT at each address of `GROUPAGE_POD_IPS`; may be repeated. The
+    /// injector sets it
     #[arg(long, value_name = "NAME:PORT[=APPLICATION]@LISTEN", conflicts_with_all = ["upstream", "listen"])]
     pub(super) capture: Vec<String>,
-    /// The policy: a `BatchPolicy` or its bare spec, as YAML
+    /// Policy file: a `BatchPolicy` or its bare spec, as YAML
     #[arg(long, value_name = "FILE")]
     pub(super) config: Option<std::path::PathBuf>,
-    /// Where /metrics /livez /readyz are served, or off [default: 127.0.0.1:9190]
+    /// Address of /metrics, /livez and /readyz, or off [default: 127.0.0.1:9190]
     #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<String>,
-    /// Where /api is served, loopback only, or off [default: 127.0.0.1:9191]
+    /// Address of /api, loopback only, or off [default: 127.0.0.1:9191]
     #[arg(long, value_name = "ADDR")]
     pub(super) admin: Option<String>,
-    /// How log lines look [default: pretty on a terminal]
+    /// Format of log lines [default: pretty on a terminal]
     #[arg(long, value_enum, ignore_case = true)]
     pub(super) log_format: Option<LogFormat>,
-    /// A level, or a filter as in `RUST_LOG` [default: info]
+    /// Log level, or a filter as in `RUST_LOG` [default: info]
     #[arg(long, value_name = "LEVEL")]
     pub(super) log_level: Option<String>,
-    /// Share of calls in the access log on standard output, as in 1% [default: 0%]
+    /// Share of calls in the access log on standard output, such as 1% [default: 0%]
     #[arg(long, value_name = "SHARE")]
     pub(super) log_access: Option<String>,
-    /// Folder for what is kept across restarts: what was learned, and the last good settings
+    /// Folder for state that outlives a restart: what was learned, and the last good settings
     #[arg(long, value_name = "DIR")]
     pub(super) state: Option<String>,
-    /// Threads that serve calls. One is quickest: a call that changes threads on its way waits to be woken. More are for more calls than one core carries
+    /// Number of worker threads. One has the lowest latency, since a call that changes threads has
+    /// to be woken; use more if one core is not enough for your load
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u8).range(1..=64))]
     pub(super) threads: u8,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum LogFormat {
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
-    /// For people.
+    /// Human-readable text.
     Pretty,
 }
 
-/// How long the last log lines may take.
+/// Maximum time to write the last log lines.
 const LOG_FLUSH: Duration = Duration::from_millis(500);
 
 // === impl Args ===
 
 impl Args {
-    /// Where the policy in effect comes from: flags over the environment, over the file, over the defaults.
+    /// Collects the sources of the policy: flags override the environment, which overrides the
+    /// file, which overrides the defaults.
     pub(super) fn sources(self) -> Sources {
         let listen = (!self.listen.is_empty()).then_some(self.listen);
         let capture = (!self.capture.is_empty()).then_some(self.capture);
@@ -121,7 +125,8 @@ pub(super) fn run(args: Args) -> ExitCode {
     };
     let code = runtime.block_on(async {
         let settings = policy.effective().to_vec();
-        // Before anybody can know of us: a signal that came earlier would end the process without a drain.
+        // Install the handlers before any port is open: an earlier signal would end the process
+        // without a drain.
         let (Ok(hup), Ok(term), Ok(int)) =
             (signal(SignalKind::hangup()), signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
         else {
@@ -149,17 +154,17 @@ pub(super) fn run(args: Args) -> ExitCode {
         if from == From::StandIn {
             wrong.into_iter().for_each(|error| reloads.began_with_last_good(error));
         }
-        // It ends with the runtime: settings may change as long as calls are served.
+        // The task ends with the runtime: settings may change as long as calls are served.
         tokio::spawn(reloads.run(hup));
         until_the_end(running, term, int).await
     });
-    // Tasks that are left belong to calls past the drain limit.
+    // Remaining tasks belong to calls past the drain limit.
     runtime.shutdown_background();
     writer.flush(LOG_FLUSH);
     ExitCode::from(code)
 }
 
-/// Serves until a signal says stop, and then until everything accepted is answered.
+/// Serves until a signal requests the end, and then drains.
 async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) -> u8 {
     tokio::select! {
         _ = term.recv() => {}

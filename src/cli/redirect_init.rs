@@ -1,6 +1,7 @@
-//! `groupage redirect-init`: the init container of a pod whose ports are captured by `Redirect`.
+//! `groupage redirect-init`: the init container of a pod in capture mode `Redirect`.
 //!
-//! It writes rules into the pod's network (`redirect`) and ends. It needs `NET_ADMIN`, and nothing else of the pod does.
+//! It writes rules to the pod's network namespace (`redirect`) and ends. It requires `NET_ADMIN`;
+//! no other container of the pod does.
 
 use std::process::ExitCode;
 
@@ -8,15 +9,16 @@ use clap::Args as ClapArgs;
 
 use crate::redirect::{Redirect, RedirectError, Written, write};
 
-/// The exit code where this node or pod does not allow it (sysexits: `EX_UNAVAILABLE`).
+/// Exit code if the node or the pod does not permit the rules (sysexits: `EX_UNAVAILABLE`).
 const EXIT_UNAVAILABLE: u8 = 69;
-/// The exit code for arguments that make no sense together, as for those that make none alone.
+/// Exit code for arguments that contradict each other, the same as for an invalid argument.
 const EXIT_USAGE: u8 = 2;
 
-/// Which ports to redirect.
+/// Arguments of `groupage redirect-init`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// What comes from outside to PORT of this pod is led to LISTEN; what the pod itself sends there is not. May be given more than once. The injector writes it
+    /// Redirect traffic from outside the pod from PORT to LISTEN; traffic of the pod itself is not
+    /// redirected. May be repeated. The injector sets it
     #[arg(long, value_name = "PORT=LISTEN", required = true)]
     redirect: Vec<Redirect>,
 }

@@ -1,12 +1,16 @@
-//! Reads the settings again: when the process is told by SIGHUP, and when their file changes.
+//! Settings reload: reads the policy file again on SIGHUP and when it changes.
 //!
 //! ```text
-//! SIGHUP, inotify ─▶ settle ─▶ read, validate ─┬─ right: Control::apply, and kept as the last good ones
-//!                                              └─ wrong: said as `groupage validate` says it; those before stay in force
+//! SIGHUP, inotify ─▶ settle ─▶ read, validate ─┬─ valid: Control::apply, stored as the last good
+//!                                              └─ invalid: logged as by `groupage validate`;
+//!                                                 the previous settings stay in force
 //! ```
-//! What flags and environment say stays on top, as at the start. With a folder for state the last good settings also stand in at a start that finds the file
-//! wrong: a container that is started again must not stay down over an edit that the running one refused. A pod's sidecar has no file: it begins with the last good
-//! settings, else with what the pod was admitted with, else as a plain proxy.
+//!
+//! Flags and environment variables override the file, as at the start. With a state folder, the
+//! last good settings replace an invalid file at the start: a restarted container must not stay
+//! down because of an edit that the running process refused. The sidecar of a pod has no file. It
+//! begins with the last good settings, else with the snapshot from the pod's admission, else as a
+//! plain proxy.
 
 pub(super) mod watch;
 
@@ -20,13 +24,14 @@ use super::compose::{Control, Refusal};
 use super::keep::{self, Folder};
 use crate::config::{self, Change, Errors, LoadError, Loaded, Machine, Notice, Origin, Overrides, Pod, Policy};
 
-/// From the first sign of a change to the look at it: an editor's rename and its tidying, a few writes in a row are one change. Far below the second in which
-/// a change should be in force.
+/// Delay from the first event of a change until the file is read: an editor's rename and cleanup,
+/// or a few writes in a row, are one change. Far below the second in which a change should take
+/// effect.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Lines that one change may write to the log; the rest is counted.
+/// Maximum number of log lines of one change; the rest is only counted.
 pub(super) const LINES_MAX: usize = 50;
 
-/// Where settings come from.
+/// Sources of the settings.
 #[derive(Debug, Clone)]
 pub(super) struct Sources {
     pub(super) path: Option<PathBuf>,
@@ -35,53 +40,53 @@ pub(super) struct Sources {
     pub(super) pod: Pod,
 }
 
-/// The settings that a process begins with, and what is to be said of them once there is a log.
+/// Initial settings, and what is to be logged about them once the log is open.
 #[derive(Debug)]
 pub(super) struct Began {
     pub(super) read: Read,
-    /// What was found wrong before these were taken.
+    /// Errors of the sources that were tried first.
     pub(super) wrong: Vec<LoadError>,
     pub(super) from: From,
 }
 
-/// Where the settings of a start come from.
+/// Source of the initial settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum From {
-    /// From its file, or from nothing but flags.
+    /// The file, or flags alone.
     Told,
-    /// Its file is wrong, and those stand in that were in force last.
+    /// The last good settings, because the file is invalid.
     StandIn,
-    /// Those that were in force last, as a pod begins.
+    /// The last good settings, as usual in a pod.
     Kept,
-    /// Those that the pod was admitted with.
+    /// The snapshot from the pod's admission.
     Snapshot,
-    /// There are none.
+    /// None.
     Nowhere,
 }
 
-/// Settings that were read and found right.
+/// Valid settings.
 #[derive(Debug)]
 pub(super) struct Read {
     pub(super) policy: Policy,
     pub(super) notices: Vec<Notice>,
-    /// Of the file, if there is one.
+    /// Text of the file, if they come from one.
     pub(super) text: Option<String>,
 }
 
-/// The settings of a process as they are read again.
+/// Reloads the settings of a running process.
 #[derive(Debug)]
 pub(super) struct Reloads {
     sources: Sources,
     control: Control,
-    /// Where the last good ones are kept.
+    /// State folder for the last good settings.
     folder: Option<Folder>,
-    /// What is in force since the start.
+    /// Text of the file in force since the start, until it is stored.
     good: Option<String>,
-    /// What the file said when it was judged last.
+    /// Text of the file at its last validation.
     judged: Option<String>,
 }
 
-/// Why settings are read again.
+/// Trigger of a reload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sign {
     Told,
@@ -91,21 +96,21 @@ enum Sign {
 // === impl Sources ===
 
 impl Sources {
-    /// Reads everything.
+    /// Reads the file and builds the policy.
     pub(super) fn read(&self) -> Result<Read, LoadError> {
         let text = self.path.as_deref().map(config::read_text).transpose()?;
         self.judge(text)
     }
 
-    /// The settings to begin with.
+    /// Determines the initial settings.
     ///
     /// # Errors
-    /// There are none: what is wrong with what there is.
+    /// If no valid settings exist: the errors of the file.
     pub(super) fn begin(&self) -> Result<Began, LoadError> {
         let told = |read| Began { read, wrong: Vec::new(), from: From::Told };
         if self.path.is_some() {
             return match self.read() {
-                // A file that is not there is a wrong path, which the last good settings would only hide.
+                // A missing file is a wrong path, which the last good settings would only hide.
                 Err(error @ LoadError::Wrong(_)) => match self.kept().and_then(|text| self.judge(Some(text)).ok()) {
                     Some(read) => Ok(Began { read, wrong: vec![error], from: From::StandIn }),
                     None => Err(error),
@@ -113,9 +118,11 @@ impl Sources {
                 read => read.map(told),
             };
         }
+        // Without a file, a proxy outside a pod has flags and environment alone.
         if self.overrides.capture.is_none() && self.pod.policy.is_none() {
             return self.read().map(told);
         }
+        // A sidecar: the last good settings first, then the snapshot from its admission.
         let mut wrong = Vec::new();
         let found =
             [(self.kept(), From::Kept, Origin::Kept), (self.pod.policy.clone(), From::Snapshot, Origin::Snapshot)];
@@ -126,19 +133,20 @@ impl Sources {
                 None => {}
             }
         }
+        // Without valid settings everything passes through.
         let Read { policy, notices, text } = self.judge(None)?;
         let policy = policy.stepped_aside("no settings");
         Ok(Began { read: Read { policy, notices, text }, wrong, from: From::Nowhere })
     }
 
-    /// What flags and environment make of a text.
+    /// Builds the policy from a text, flags and environment.
     fn judge(&self, text: Option<String>) -> Result<Read, LoadError> {
         let name = self.path.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
         let loaded = text.as_deref().map(|text| config::load(text, &name)).transpose()?;
         self.build(loaded, text)
     }
 
-    /// What they make of settings that no file holds.
+    /// Builds the policy from settings of a pod, which come from no file.
     pub(super) fn of_a_pod(&self, text: &str, origin: Origin) -> Result<Read, LoadError> {
         let name = match origin {
             Origin::Snapshot => "GROUPAGE_POLICY",
@@ -154,7 +162,8 @@ impl Sources {
         Ok(Read { policy, notices: loaded.map(|loaded| loaded.notices(captured)).unwrap_or_default(), text })
     }
 
-    /// The settings that were in force last. Where they are kept, only a flag or the environment can say at a start.
+    /// Reads the last good settings. At the start only a flag or the environment can name their
+    /// folder.
     fn kept(&self) -> Option<String> {
         keep::settings(Path::new(&self.overrides.state.as_ref()?.value))
     }
@@ -163,7 +172,7 @@ impl Sources {
 // === impl Began ===
 
 impl Began {
-    /// Says where the settings come from, unless they are simply those of the file.
+    /// Logs the source of the settings, unless it is simply the file.
     pub(super) fn log(&self) {
         if self.from != From::StandIn {
             self.wrong.iter().for_each(log_wrong);
@@ -182,19 +191,19 @@ impl Began {
 // === impl Reloads ===
 
 impl Reloads {
-    /// `text` is that of the file that is in force.
+    /// Creates the reloader. `text` is that of the file in force.
     pub(super) fn new(sources: Sources, control: Control, folder: Option<Folder>, text: Option<String>) -> Self {
         Self { sources, control, folder, judged: text.clone(), good: text }
     }
 
-    /// The file was wrong at the start, and the last good settings stand in.
+    /// Reports that the file was invalid at the start and that the last good settings are in force.
     pub(super) fn began_with_last_good(&mut self, error: LoadError) {
         self.judged = self.sources.path.as_deref().and_then(|path| config::read_text(path).ok());
         self.refuse(&Refusal::Load(error));
         tracing::warn!("the last good settings stand in");
     }
 
-    /// Watches and listens for as long as the process runs.
+    /// Reloads on signals and file changes, as long as the process runs.
     pub(super) async fn run(mut self, mut told: Signal) {
         let good = self.good.take();
         self.keep_settings(good).await;
@@ -204,7 +213,7 @@ impl Reloads {
                 .ok()
         });
         if watch.is_some() {
-            // It may have changed between the start's look and the watch.
+            // The file may have changed between its first read and the watch.
             self.again(Sign::Changed).await;
         }
         loop {
@@ -224,7 +233,7 @@ impl Reloads {
             }
             if let Some(watch) = &mut watch {
                 watch.settle();
-                // Before the file is read: what happens from here on is told.
+                // Renew the watch before the file is read, so that no later change is missed.
                 if let Err(error) = watch.follow() {
                     tracing::warn!(%error, "the file's folder cannot be watched: SIGHUP reads it again");
                 }
@@ -248,7 +257,7 @@ impl Reloads {
             Ok(Some((text.clone(), sources.judge(Some(text)))))
         });
         match read.await {
-            // It was touched, and says what it said.
+            // The file was touched, and its content is unchanged.
             Ok(Ok(None)) => {}
             Ok(Ok(Some((text, _)))) if self.control.is_told() => {
                 self.judged = Some(text);
@@ -299,7 +308,7 @@ impl Reloads {
         self.control.refused(refusal);
     }
 
-    /// Keeps the settings in force for a start that finds the file wrong.
+    /// Stores the settings in force, for a start that finds the file invalid.
     async fn keep_settings(&self, text: Option<String>) {
         let (Some(folder), Some(text)) = (self.folder.clone(), text) else { return };
         let kept = tokio::task::spawn_blocking(move || folder.keep_settings(text)).await;
@@ -323,7 +332,7 @@ fn log_wrong(error: &LoadError) {
     }
 }
 
-/// Never without a file to watch.
+/// Resolves when the file changes; never without a watch.
 async fn changed(watch: Option<&mut Watch>) -> std::io::Result<()> {
     match watch {
         Some(watch) => watch.changed().await,
@@ -336,7 +345,7 @@ pub(super) fn tell(change: &Change, what: &str) {
     tracing::info!(path = change.path, from, to, "{what}");
 }
 
-/// Every finding with its place, in the words of `groupage validate`.
+/// Logs every finding with its place, in the wording of `groupage validate`.
 pub(super) fn told(errors: &Errors) {
     for finding in errors.findings.iter().take(LINES_MAX) {
         tracing::error!(

@@ -1,7 +1,8 @@
-//! `groupage rollback`: another profile in force, by hand and at once.
+//! `groupage rollback`: puts another profile in force manually and at once.
 //!
-//! It writes one annotation on the policy (`rollout::pin`) and leaves its spec alone, so what is kept in git stays as it is there. The next edit of limits or
-//! scheduling is a new wish and ends it; `--end` ends it now.
+//! It sets one annotation on the policy (`rollout::pin`) and does not change its spec, so that the
+//! spec still matches git. The next edit of limits or scheduling is a new intent and ends the
+//! rollback; `--end` ends it immediately.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,21 +19,22 @@ use crate::config::parse_duration;
 use crate::rollout::pin::{ANNOTATION, Pin};
 use crate::rollout::profile;
 
-/// `groupage rollback`.
+/// Arguments of `groupage rollback`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The policy, such as bpol/embedder
+    /// Policy, such as bpol/embedder
     #[arg(value_name = "bpol/NAME", value_parser = policy_name)]
     policy: String,
     #[command(flatten)]
     target: Target,
-    /// The `BatchProfile` that is to be in force [default: while another is tried the current one, else the one before]
+    /// `BatchProfile` to put in force [default: during a rollout the current one, else the previous
+    /// one]
     #[arg(long, value_name = "PROFILE")]
     to: Option<String>,
-    /// Take a rollback back: what the policy says counts again
+    /// End a rollback: the policy's own settings apply again
     #[arg(long, conflicts_with = "to")]
     end: bool,
-    /// How long to wait until it is in force; 0s does not wait
+    /// Wait up to this long until it is in force; 0s does not wait
     #[arg(long, value_name = "DURATION", default_value = "60s")]
     timeout: String,
 }
@@ -78,7 +80,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         if timeout.is_zero() {
             return Ok(ExitCode::SUCCESS);
         }
-        // After --end a canary may be on its way for long, so what is waited for is that it has begun.
+        // After `--end` a canary may take long, so wait only until it has begun.
         if !in_force(&policies, &args.policy, &wanted, args.end, timeout).await? {
             return Err(format!(
                 "{shown}: not in force after {}: does the controller run? groupage check; kubectl describe {shown}",
@@ -90,7 +92,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     })
 }
 
-/// What of a policy matters here.
+/// Parts of a policy that a rollback depends on.
 struct Read {
     wanted: String,
     status: BatchPolicyStatus,
@@ -108,7 +110,7 @@ impl Read {
         Ok(Self { wanted, status: status.unwrap_or_default() })
     }
 
-    /// The profile to go back to.
+    /// Returns the profile to roll back to.
     fn to(&self, asked: Option<&str>) -> Result<String, String> {
         let current = self.status.current_profile.as_deref().filter(|current| *current != self.wanted);
         let previous = self.status.rollout.as_ref().and_then(|rollout| rollout.previous_profile.as_deref());
@@ -120,7 +122,7 @@ impl Read {
     }
 }
 
-/// Waits until the status says so.
+/// Waits until the status of the policy confirms the profile.
 async fn in_force(
     policies: &Api<DynamicObject>,
     name: &str,

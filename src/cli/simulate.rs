@@ -1,6 +1,8 @@
-//! `groupage simulate`: the core that the proxy runs, in virtual time, beside what others do with the same arrivals.
+//! `groupage simulate`: runs the proxy's batching core in virtual time, and compares it with other
+//! policies on the same arrivals.
 //!
-//! Rows run two at a time and are told in their order, so equal arguments give equal output; how long it took goes to standard error.
+//! Two rows run at a time and are printed in order, so that equal arguments give equal output. The
+//! elapsed time is printed to standard error.
 
 mod args;
 mod file;
@@ -23,11 +25,11 @@ use args::{Output, Todo};
 
 pub(super) use args::Args;
 
-/// Rows in work at once.
+/// Number of rows that run concurrently.
 const WORKERS: usize = 2;
-/// The exit code when a bar is missed.
+/// Exit code if a criterion is missed.
 const EXIT_MISSED: u8 = 1;
-/// The exit code of a wrong command line, as clap has it.
+/// Exit code of an invalid command line, the same as clap's.
 const EXIT_USAGE: u8 = 2;
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -71,7 +73,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if missed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_MISSED) }
 }
 
-/// Runs the work, two pieces at a time, and prints each once all before it are printed.
+/// Runs the jobs, two at a time, and prints each result once all before it are printed.
 fn show(args: &Args, todo: &Todo, settings: Settings) -> Vec<Told> {
     let people = args.output == Output::Table;
     if let Some(recorded) = todo.recorded.as_ref().filter(|_| people) {

@@ -1,5 +1,5 @@
-//! `groupage stand-in`: a model server that only pretends, and a caller that is told what to call, as processes of their own. For tests and tries on a
-//! cluster, where our image is at hand and a model is not; hidden from the help.
+//! Test processes: a simulated model server, and a client that is controlled over HTTP. For tests
+//! on a cluster, where the image of Groupage is available and a model is not. Hidden from the help.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -15,15 +15,15 @@ use crate::standin::remote::{Caller, Model};
 use crate::standin::server::{Inner, ServerConfig, TooLarge};
 use crate::standin::{ListRefusal, Target};
 
-/// What is answered after the end was asked for; a pod has 30 s by default.
+/// Maximum time to answer calls after SIGTERM. The default grace period of a pod is 30 s.
 const DRAIN_MAX: Duration = Duration::from_secs(25);
 
-/// What the front end of a model that batches by itself takes for a call, and for each item of it:
-/// small beside any iteration.
+/// Time that the front end of a self-batching model spends on a call, and on each of its items:
+/// small compared with an iteration.
 const FRONT: Duration = Duration::from_micros(100);
 const FRONT_ITEM: Duration = Duration::from_micros(20);
 
-/// Who to be.
+/// Selects the role of the process.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Args {
     #[command(subcommand)]
@@ -32,62 +32,63 @@ pub(super) struct Args {
 
 #[derive(Debug, Clone, Subcommand)]
 enum Role {
-    /// A model server: t(n) = a + b·n, answers that depend on the items alone
+    /// Simulate a model server: t(n) = a + b·n, with answers that depend on the items alone
     Model(ModelArgs),
-    /// A caller that is told over HTTP whom to call, and checks and counts the answers
+    /// Send calls as requested over HTTP, and check and count the answers
     Caller(CallerArgs),
 }
 
 #[derive(Debug, Clone, ClapArgs)]
 struct ModelArgs {
-    /// Where to serve
+    /// Address to serve calls on
     #[arg(long, value_name = "ADDR", default_value = "[::]:8080")]
     listen: SocketAddr,
-    /// Where to be told to change
+    /// Address of the control API
     #[arg(long, value_name = "ADDR", default_value = "[::]:8099")]
     control: SocketAddr,
-    /// The a of t(n) = a + b·n
+    /// Time a of t(n) = a + b·n
     #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = duration)]
     base: Duration,
-    /// The b of t(n) = a + b·n
+    /// Time b of t(n) = a + b·n
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = duration)]
     per_item: Duration,
-    /// Calls computed at once
+    /// Number of calls computed at once
     #[arg(long, value_name = "N", default_value_t = 1)]
     slots: usize,
-    /// Calls that may wait; one more is answered 503
+    /// Number of calls that may wait; any further call is answered 503
     #[arg(long, value_name = "N", default_value_t = 64)]
     queue: usize,
-    /// Items that one call may have; 0: any number
+    /// Maximum number of items in a call; 0 for no limit
     #[arg(long, value_name = "N", default_value_t = 32)]
     items_max: usize,
-    /// Refuse more items than that without naming the limit
+    /// Refuse larger calls without naming the limit
     #[arg(long)]
     refuse_bare: bool,
-    /// Batch by itself: one iteration at a time for each of the calls computed at once, of at most
-    /// this many items
+    /// Batch internally: one iteration at a time for each of the calls computed at once, of at most
+    /// this number of items
     #[arg(long, value_name = "ITEMS")]
     inner: Option<usize>,
-    /// A call whose body contains the text has this time in place of the base
+    /// Use this time instead of the base time for calls with the text in their body
     #[arg(long, value_name = "TEXT=TIME", value_parser = slow)]
     slow: Option<(String, Duration)>,
-    /// Take one item a call: how a list is answered, a status or reset, first, not-json, silence
+    /// Accept one item per call; lists are answered with a status, reset, first, not-json or
+    /// silence
     #[arg(long, value_name = "HOW")]
     lists: Option<ListRefusal>,
-    /// A call with an item that contains this fails as a whole
+    /// Fail a call as a whole if one of its items contains this text
     #[arg(long, value_name = "TEXT")]
     poison: Option<String>,
-    /// Speak HTTP/2 with prior knowledge too
+    /// Accept HTTP/2 with prior knowledge too
     #[arg(long)]
     http2: bool,
-    /// Bind the port only when told to, as a server whose model takes its time to load
+    /// Bind the port only on request, like a server that is loading its model
     #[arg(long)]
     closed: bool,
 }
 
 #[derive(Debug, Clone, ClapArgs)]
 struct CallerArgs {
-    /// Where to be told what to call
+    /// Address of the control API
     #[arg(long, value_name = "ADDR", default_value = "[::]:8099")]
     control: SocketAddr,
     /// Serve the ledger's misbehaving model on this loopback port
@@ -116,7 +117,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 async fn be(role: Role) -> Result<(), BoxError> {
-    // The first process of a container ignores every signal that it has not asked for.
+    // PID 1 of a container ignores every signal for which it has no handler.
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
     let end = async {

@@ -1,7 +1,9 @@
-//! `groupage status`: every pod with a sidecar, with its policy and what that says of it.
+//! `groupage status`: lists every pod that has a sidecar, with its policy and its figures.
 //!
-//! Read from the objects alone: pods say what was injected, policies what the controller knows. Nobody is asked to run a port-forward. What may have changed since
-//! a pod was made, its policy and what goes around its sidecar, is found by the controller's own rules from the objects as they are now.
+//! Pods carry a record of their injection, and policies the controller's knowledge. Each sidecar's
+//! own counters are read through the API server (`numbers`), without a port-forward. Facts that may
+//! have changed since the pod was created (its policy, and traffic that bypasses the sidecar) are
+//! recomputed by the controller's rules from the current objects.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,38 +25,38 @@ use crate::controller::world::{self, Key, World};
 use crate::injector::{INJECTED, STATUS};
 use crate::tuner::millis;
 
-/// The annotation that says what is done with a pod's calls, before its policy.
+/// Annotation that sets the mode of a pod's sidecar and overrides its policy.
 pub(super) const MODE: &str = "groupage.dev/mode";
-/// What it may say.
+/// Values of the annotation.
 const MODES: [&str; 3] = ["Batch", "Observe", "Passthrough"];
 
-/// How to print.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
     /// A table.
     Table,
-    /// The table with more columns.
+    /// A table with more columns.
     Wide,
-    /// For programs.
+    /// JSON, for programs.
     Json,
-    /// For programs.
+    /// YAML, for programs.
     Yaml,
 }
 
-/// `groupage status`.
+/// Arguments of `groupage status`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     #[command(flatten)]
     target: Target,
-    /// All namespaces
+    /// Show the pods of all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     output: Output,
 }
 
-/// One pod.
+/// Row of one pod.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Row {
@@ -67,41 +69,43 @@ struct Row {
     batch: Option<u64>,
     latency_p99: Option<String>,
     slo: Option<String>,
-    /// What becomes of calls that cannot be in time: `Serve` or `Refuse`; absent without an SLO.
+    /// Treatment of calls that cannot meet the SLO: `Serve` or `Refuse`; absent without an SLO.
     slo_late: Option<String>,
-    /// Whether calls are merged, and why not: the policy's condition `Merging`, where it is false.
+    /// Message of the policy's condition `Merging`, if it is false.
     unmerged: Option<String>,
     saved: Option<String>,
-    /// Batch, latency and what was saved are what batching would have done: the mode is `Observe`. Else they are the pod's own, since its sidecar started.
+    /// Batch, latency and savings are predictions for mode `Observe`. Otherwise they are the pod's
+    /// own figures since the start of its sidecar.
     predicted: bool,
-    /// Calls that were merged; `None` where the sidecar cannot be read.
+    /// Number of calls that were merged, or could have been; `None` if the sidecar cannot be read.
     merged: Option<u64>,
-    /// Calls that were not.
+    /// Number of calls that were not merged.
     passed: Option<u64>,
-    /// The reason of most of these, as `groupage_calls_passed_total` has it.
+    /// Most frequent reason of these, as in `groupage_calls_passed_total`.
     passed_why: Option<String>,
-    /// The reason that it does not run.
+    /// Reason why the pod does not run.
     trouble: Option<String>,
-    /// `None` where it cannot be known.
+    /// `None` if unknown.
     captured: Option<bool>,
-    /// What goes around the sidecar.
+    /// Paths by which calls bypass the sidecar.
     around: Vec<String>,
-    /// The remedy for that.
+    /// Remedy for the bypass.
     remedy: Option<String>,
     tuning: Option<String>,
     version: Option<String>,
 }
 
-/// What a cluster says of now.
+/// Current state of the cluster.
 #[derive(Debug, Default)]
 struct Known {
-    /// What decides which policy a pod follows; `None` where it could not all be read, and what a pod was injected with counts.
+    /// Objects that decide which policy a pod follows. `None` if some could not be read; the record
+    /// of the injection then applies.
     world: Option<World>,
-    /// The policies as they are, with their statuses; `None` where they could not be read.
+    /// Current policies with their statuses; `None` if unreadable.
     policies: Option<Vec<Value>>,
-    /// What goes around sidecars.
+    /// Objects that route calls around sidecars.
     ways: Ways,
-    /// The counts of each sidecar, by namespace and name.
+    /// Counters of each sidecar, by namespace and pod name.
     numbers: BTreeMap<(String, String), PodNumbers>,
 }
 
@@ -142,7 +146,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     })
 }
 
-/// The metrics port of a pod that runs.
+/// Returns the metrics port of a running pod.
 fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
     let running = pod.status.as_ref()?.phase.as_deref() == Some("Running");
     let (key, pod) = world::from_pod(pod);
@@ -150,14 +154,14 @@ fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
     Some((key.namespace, key.name, status["metrics"].as_u64().filter(|_| running)?))
 }
 
-/// The troubles of pods with their remedies, once for all that have the same.
+/// Formats the problems of pods with their remedies, once for all pods with the same problem.
 fn troubles(rows: &[Row]) -> String {
     let mut found: Vec<(String, String, usize)> = Vec::new();
     for row in rows {
         let around = row.around.first().zip(row.remedy.as_ref());
         let around = around.map(|(way, remedy)| format!("calls go around the sidecar: {way}; {remedy}"));
         for trouble in row.trouble.clone().into_iter().chain(around) {
-            // Of pods of one workload the sentences differ in the pod's name alone.
+            // The sentences for pods of one workload differ only in the pod's name.
             let kind = trouble.replace(&row.pod, "");
             match found.iter_mut().find(|(known, ..)| *known == kind) {
                 Some((.., count)) => *count += 1,
@@ -175,7 +179,8 @@ fn troubles(rows: &[Row]) -> String {
 // === impl Known ===
 
 impl Known {
-    /// Reads it, and says what could not be read. Without the CRDs there are no policies, and the pods have their sidecars all the same.
+    /// Reads the cluster, and returns errors for what could not be read. Without the CRDs no
+    /// policies exist, but pods may still have sidecars.
     async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
         let (ways, mut refused) = Ways::read(client, space).await;
         let policies = cluster::ours("BatchPolicy", "batchpolicies");
@@ -193,7 +198,7 @@ impl Known {
         (Self { world, policies, ways, numbers: BTreeMap::new() }, refused)
     }
 
-    /// The policy that a pod follows, by the controller's own rule.
+    /// Returns the policy that a pod follows, by the controller's rule.
     fn policy(&self, pod: &world::Pod, recorded: Option<String>) -> Option<String> {
         let Some(world) = &self.world else { return recorded };
         let namespace = pod.meta.key.namespace.as_str();
@@ -221,15 +226,16 @@ fn row(object: &Pod, known: &Known) -> Row {
     let said = pod.annotations.get(MODE).map(|said| said.trim());
     let said = MODES.into_iter().find(|mode| said.is_some_and(|said| said.eq_ignore_ascii_case(mode)));
     let mode = said.map(str::to_owned).or_else(|| text(policy, "/spec/mode"));
-    // A policy that cannot be found may say anything.
+    // A policy that cannot be read may set any mode.
     let mode = mode.unwrap_or_else(|| if known.world.is_some() { "Batch" } else { "-" }.to_owned());
-    // What batching would have done is all that there is to say of it where it only looks.
     let slo = text(policy, "/spec/slo/latencyP99");
     let late = slo.as_ref().map(|_| text(policy, "/spec/slo/late").unwrap_or_else(|| "Serve".to_owned()));
     let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
     let unmerged = conditions.iter().find(|one| one["type"] == "Merging" && one["status"] == "False");
+    // In mode `Observe` calls are not merged, so the predictions are the only figures.
     let predicted = mode == "Observe" && policy["status"]["predicted"].is_object();
-    // Without the right to read the pods' own numbers those of all its policy's pods are shown.
+    // Without the permission to read the pods' own counters, the figures of all pods of the policy
+    // together are shown.
     let summary = &policy["status"][if predicted { "predicted" } else { "summary" }];
     let own = known.numbers.get(&(namespace.clone(), name.clone()));
     let own_or = |own: Option<String>, all: Option<String>| if predicted { all } else { own.or(all) };
@@ -286,7 +292,7 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
             row.mode.clone(),
             guess(row.batch.map(|batch| batch.to_string())),
             guess(row.latency_p99.clone()),
-            // A promise that is kept by ending calls is another promise.
+            // An SLO that is kept by refusing calls is marked.
             match (&row.slo, &row.slo_late) {
                 (Some(slo), Some(late)) if late == "Refuse" => format!("{slo} (Refuse)"),
                 (slo, _) => or_dash(slo),
@@ -320,7 +326,7 @@ fn shown(rows: &[Row], wide: bool, all: bool) -> String {
     let mut out = String::new();
     for line in &lines {
         let cells: Vec<String> = line.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        // Writing to a String cannot fail.
+        // Writing to a `String` cannot fail.
         writeln!(out, "{}", cells.join("   ").trim_end()).ok();
     }
     out
@@ -342,7 +348,7 @@ mod tests {
         .unwrap()
     }
 
-    /// A pod that was made when there was neither policy nor Service.
+    /// Returns the annotations of a pod that was created when neither policy nor Service existed.
     fn early() -> Value {
         let capture = json!([{"container": "c", "name": "http", "port": 8080, "mode": "Named", "listen": 15080}]);
         let status = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture});

@@ -1,10 +1,13 @@
-//! The control stream in a running proxy: what the controller says is put in force and kept, what the proxy counts is reported.
+//! The sidecar's end of the control stream: applies and stores the controller's settings, and
+//! reports metrics.
 //!
 //! ```text
-//! Config ─▶ judge (as a file) ─┬─ right: Control::apply, kept as the last good ones, Event ConfigApplied
-//!                              └─ wrong: Event ConfigRefused; those before stay in force
+//! Config ─▶ judge (as a file) ─┬─ valid: Control::apply, stored as last good, ConfigApplied
+//!                              └─ invalid: ConfigRefused; the previous settings stay in force
 //! ```
-//! It runs on the thread of the admin ports. It leaves out the stream itself (`control::client`).
+//!
+//! It runs on the thread of the admin ports. The connection itself is elsewhere
+//! (`control::client`).
 
 mod judge;
 mod kept;
@@ -31,12 +34,13 @@ use crate::config::{CaBundle, Controller, LoadError, Origin};
 use crate::control::client::{Address, Client, Config as ClientConfig, Handle, Reason, Sidecar, Status, Times, Trust};
 use crate::control::wire::{Config, Event, Experiment, Hello, InForce, Pod, Report};
 
-/// An arm that is kept up ends at most so long after its last `Config`: longer is no experiment that somebody watches.
+/// Maximum lifetime of an experiment arm after its last `Config`. A longer one would be an
+/// experiment that no controller supervises.
 const ARM_MAX: Duration = Duration::from_secs(3600);
-/// Keys that an Event names.
+/// Maximum number of keys that an Event lists.
 const KEYS_MAX: usize = 8;
 
-/// What is known at the start: where the controller is, and what it said before.
+/// State at the start: the controller's address and its last good settings.
 #[derive(Debug)]
 pub(super) struct Known {
     controller: Option<Controller>,
@@ -44,9 +48,9 @@ pub(super) struct Known {
     wrong: Option<String>,
 }
 
-/// The stream and the proxy that it is of.
+/// The control stream together with the proxy that it configures.
 struct Link {
-    /// To itself, for what happens later.
+    /// Reference to itself, for delayed tasks.
     own: Weak<Self>,
     control: Control,
     sources: Sources,
@@ -54,28 +58,28 @@ struct Link {
     ports: Vec<Port>,
     clock: Clock,
     stream: Handle,
-    /// One change at a time.
+    /// Serializes changes.
     turn: tokio::sync::Mutex<()>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// What came last and is in force.
+    /// The last configuration that was applied.
     config: Option<Config>,
     in_force: Option<InForce>,
-    /// Ends the arm that is on.
+    /// Task that ends the current experiment arm.
     arm_ends: Option<AbortHandle>,
-    /// When it was reported last.
+    /// Instant of the last report.
     reported: Option<Tick>,
-    /// What was said in the log already of how the stream fares.
+    /// Reasons of a lost stream that have been logged already.
     said: HashSet<Reason>,
 }
 
 // === impl Known ===
 
 impl Known {
-    /// Looks at the environment, and at what was kept.
+    /// Reads the environment and the state folder.
     pub(super) fn read(sources: &Sources) -> Self {
         let none = |wrong| Self { controller: None, kept: Kept::default(), wrong };
         match Controller::from_environment() {
@@ -88,14 +92,16 @@ impl Known {
         }
     }
 
-    /// The settings that were in force last, if the controller said some and they are right: they come before all but flags and environment.
+    /// Returns the last good settings if they come from the controller and are valid. They override
+    /// everything but flags and environment.
     pub(super) fn began(&self) -> Option<Began> {
         let (_, judged) = self.kept.settings.as_ref()?;
         let read = Read { policy: judged.policy.clone(), notices: Vec::new(), text: None };
         Some(Began { read, wrong: Vec::new(), from: From::Kept })
     }
 
-    /// Says what was found and opens the stream, if there is a controller. Without one nothing runs and nothing is woken.
+    /// Logs the state and opens the stream, if a controller is configured. Without one, no task
+    /// runs and nothing is woken.
     pub(super) fn connect(self, running: &Running, sources: Sources) {
         let Self { controller, kept, wrong } = self;
         if let Some(why) = wrong {
@@ -107,7 +113,7 @@ impl Known {
         }
         let control = running.control();
         let clock = control.clock();
-        // 53 bits: whoever reads JSON elsewhere reads it exactly.
+        // 53 bits, which every JSON reader represents exactly.
         let client = Client::new(client_config(controller, kept.bundle.as_deref()), clock, rand::random::<u64>() >> 11);
         let link = Arc::new_cyclic(|own| Link {
             own: own.clone(),
@@ -131,7 +137,7 @@ impl Known {
     }
 }
 
-/// What people are told where everything passes through after crashes.
+/// Returns the message of the crash guard's Event while everything passes through.
 fn crashed(left: Option<Duration>) -> Option<String> {
     let minutes = left?.as_secs().div_ceil(60);
     Some(format!(
@@ -159,10 +165,11 @@ fn client_config(controller: Controller, came: Option<&str>) -> ClientConfig {
 // === impl Link ===
 
 impl Link {
-    /// Puts settings in force, unless they are.
+    /// Applies a configuration, unless it is in force already.
     async fn take(&self, config: Config) {
         let _turn = self.turn.lock().await;
         let before = self.state().config.clone();
+        // Refuse an older generation from the same source.
         let older = before
             .as_ref()
             .is_some_and(|before| before.source == config.source && config.generation < before.generation);
@@ -174,6 +181,8 @@ impl Link {
         }
         let arm = config.experiment.clone().filter(|arm| arm.expires_after_ms > 0);
         self.begin(&config).await;
+        // An unchanged configuration is applied again if its arm is not in force, since the arm may
+        // have ended meanwhile.
         let on = self
             .state()
             .in_force
@@ -190,10 +199,11 @@ impl Link {
                 Err(refusal) => return self.refuse(&config, &refusal),
             }
         }
+        // Every configuration renews the lifetime of its arm, also an unchanged one.
         self.ends(arm.as_ref());
     }
 
-    /// Whether anything is otherwise now.
+    /// Validates and applies a configuration. Returns `true` if a setting changed.
     async fn apply(&self, config: &Config, arm: Option<&Experiment>) -> Result<bool, Refusal> {
         let judged = judge(config, arm, Origin::Controller, &self.sources).map_err(Refusal::Load)?;
         let Applied { changes, pending } = self.control.apply(judged.policy.clone()).await.map_err(Refusal::Because)?;
@@ -238,7 +248,7 @@ impl Link {
         state.config = Some(config);
     }
 
-    /// Sees to it that an arm ends if nobody keeps it up.
+    /// Schedules the end of an experiment arm, in case that the controller does not renew it.
     fn ends(&self, arm: Option<&Experiment>) {
         let ends = arm.map(|arm| {
             let own = self.own.clone();
@@ -257,7 +267,7 @@ impl Link {
         }
     }
 
-    /// Nobody kept the arm up: the policy holds.
+    /// Ends an experiment arm that was not renewed: the policy's own settings apply.
     async fn end_arm(&self) {
         let _turn = self.turn.lock().await;
         let config = {
@@ -276,7 +286,7 @@ impl Link {
         }
     }
 
-    /// Begins with what others learned, where that is said.
+    /// Seeds the schedulers with what other pods learned, if the configuration contains it.
     async fn begin(&self, config: &Config) {
         let Some(start) = &config.settings.start else { return };
         for port in &self.ports {
@@ -391,7 +401,8 @@ impl Sidecar for Link {
                 self.control.metrics().controller_open(false);
                 self.control.metrics().controller_end(reason.as_str());
                 let routine = matches!(reason, Reason::Lifetime | Reason::Goaway);
-                // Each reason once until it is open again: a controller that is away for a day would fill the log.
+                // Log each reason once until the stream is open again: an outage of a day would
+                // fill the log.
                 if self.state().said.insert(*reason) && !routine {
                     tracing::warn!(reason = reason.as_str(), ?again, "no control stream: {message}");
                 } else {
@@ -417,7 +428,7 @@ mod tests {
             told.starts_with("the sidecar crashed 3 times in 60 s: everything passes through untouched for 10 min"),
             "{told}"
         );
-        // As much as the controller takes of an event of ours.
+        // The message fits the controller's limit for events.
         assert_eq!(Event { message: told.clone(), ..Event::default() }.bounded().message, told);
     }
 }

@@ -1,16 +1,16 @@
-//! The reason that a pod does not run, from the states of its containers, with a command.
+//! Detects from the container states of a pod why it does not run, with a command to investigate.
 
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::controller::world;
 
-/// The beginning of the sentence about a pod that no node has taken.
+/// Begin of the message about a pod that is not scheduled to a node.
 pub(super) const UNPLACED: &str = "it is not on a node";
-/// Reasons of a waiting container that end by themselves.
+/// Reasons of a waiting container that resolve without intervention.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// The first trouble of a pod, in a sentence with a command; `None` for one that runs or is on its
-/// way.
+/// Returns the first problem of a pod as a sentence with a command, or `None` if it runs or is
+/// starting.
 pub(super) fn trouble(pod: &Pod) -> Option<String> {
     let status = pod.status.as_ref()?;
     if let Some(found) = world::recipe_failure(pod) {

@@ -1,4 +1,5 @@
-//! `groupage validate` and `groupage config`: the findings on a policy, and its effective settings.
+//! `groupage validate` and `groupage config`: print the findings about a policy, and its effective
+//! settings.
 
 mod against;
 
@@ -12,51 +13,50 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use super::proxy;
 use crate::config::{self, LoadError};
 
-/// The format of the output.
+/// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Output {
-    /// For people.
+    /// Human-readable text.
     Text,
-    /// For programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// Files to check.
+/// Arguments of `groupage validate`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
-    /// The same with a flag, as kubectl takes it; may be given more than once
+    /// Policy files given by a flag, as in kubectl; may be repeated
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Policy files, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "files")]
     more: Vec<PathBuf>,
     /// Send one call alone and one with its items twice for each declared route to this server, and
-    /// compare the shape of the answers: http(s)://HOST:PORT
+    /// compare the structure of the responses: http(s)://HOST:PORT
     #[arg(long, value_name = "URL")]
     against: Option<String>,
-    /// The body of the call to send, for every route or for one path; made up where a protocol is
+    /// Body of the call to send, for every route or for one path; generated if the protocol is
     /// known
     #[arg(long = "sample", value_name = "[PATH=]FILE", requires = "against")]
     samples: Vec<String>,
-    /// A header of the calls to send, such as 'Authorization: Bearer KEY'; may be given more than
-    /// once
+    /// Header of the calls to send, such as 'Authorization: Bearer KEY'; may be repeated
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE", requires = "against", value_parser = header)]
     headers: Vec<(HeaderName, HeaderValue)>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
 
-/// The exit code when the server or a sample cannot be read (sysexits: `EX_NOINPUT`), as of
+/// Exit code if the server or a sample cannot be read (sysexits: `EX_NOINPUT`), the same as of
 /// `explain`.
 const EXIT_NO_INPUT: u8 = 66;
 
-/// What `config` shows.
+/// Arguments of `groupage config`.
 #[derive(Debug, ClapArgs)]
 pub(super) struct ConfigArgs {
     #[command(flatten)]
     proxy: proxy::Args,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     ExitCode::from(if wrong { config::EXIT_FINDINGS } else { 0 })
 }
 
-/// Reads a header as `curl -H` takes it.
+/// Parses a header in the syntax of `curl -H`.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     let (name, value) = text.split_once(':').ok_or("not NAME: VALUE")?;
     let name: HeaderName = name.trim().parse().map_err(|_| "no header has such a name")?;
@@ -91,7 +91,7 @@ fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
     Ok((name, value))
 }
 
-/// Tries the routes of one file on a server.
+/// Sends the calls of one file's routes to a server.
 fn try_file(
     file: &Path,
     url: &str,
@@ -106,7 +106,7 @@ fn try_file(
     against::run(&loaded, url, &samples, headers)
 }
 
-/// The findings of the files and of the server together.
+/// Formats the findings about the files together with those about the server.
 fn shown(files: &str, output: Output, results: &[against::RouteResult]) -> String {
     match output {
         Output::Text if results.is_empty() => {
@@ -145,7 +145,7 @@ pub(super) fn config(args: ConfigArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Says why there is no policy to start with.
+/// Prints why no policy is available to start with.
 pub(super) fn refuse(error: &LoadError) -> ExitCode {
     match error {
         LoadError::Wrong(errors) => eprint!("{}", errors.render(std::io::stderr().is_terminal())),

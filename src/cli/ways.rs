@@ -1,7 +1,8 @@
-//! What goes around the sidecars of a cluster, from the objects as they are now.
+//! Finds traffic that bypasses the sidecars of a cluster, from the current objects.
 //!
-//! A pod carries a record of what went around its sidecar when it was made; Services and the like change after. The rule is the controller's own. Where not all
-//! of them may be read, the record counts.
+//! A pod carries a record of the bypasses that existed when it was created; Services and similar
+//! objects may have changed since. The rules are the controller's own. If some objects cannot be
+//! read, the record is used.
 
 use std::sync::Arc;
 
@@ -15,21 +16,22 @@ use crate::controller::attach::selected_by;
 use crate::controller::world::{self, Key, Pod, Table, World, within};
 use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
-/// Objects that are asked for at once: `kubectl`'s number.
+/// Page size of a list request, the same as `kubectl`'s.
 const PAGE: u32 = 500;
 
-/// What leads to pods, by kind.
+/// Objects that lead traffic to pods, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
     tables: Vec<Table<Value>>,
-    /// Whether all kinds could be read.
+    /// `true` if all kinds could be read.
     whole: bool,
 }
 
-/// All objects of a kind in a namespace, or everywhere, a page at a time, each as far as it is looked at; none of a kind that the cluster does not know.
+/// Lists all objects of a kind in a namespace or in the cluster, page by page, and maps each with
+/// `take`. Empty for a kind that the cluster does not have.
 ///
 /// # Errors
-/// Why they cannot be read, for people.
+/// A message if the objects cannot be read.
 pub(super) async fn list<T>(
     client: &Client,
     space: Option<&str>,
@@ -43,7 +45,8 @@ pub(super) async fn list<T>(
     match pages(&api, &ListParams::default(), take).await {
         Ok(found) => Ok(found),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
-        // Who may not read a kind is told so before anybody looks whether there is one.
+        // The API server checks permissions before it checks that the kind exists, so that a 403
+        // may mean an absent kind.
         Err(kube::Error::Api(status)) if status.code == 403 && !is_served(client, &resource.group).await => {
             Ok(Vec::new())
         }
@@ -51,16 +54,18 @@ pub(super) async fn list<T>(
     }
 }
 
-/// Whether the cluster has kinds of this group; yes where it does not say. Everybody may ask.
+/// Returns `true` if the cluster serves kinds of this group, or if that is unknown. Discovery needs
+/// no permission.
 async fn is_served(client: &Client, group: &str) -> bool {
     let groups = client.list_api_groups().await;
     group.is_empty() || groups.map_or(true, |groups| groups.groups.iter().any(|one| one.name == group))
 }
 
-/// All that a list has, a page at a time, each as far as it is looked at: a cluster has thousands, and the chart's test little memory.
+/// Lists all objects page by page, and maps each with `take` to keep only what is needed: a cluster
+/// has thousands of objects, and the pod of the chart's test has little memory.
 ///
 /// # Errors
-/// The API server's.
+/// The error of the API server.
 pub(super) async fn pages<K, T>(api: &Api<K>, params: &ListParams, take: impl Fn(K) -> T) -> Result<Vec<T>, kube::Error>
 where
     K: Clone + std::fmt::Debug + serde::de::DeserializeOwned,
@@ -77,7 +82,7 @@ where
     }
 }
 
-/// Objects by name, as the controller keeps them.
+/// Builds a table of objects by name, in the controller's format.
 pub(super) fn table<T>(items: impl Iterator<Item = (Key, T)>) -> Table<T> {
     Arc::new(items.map(|(key, item)| (key, Arc::new(item))).collect())
 }
@@ -85,7 +90,7 @@ pub(super) fn table<T>(items: impl Iterator<Item = (Key, T)>) -> Table<T> {
 // === impl Ways ===
 
 impl Ways {
-    /// Reads them, and says what could not be read.
+    /// Reads the objects, and returns errors for the kinds that could not be read.
     pub(super) async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
         let mut ways = Self { whole: true, ..Self::default() };
         let mut refused = Vec::new();
@@ -108,19 +113,20 @@ impl Ways {
         (ways, refused)
     }
 
-    /// Those of one kind, where there are no others.
+    /// Creates a value with the objects of a single kind.
     #[cfg(test)]
     pub(super) fn of(api_version: &str, kind: &str, found: Vec<DynamicObject>) -> Self {
         let found = found.into_iter().map(|one| world::from_referrer(api_version, kind, one));
         Self { tables: vec![table(found)], whole: true }
     }
 
-    /// Whether what goes around a sidecar is known; else only what went around it when its pod was made.
+    /// Returns `true` if current bypasses are known, and `false` if only those recorded at the
+    /// creation of a pod are.
     pub(super) const fn whole(&self) -> bool {
         self.whole
     }
 
-    /// What goes around a pod's sidecar.
+    /// Returns the bypasses of a pod's sidecar.
     pub(super) fn around(&self, pod: &Pod) -> Vec<String> {
         let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
         if !self.whole {
@@ -129,13 +135,13 @@ impl Ways {
         around(record, &pod.labels, &self.about(pod)).unwrap_or_default()
     }
 
-    /// The Services that have to name a port of the pod, where they are known.
+    /// Returns the Services that have to refer to a port of the pod by name, as far as known.
     pub(super) fn fixes(&self, pod: &Pod) -> Vec<ServiceFix> {
         let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
         service_fixes(record, &self.about(pod))
     }
 
-    /// The remedy for calls around a pod's sidecar, by the workload that made it.
+    /// Returns the remedy for a bypass, for the workload that created the pod.
     pub(super) fn remedy(&self, pod: &Pod) -> String {
         let workload = World::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
@@ -148,7 +154,7 @@ impl Ways {
     }
 }
 
-/// What went around a sidecar when its pod was made.
+/// Returns the bypasses that existed when the pod was created.
 fn recorded(record: &str) -> Vec<String> {
     let status: Value = serde_json::from_str(record).unwrap_or_default();
     let ports = status["capture"].as_array().map_or(&[][..], Vec::as_slice);

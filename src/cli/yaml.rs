@@ -1,8 +1,9 @@
-//! YAML as `kubectl` reads it, and written so that every reader takes it for the same.
+//! Reads YAML as `kubectl` does, and writes YAML that every parser reads alike.
 //!
-//! `kubectl` reads YAML 1.1 (`sigs.k8s.io/yaml`, a fork of go-yaml v2): `yes`, `on` and `0755` are no texts there, and what is read otherwise is changed by being
-//! written. The syntax is `granit-parser`'s, which stands under serde-saphyr; what a plain scalar means is said in [`scalar`]. A text that no object was changed
-//! in is given back as it was written, comments and all.
+//! `kubectl` reads YAML 1.1 (`sigs.k8s.io/yaml`, a fork of go-yaml v2): `yes`, `on` and `0755` are
+//! not strings there, and a value that was read in another way would be changed by writing it. The
+//! syntax is parsed by `granit-parser`, on which serde-saphyr is built; plain scalars are resolved
+//! in [`scalar`]. A text without changed objects is returned as it was written, with its comments.
 
 mod place;
 mod scalar;
@@ -15,27 +16,29 @@ use serde_json::{Map, Value};
 
 pub(super) use self::place::line;
 
-/// A manifest of a large chart is a few megabytes.
+/// Maximum size of a text. A manifest of a large chart has a few megabytes.
 const BYTES_MAX: usize = 64 << 20;
-/// Objects of Kubernetes, CRDs with their nested schemas included, are some 40 levels deep.
+/// Maximum nesting depth. Kubernetes objects, including CRDs with their nested schemas, are some 40
+/// levels deep.
 const DEPTH_MAX: usize = 200;
-/// Values after aliases are followed: a bound on what a small text can blow itself up to.
+/// Maximum number of values after the expansion of aliases: a small text could otherwise expand to
+/// any size.
 const NODES_MAX: usize = 5_000_000;
 
-/// One document of a stream.
+/// One document of a YAML stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Document {
-    /// What it says; null where it says nothing.
+    /// The value; null for an empty document.
     pub(super) value: Value,
-    /// Its text, with the marker before it.
+    /// Byte range of its text, including the marker before it.
     pub(super) text: Range<usize>,
-    /// Whether `---` stands before it.
+    /// `true` if `---` precedes the document.
     pub(super) marked: bool,
-    /// The line at which it starts, from 1.
+    /// Number of its first line, from 1.
     pub(super) line: usize,
 }
 
-/// Why a text is not read.
+/// Error of reading a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
 pub(super) struct Unreadable {
@@ -49,7 +52,7 @@ enum Open {
         items: Vec<Value>,
         anchor: usize,
     },
-    /// `own` are the keys that it says itself.
+    /// `own` has the keys that the map itself contains, without merged ones.
     Map {
         map: Map<String, Value>,
         own: BTreeSet<String>,
@@ -58,10 +61,10 @@ enum Open {
     },
 }
 
-/// A key of a map.
+/// Key of a map.
 enum Key {
     Named(String),
-    /// `<<`.
+    /// The merge key `<<`.
     Merge,
 }
 
@@ -71,15 +74,15 @@ struct Reader {
     anchors: BTreeMap<usize, (Value, usize)>,
     root: Option<Value>,
     start: (usize, usize, bool),
-    /// A document has begun.
+    /// `true` once a document has begun.
     begun: bool,
     nodes: usize,
 }
 
-/// Reads every document of a text, YAML or JSON (also several JSON objects one after the other).
+/// Reads every document of a text: YAML, or JSON, also several JSON objects in a row.
 ///
 /// # Errors
-/// The first place that cannot be read, or that would mean something else to `kubectl`.
+/// The first place that cannot be read, or that has another meaning for `kubectl`.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
     if text.len() > BYTES_MAX {
         return Err(Unreadable { line: 1, message: format!("it has {} bytes, {BYTES_MAX} are read", text.len()) });
@@ -107,10 +110,10 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
     Ok(reader.documents)
 }
 
-/// Writes a value so that readers of YAML 1.1 and 1.2 agree on it.
+/// Writes a value so that parsers of YAML 1.1 and 1.2 agree on it.
 ///
 /// # Errors
-/// The serializer's; none is known for values of JSON.
+/// The error of the serializer; none is known for JSON values.
 pub(super) fn write(value: &Value) -> Result<String, String> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: true, folded_wrap_chars: usize::MAX };
     let mut text = serde_saphyr::to_string_with_options(value, options).map_err(|error| error.to_string())?;
@@ -120,7 +123,7 @@ pub(super) fn write(value: &Value) -> Result<String, String> {
     Ok(text)
 }
 
-/// A stream of JSON objects, which is no YAML where there are several.
+/// Reads a stream of JSON objects, which is invalid YAML if it has several.
 fn json(text: &str) -> Option<Vec<Document>> {
     if !text.trim_start().starts_with('{') {
         return None;
@@ -151,7 +154,7 @@ impl Reader {
                 self.begun = true;
                 let from = if marked { span.start.byte_offset().unwrap_or(len) } else { 0 };
                 self.end(from);
-                // Comments and directives before the first marker are the first document's.
+                // Comments and directives before the first marker belong to the first document.
                 let from = if self.documents.is_empty() { 0 } else { from };
                 self.start = (from, line, marked);
                 self.anchors.clear();
@@ -221,7 +224,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Puts a finished value into what is open.
+    /// Adds a finished value to the innermost open collection.
     fn node(&mut self, value: Value, anchor: usize, line: usize) -> Result<(), Unreadable> {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
@@ -243,7 +246,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Ends a document at a byte, if one has begun.
+    /// Ends the current document at a byte offset, if one has begun.
     fn end(&mut self, to: usize) {
         let (from, line, marked) = self.start;
         if let Some(value) = self.root.take() {
@@ -261,8 +264,9 @@ fn count(value: &Value) -> usize {
     }
 }
 
-/// Puts what a merge key (`<<`) names into a map, over keys that stand before it, as go-yaml v2 does (`decode.go`, `merge`): YAML says that a map's own keys
-/// hold wherever they stand, but what is applied is what `kubectl` reads. Of several maps the first holds.
+/// Inserts the content of a merge key (`<<`) into a map and overrides earlier keys, as go-yaml v2
+/// does (`decode.go`, `merge`). By the YAML specification a map's own keys win at any position, but
+/// the result must be the one that `kubectl` applies. Of several maps the first one wins.
 fn merge(map: &mut Map<String, Value>, named: Value) -> Result<(), String> {
     let sources = match named {
         Value::Array(sources) => sources,

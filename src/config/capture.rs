@@ -1,7 +1,10 @@
-//! Captured ports of a pod: what `--capture NAME:PORT[=APPLICATION]@LISTEN` says, and what it changes about the defaults.
+//! Captured ports of a pod: the flag `--capture NAME:PORT[=APPLICATION]@LISTEN`, and the defaults
+//! that are different in a pod.
 //!
-//! The injector leads a port of the application through the proxy and tells it by this flag: the application's own port number, its name if it has one, and where
-//! its callers arrive now. Such a process stands in a pod: it is probed from outside, and it ends with the pod. It leaves out how traffic is led there.
+//! The injector routes a port of the application through the proxy and configures it with this
+//! flag: the port number of the application, its name if it has one, and the address at which its
+//! callers now arrive. Such a process runs in a pod: it is probed from outside, and it ends with
+//! the pod. Routing the traffic to the proxy is not part of this module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -17,29 +20,31 @@ use super::finding::Finding;
 use super::tree::Spot;
 use super::units::{format_duration, parse_duration};
 
-/// As many as a route may name.
+/// Maximum number of captured ports, as many as a route may name.
 const CAPTURES_MAX: usize = 64;
-/// What Kubernetes gives a pod that says nothing (`terminationGracePeriodSeconds`).
+/// Default `terminationGracePeriodSeconds` of Kubernetes.
 const GRACE: Duration = Duration::from_secs(30);
-/// What is left of the grace for the end itself: the application has had its signal by then, and so have we.
+/// Part of the grace period reserved for the termination itself. By then the application and the
+/// proxy have received their signals.
 const GRACE_MARGIN: Duration = Duration::from_secs(5);
-/// The least time to drain, however short the grace.
+/// Minimum time to drain, however short the grace period is.
 const LIMIT_MIN: Duration = Duration::from_secs(1);
-/// How long a pod that ends still gets calls: until every node has heard that it is no endpoint any more.
+/// Time for which a terminating pod still receives calls, until every node has removed it from its
+/// endpoints.
 const DELAY: Duration = Duration::from_secs(5);
-/// Where the kubelet asks.
+/// Address of the metrics listener in a pod, which the kubelet probes.
 const METRICS: &str = "[::]:9190";
 
-/// A port of the application whose callers arrive here.
+/// A port of the application. Its callers connect to the proxy instead.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capture {
-    /// As the pod calls it.
+    /// Name of the port in the pod.
     pub name: Option<String>,
-    /// The number by which the pod knows it.
+    /// Number of the port in the pod.
     pub port: u16,
-    /// The number on which the application listens: that one, unless the application was moved.
+    /// Port on which the application listens. It is `port`, unless the application was moved.
     pub application: u16,
-    /// Where its callers arrive; at least one.
+    /// Addresses at which its callers arrive; at least one.
     pub listen: Vec<SocketAddr>,
 }
 
@@ -55,8 +60,9 @@ pub enum RoutePort {
 // === impl Capture ===
 
 impl Capture {
-    /// Reads `NAME:PORT[=APPLICATION]@LISTEN`: the name may be empty, `APPLICATION` is where the
-    /// application listens if that is another number, `LISTEN` is a port number or the word `pod`.
+    /// Parses `NAME:PORT[=APPLICATION]@LISTEN`. The name may be empty. `APPLICATION` is the port on
+    /// which the application listens, if it is another one. `LISTEN` is a port number or the word
+    /// `pod`.
     pub(super) fn parse(text: &str, pod_ips: &[IpAddr]) -> Result<Self, &'static str> {
         let (app, listen) = text.split_once('@').ok_or("write NAME:PORT@LISTEN, such as http:8080@15080")?;
         let (name, port) = app.split_once(':').ok_or("write NAME:PORT@LISTEN, such as http:8080@15080")?;
@@ -84,7 +90,7 @@ impl Capture {
         Ok(Self { name: Some(name.to_owned()).filter(|name| !name.is_empty()), port, application, listen })
     }
 
-    /// Whether a route that names these ports holds for this one.
+    /// Returns `true` if a route for these ports applies to this one.
     #[must_use]
     pub fn is_named(&self, ports: &[RoutePort]) -> bool {
         ports.iter().any(|port| match port {
@@ -103,7 +109,7 @@ impl fmt::Display for Capture {
     }
 }
 
-/// Every port that the flag names, or all that is wrong with it.
+/// Parses every captured port, or returns all problems of the flag and its variables.
 pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
     let Some(Given { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
@@ -125,7 +131,7 @@ pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
         match Capture::parse(text, &pod_ips) {
             Ok(capture) if !ports.insert(capture.port) => bad("--capture", text, "that port is captured already"),
             Ok(capture) => {
-                // Port 0 is another one each time.
+                // Port 0 is a different port each time.
                 let taken = capture.listen.iter().any(|listen| listen.port() > 0 && !listens.insert(*listen));
                 if taken {
                     bad("--capture", text, "callers of another port arrive there already");
@@ -141,7 +147,9 @@ pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
     if findings.is_empty() { Ok(captures) } else { Err(findings) }
 }
 
-/// What nobody said is otherwise in a pod: probes come from outside, callers are told to go elsewhere before it ends, and the end comes before the pod's.
+/// Applies the defaults of a pod to values that are not set: probes connect from outside, callers
+/// are sent to other endpoints before the process ends, and it ends before the pod's grace period
+/// does. A longer drain limit is lowered.
 pub(super) fn in_a_pod(
     json: &mut Json,
     sources: &mut BTreeMap<String, Source>,
@@ -158,6 +166,7 @@ pub(super) fn in_a_pod(
             GRACE
         }
     };
+    // The drain limit is at most the grace period less the margin, also if it was set explicitly.
     let most = grace.saturating_sub(GRACE_MARGIN).max(LIMIT_MIN);
     let wanted = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
     if !sources.contains_key("proxy.admin.metrics") {
@@ -173,7 +182,7 @@ pub(super) fn in_a_pod(
     }
     if !sources.contains_key("proxy.drain.delay") {
         let limit = wanted(json, "proxy.drain.limit").unwrap_or(most);
-        // Of a short grace some must be left for what came last.
+        // With a short grace period, some of it must remain for the calls that arrived last.
         put(json, sources, "proxy.drain.delay", format_duration(DELAY.min(limit / 2)), Source::Flag("--capture"));
     }
     findings
@@ -192,7 +201,7 @@ fn put(json: &mut Json, sources: &mut BTreeMap<String, Source>, path: &str, valu
     sources.insert(path.to_owned(), source);
 }
 
-/// The captures in the place of the address and the upstream that they stand for.
+/// Replaces the listen address and the upstream in the settings by the captured ports.
 pub(super) fn shown(captures: &[Capture], settings: &mut Vec<Setting>) {
     let Some(at) = settings.iter().position(|setting| setting.path == "proxy.listen") else { return };
     let rows = captures.iter().enumerate().map(|(index, capture)| {

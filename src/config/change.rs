@@ -1,7 +1,8 @@
-//! What differs between two policies, and what of it a running process takes.
+//! Differences between two policies, and the part of a new policy that a running process can apply.
 //!
-//! All but `proxy` may change while a process runs. What stands there was used at the start (sockets, buffers, the log), so a change of it is for the next
-//! start and is told as pending until then.
+//! All keys except those under `proxy` may change while a process runs. The keys under `proxy` are
+//! used at startup (sockets, buffers, the log), so a change of them takes effect at the next start
+//! and is reported as pending until then.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +11,37 @@ use serde::Serialize;
 use super::effective::Setting;
 use super::policy::Policy;
 
-/// What is fixed at the start.
+/// Prefix of the settings that are fixed at startup.
 const FIXED: &str = "proxy.";
 
-/// A setting that differs.
+/// A setting that differs between two policies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Change {
-    /// The key's path.
+    /// Path of the key.
     pub path: String,
-    /// What it was, as it would be written; `None`: there was no such key, as in a route that is new.
+    /// Previous value, as written in a file; `None` if the key did not exist, as in a new route.
     pub from: Option<String>,
-    /// What it is; `None`: there is none any more.
+    /// New value; `None` if the key no longer exists.
     pub to: Option<String>,
 }
 
 // === impl Policy ===
 
 impl Policy {
-    /// This policy in a process that was started with another: all of it but what stands under `proxy`. Also what a start with it would change.
+    /// Returns this policy as a process that was started with `started` can apply it, which is all
+    /// of it except the keys under `proxy`. Also returns the changes that are pending until the
+    /// next start.
     #[must_use]
     pub fn within(self, started: &Self) -> (Self, Vec<Change>) {
         let pending = differences(fixed(started), fixed(&self));
-        // In the order of the schema, where `proxy` stands last.
+        // Keeps the order of the schema, in which `proxy` is last.
         let hot = self.settings.iter().filter(|setting| !setting.path.starts_with(FIXED)).cloned();
         let settings = hot.chain(fixed(started).cloned()).collect();
         (Self { proxy: started.proxy.clone(), settings, ..self }, pending)
     }
 
-    /// What differs from an earlier policy, in the order of the schema; what is no more stands last.
+    /// Returns the differences from an earlier policy, in the order of the schema. Keys that no
+    /// longer exist are last.
     #[must_use]
     pub fn changes(&self, earlier: &Self) -> Vec<Change> {
         differences(earlier.settings.iter(), self.settings.iter())

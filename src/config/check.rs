@@ -1,6 +1,7 @@
-//! A file against the schema: finds everything that is wrong, and keeps what is right.
+//! Validation of a file against the schema: collects all problems, and keeps the valid values.
 //!
-//! The result holds the right values only, so that the rules between keys can still be asked of a file with mistakes. A mistake is told once.
+//! The result contains valid values only, so that the rules between keys can still be applied to a
+//! file with problems. Each problem is reported once.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +17,19 @@ use super::tree::{Node, Spot, Value};
 use super::units::{CHARS_MAX, parse_duration, parse_share, parse_size};
 use crate::api::v1alpha1::API_VERSION;
 
-/// A key as written and its value.
+/// Positions of a key as written and of its value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) key: Spot,
     pub(super) value: Spot,
 }
 
-/// What has been found.
+/// State and result of a validation.
 #[derive(Debug, Default)]
 pub(super) struct Check {
     pub(super) findings: Vec<Finding>,
     pub(super) notices: Vec<Notice>,
-    /// Every key that is present, right or wrong, by path.
+    /// Every key that is present, valid or not, by path.
     pub(super) places: BTreeMap<String, Place>,
 }
 
@@ -37,7 +38,7 @@ type Object = serde_json::Map<String, Json>;
 // === impl Check ===
 
 impl Check {
-    /// A whole `BatchPolicy`, or its bare spec.
+    /// Validates a complete `BatchPolicy`, or its bare spec.
     pub(super) fn document(&mut self, root: &Node) -> Object {
         let whole = ["apiVersion", "kind", "metadata", "spec"].iter().any(|name| root.get(name).is_some());
         if !whole {
@@ -66,7 +67,7 @@ impl Check {
         root.get("spec").and_then(|spec| self.map(SPEC, spec, "")).unwrap_or_default()
     }
 
-    /// A value of a shape; `None` where it is wrong.
+    /// Validates a value of a shape; `None` if it is invalid.
     pub(super) fn value(&mut self, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
         match shape {
             Shape::Map(keys) => self.map(keys, node, path).map(Json::Object),
@@ -105,7 +106,8 @@ impl Check {
     fn map(&mut self, keys: &'static [Key], node: &Node, path: &str) -> Option<Object> {
         let entries = match &node.value {
             Value::Map(entries) => entries.as_slice(),
-            // A section whose keys are all commented out: as if it were not there, unless it needs some.
+            // A section in which all keys are commented out counts as absent, unless it has
+            // required keys.
             Value::Null => &[],
             Value::Scalar { .. } | Value::List(_) => {
                 let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
@@ -132,7 +134,7 @@ impl Check {
                 continue;
             }
             let Some(key) = keys.iter().find(|key| key.name == name) else {
-                // Whoever misspelt a required key has been told what to write.
+                // The finding of a misspelt required key already contains the correct name.
                 meant.extend(self.unknown(keys, key_node, name, path));
                 continue;
             };
@@ -183,7 +185,7 @@ impl Check {
         false
     }
 
-    /// Tells of an unknown key, and gives the one that was probably meant.
+    /// Reports an unknown key, and returns the key that was probably meant.
     fn unknown(&mut self, keys: &'static [Key], node: &Node, name: &str, path: &str) -> Option<String> {
         let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
         let owner = if path.is_empty() { "a policy".to_owned() } else { format!("`{path}`") };
@@ -258,7 +260,7 @@ impl Check {
         for (index, item) in items.iter().enumerate() {
             let at = format!("{path}[{index}]");
             self.places.insert(at.clone(), Place { key: item.at, value: item.at });
-            // A hole would shift the indices by which the rules find their places.
+            // A missing element would shift the indices by which the rules find positions.
             out.push(self.value(of, item, &at).unwrap_or(Json::Null));
         }
         Some(Json::Array(out))
@@ -308,7 +310,7 @@ impl Check {
                 Err(Refusal(_)) => None,
             },
             Shape::Quantity(amount) if short(text).is_some_and(|text| amount.holds(text)) => {
-                // The API server takes texts alone here.
+                // The API server accepts only text here.
                 (!is_number(text, *plain)).then(|| Json::from(text.as_str()))
             }
             Shape::Quantity(_) | Shape::Map(_) | Shape::Names(..) | Shape::List(..) | Shape::OneOrList(..) => None,
@@ -316,7 +318,7 @@ impl Check {
         json.or_else(|| self.wrong_leaf(shape, node, path, text, *plain))
     }
 
-    /// Says why a scalar is wrong, as closely as can be told.
+    /// Reports a scalar that is invalid, with the most specific reason known.
     fn wrong_leaf(&mut self, shape: &Shape, node: &Node, path: &str, text: &str, plain: bool) -> Option<Json> {
         let shown: String = text.chars().take(80).collect();
         let message = format!("`{path}` cannot be `{shown}`");
@@ -358,7 +360,7 @@ impl Check {
     }
 }
 
-/// What a bare latency in the place of an SLO was meant as.
+/// Returns advice about a bare latency in the place of an SLO.
 fn promised(node: &Node) -> Option<String> {
     let text = node.text().and_then(short)?;
     let unit = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) { "ms" } else { "" };
@@ -366,22 +368,24 @@ fn promised(node: &Node) -> Option<String> {
     parse_duration(&meant).map(|_| format!("write `slo: {{latencyP99: {meant}}}`"))
 }
 
-/// A text that is no longer than a value with a unit may be.
+/// Returns the text unless it is longer than a value with a unit can be.
 fn short(text: &str) -> Option<&str> {
     (text.len() <= CHARS_MAX).then_some(text)
 }
 
-/// Whether a scalar without quotes is a number to YAML.
+/// Returns `true` if a scalar without quotes is a number in YAML.
 fn is_number(text: &str, plain: bool) -> bool {
     plain && text.parse::<f64>().is_ok()
 }
 
-/// The nearest of some words, where one is near enough to have been meant.
+/// Returns the known word that is nearest to `word`, if it is near enough to have been meant. Words
+/// are compared by optimal string alignment distance, and ties are broken by Jaro-Winkler
+/// similarity.
 pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<String> {
     let lower = word.to_lowercase();
-    // A third of the letters: two for `mode`-sized words, more for `batchItemsMax`.
+    // A third of the letters: one for words such as `mode`, four for `batchItemsMax`.
     let near = (word.chars().count() / 3).clamp(1, 5);
-    // Words far longer than any key are not compared: distance costs their product.
+    // Words far longer than any key are not compared: the cost is the product of the lengths.
     if word.len() > 64 {
         return None;
     }
@@ -395,7 +399,7 @@ pub(super) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate.to_owned())
 }
 
-/// Where else in the schema a key of that name stands.
+/// Returns the shortest path in the schema of a key with that name.
 fn elsewhere(name: &str) -> Option<String> {
     let mut found = None;
     walk(SPEC, "", &mut |path, key| {
@@ -407,7 +411,7 @@ fn elsewhere(name: &str) -> Option<String> {
     found
 }
 
-/// Whether a key that is not built yet is written so that it would change nothing.
+/// Returns `true` if a key that is not supported yet is written so that it changes nothing.
 fn says_nothing(key: &Key, node: &Node) -> bool {
     match &node.value {
         Value::Null => true,
@@ -430,7 +434,8 @@ fn join(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// The beginning of a place: a finding about a whole map would underline all of it.
+/// Returns the beginning of a position. A finding about a whole map would otherwise underline all
+/// of it.
 const fn start(at: Spot) -> Spot {
     Spot { len: 0, ..at }
 }

@@ -1,29 +1,31 @@
-//! The stable codes of configuration findings, and what stands behind them.
+//! Stable codes of configuration findings, with their meaning, cause and remedy.
 
 use std::fmt;
 
-/// A kind of problem. `GRP1104`, above what the upstream accepts, is found by asking the upstream, not here.
+/// A kind of problem. `GRP1104`, above what the upstream accepts, is reserved: only a call to the
+/// upstream could find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
     /// A key that the schema does not have.
     UnknownKey,
     /// A value of a wrong type, out of range, or no value at all.
     BadValue,
-    /// A key or a word that this version does not have yet.
+    /// A key or a value that this version does not support yet.
     NotSupportedYet,
     /// Keys that exclude each other.
     Excluded,
-    /// A file that a key names cannot be used; found at the start, since only the machine that starts has it.
+    /// A file that a key names cannot be used. It is found at startup, because only the machine
+    /// that starts has the file.
     BadFile,
 }
 
 // === impl Code ===
 
 impl Code {
-    /// Every code.
+    /// All codes.
     pub const ALL: [Self; 5] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded, Self::BadFile];
 
-    /// As it is written everywhere.
+    /// Returns the code as text, such as `GRP1101`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -35,7 +37,7 @@ impl Code {
         }
     }
 
-    /// What it says.
+    /// Returns the meaning of the code.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -47,7 +49,7 @@ impl Code {
         }
     }
 
-    /// Why it is said.
+    /// Returns the cause of the finding.
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -65,7 +67,7 @@ impl Code {
         }
     }
 
-    /// What can be done about it.
+    /// Returns the remedy.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {

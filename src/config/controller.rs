@@ -1,55 +1,58 @@
-//! Where the controller is, and whom to trust about it: what the injector writes into the environment of a sidecar.
+//! Address and trust anchor of the controller, from the environment variables that the injector
+//! sets for a sidecar.
 //!
-//! What is wrong here is said and leaves the process without a controller: serving never depends on one.
+//! An invalid address is reported and leaves the process without a controller, because serving
+//! never depends on one.
 
 use std::fmt;
 use std::path::PathBuf;
 
-/// The port of the stream's Service.
+/// Default port, that of the control stream's Service.
 const PORT: u16 = 9444;
-/// That of a URL that names none.
+/// Default port of a URL.
 const PORT_HTTPS: u16 = 443;
-/// The path at which the injector mounts the sidecar's token.
+/// Path at which the injector mounts the sidecar's token.
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// The controller, as a sidecar is told of it.
+/// Connection settings of the controller.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Controller {
-    /// A name or an address, without brackets: where it is dialled, and what its certificate must be for.
+    /// Host name or IP address, without brackets: the address to connect to, and the name that its
+    /// certificate must contain.
     pub host: String,
-    /// The port.
+    /// TCP port.
     pub port: u16,
-    /// The CA bundle.
+    /// CA bundle that verifies its certificate.
     pub ca: Option<CaBundle>,
-    /// The file with the pod's token.
+    /// File that contains the token of the pod.
     pub token: PathBuf,
 }
 
-/// A CA bundle, or where one is.
+/// A CA bundle, inline or in a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CaBundle {
-    /// PEM.
+    /// Inline PEM text.
     Pem(String),
-    /// A file that may change while the process runs.
+    /// Path of a file, which may change while the process runs.
     File(PathBuf),
 }
 
 // === impl Controller ===
 
 impl Controller {
-    /// What the environment says; `None` where there is no controller.
+    /// Reads the settings from the environment; `None` if no controller is configured.
     ///
     /// # Errors
-    /// `GROUPAGE_CONTROLLER` is no address.
+    /// `GROUPAGE_CONTROLLER` is not an address.
     pub fn from_environment() -> Result<Option<Self>, String> {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same from any set of variables; an empty one says nothing.
+    /// Reads the settings from any set of variables. An empty variable counts as absent.
     ///
     /// # Errors
-    /// As [`Controller::from_environment`].
+    /// The same as for [`Controller::from_environment`].
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let one = |name| get(name).filter(|value| !value.is_empty());
         let Some(address) = one("GROUPAGE_CONTROLLER").filter(|address| !address.eq_ignore_ascii_case("off")) else {
@@ -72,7 +75,7 @@ impl Controller {
 }
 
 impl fmt::Debug for Controller {
-    /// Without a bundle of some hundred lines.
+    /// Omits the bundle, which has about a hundred lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Controller")
             .field("host", &self.host)
@@ -82,7 +85,7 @@ impl fmt::Debug for Controller {
     }
 }
 
-/// Whether a text is the address of a controller, as a sidecar would read it.
+/// Returns `true` if a sidecar accepts the text as the address of a controller.
 #[must_use]
 pub fn is_controller(text: &str) -> bool {
     place(text).is_some()

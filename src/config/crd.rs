@@ -1,10 +1,14 @@
-//! The two kinds as an API server is told of them: the schemas of the types, under what the table of `schema` allows.
+//! The `CustomResourceDefinition`s of the two kinds: the derived schemas of the types, constrained
+//! by the table in `schema`.
 //!
-//! The derive says which keys there are and what they are for; types, ranges, words, patterns, required keys and defaults are laid over it from the one
-//! table that the loader judges files by, so that an object which the API server takes is one that the loader takes. What no schema can say is a rule
-//! in CEL. What neither can say (a pointer inside another, a log filter that is none) the controller finds with the loader, and tells in `Accepted`.
+//! The derive provides the keys and their descriptions. Types, ranges, words, patterns, required
+//! keys and defaults come from the one table by which the loader validates files, so that an object
+//! accepted by the API server is accepted by the loader. Constraints that no schema can express are
+//! CEL rules. Those that neither can express (a pointer inside another, an invalid log filter) are
+//! found by the controller with the loader, and reported in the condition `Accepted`.
 //!
-//! It leaves out who installs them, and the status, whose bounds stand at its types.
+//! Not covered are the installation of the definitions, and the status, which has its bounds at its
+//! types.
 
 mod cel;
 mod constrain;
@@ -19,7 +23,7 @@ use super::schema::{self, Key};
 use crate::api::v1alpha1;
 use cel::Rule;
 
-/// `CustomResourceDefinition`s of `BatchPolicy` and `BatchProfile`, complete.
+/// Returns the complete `CustomResourceDefinition`s of `BatchPolicy` and `BatchProfile`.
 #[must_use]
 pub fn crds() -> Vec<Json> {
     let [policy, profile] = v1alpha1::definitions();
@@ -39,10 +43,15 @@ fn definition(derived: &impl Serialize, keys: &'static [Key], rules: &[Rule]) ->
     crd
 }
 
-/// Takes out what the derive adds and an API server warns of or would act on: `nullable` for every `Option`, formats
-/// of Rust's own, defaults and names of types.
+/// Joins the lines of descriptions, and removes what the derive adds and an API server warns about
+/// or would act on: `nullable` for every `Option`, formats specific to Rust, defaults and names of
+/// types.
 fn plain(schema: &mut Json) {
     let Some(entries) = schema.as_object_mut() else { return };
+    // Doc comments wrap; `kubectl explain` wraps descriptions by itself.
+    if let Some(Json::String(text)) = entries.get_mut("description") {
+        *text = text.replace('\n', " ");
+    }
     entries.remove("nullable");
     entries.remove("default");
     entries.remove("title");
@@ -67,7 +76,7 @@ fn plain(schema: &mut Json) {
     }
 }
 
-/// A whole number as such: `0`, not `0.0`.
+/// Returns a whole number without a fraction: `0`, not `0.0`.
 fn whole(number: f64) -> Option<Json> {
     let text = number.to_string();
     text.parse::<i64>().ok().map(Json::from)

@@ -1,4 +1,4 @@
-//! Every value in effect and where it comes from: what `groupage config` and `/api/config` show.
+//! Effective values and their sources, as shown by `groupage config` and `/api/config`.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use serde_json::Value as Json;
 use super::env::Source;
 use super::schema::{Key, Otherwise, SPEC, Shape, Standing};
 
-/// A value in effect.
+/// An effective value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// The key's path.
+    /// Path of the key.
     pub path: String,
-    /// As it would be written.
+    /// Value, as it would be written in a file.
     pub value: String,
-    /// Where it comes from.
+    /// Source of the value.
     pub source: Source,
 }
 
-/// Lists every leaf. Keys that do nothing here, in this version or outside a cluster, are left out.
+/// Lists every leaf. Keys without effect, in this version or outside a cluster, are left out.
 pub(super) fn list(spec: &Json, sources: &BTreeMap<String, Source>) -> Vec<Setting> {
     let mut out = Vec::new();
     keys(SPEC, spec, "", sources, &mut out);
@@ -37,14 +37,16 @@ fn keys(keys: &'static [Key], json: &Json, prefix: &str, sources: &BTreeMap<Stri
                     self::keys(inner, item, &format!("{path}[{index}]"), sources, out);
                 }
             }
-            // Only inside a map that is written but not filled in, as a route's own limits: the policy's value stands above.
+            // This happens only in a map that is written but not filled in, such as the limits of a
+            // route. There the policy's value applies, which is listed above.
             _ if value.is_null() && matches!(key.default, Otherwise::Is(_)) => {}
             _ => out.push(Setting { value: shown(key, value), source: source(sources, &path), path }),
         }
     }
 }
 
-/// A map that is absent as a whole is one line inside a route, whose readers know it from above, and all its keys elsewhere.
+/// Lists the keys of a map. If the whole map is absent, it is one line inside a route, since the
+/// policy's values are listed above, and all of its keys elsewhere.
 fn group(
     key: &Key,
     inner: &'static [Key],
@@ -61,7 +63,7 @@ fn group(
     }
 }
 
-/// The source of a key; what nobody said is the default.
+/// Returns the source of a key; the default if no source is recorded.
 fn source(sources: &BTreeMap<String, Source>, path: &str) -> Source {
     sources.get(path).cloned().unwrap_or(Source::Default)
 }
@@ -74,7 +76,7 @@ fn shown(key: &Key, value: &Json) -> String {
     }
 }
 
-/// A value as it would be written in a file.
+/// Formats a value as it would be written in a file.
 pub(super) fn text(value: &Json) -> String {
     match value {
         Json::Null => "absent".to_owned(),

@@ -1,6 +1,7 @@
-//! What comes from outside the file: flags, the environment, and the limits of the machine.
+//! Settings from outside the file: flags, the environment, and the limits of the machine.
 //!
-//! The only reader of the environment. Flags are given by the caller, texts as they were written, so that one rule judges a value wherever it stands.
+//! This module and `controller` are the only readers of the environment. Flags are passed in by the
+//! caller, as written, so that one rule validates a value wherever it comes from.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -10,41 +11,41 @@ use serde::{Serialize, Serializer};
 
 use crate::memory::ControlGroup;
 
-/// Where a value in effect comes from.
+/// Source of an effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Built in.
+    /// Built-in default.
     Default,
-    /// A line of the file.
+    /// Configuration file, with the line.
     File(usize),
-    /// What the pod was admitted with: `GROUPAGE_POLICY`.
+    /// Snapshot from the admission of the pod: `GROUPAGE_POLICY`.
     Snapshot,
-    /// The settings that were in force last, from the folder for state.
+    /// State folder, which contains the settings that were last in effect.
     Kept,
-    /// The process stepped aside by itself; the text says why.
+    /// Decision of the process itself to pass calls through. The text is the reason.
     Guard(&'static str),
-    /// A flag, such as `--listen`.
+    /// Flag, such as `--listen`.
     Flag(&'static str),
-    /// A variable of the environment.
+    /// Environment variable.
     Env(&'static str),
-    /// Another source said more than the machine has; the text says what bounds it.
+    /// Limit of the machine that lowered the value of another source. The text names the limit.
     Lowered(&'static str),
-    /// The controller's tuner.
+    /// Tuner of the controller.
     Tuned,
-    /// The controller.
+    /// Controller.
     Controller,
 }
 
 /// A value with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given<T> {
-    /// As written.
+    /// Value, as written.
     pub value: T,
-    /// By whom.
+    /// Source of the value.
     pub source: Source,
 }
 
-/// What flags and environment say over the file, each as written.
+/// Settings of flags and environment that override the file, each as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `proxy.listen`.
@@ -65,55 +66,55 @@ pub struct Overrides {
     pub state: Option<Given<String>>,
     /// Captured ports, each as `NAME:PORT@LISTEN`.
     pub capture: Option<Given<Vec<String>>>,
-    /// The addresses of the pod, separated by commas.
+    /// Addresses of the pod, separated by commas.
     pub pod_ips: Option<Given<String>>,
-    /// The time that the pod has to end.
+    /// Termination grace period of the pod.
     pub grace: Option<Given<String>>,
 }
 
-/// What the injector says of the pod that the process stands in.
+/// Properties of the pod in which the process runs, as set by the injector.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its name.
+    /// Name of the pod.
     pub name: Option<String>,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: Option<String>,
-    /// What tells it from a later one of that name.
+    /// UID, which distinguishes it from a later pod of the same name.
     pub uid: Option<String>,
-    /// Where it runs.
+    /// Node on which it runs.
     pub node: Option<String>,
-    /// The settings that it was admitted with: JSON, a `BatchPolicy` or its bare spec.
+    /// Settings from its admission: JSON, a `BatchPolicy` or its bare spec.
     pub policy: Option<String>,
-    /// Whoever knows it may have the queue flushed.
+    /// Token that authorizes a flush of the queue.
     pub drain_token: Option<String>,
 }
 
-/// What the installation says of the controller's own pod.
+/// Properties of the controller's own pod, as set by the installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControllerPod {
-    /// Its namespace, `GROUPAGE_NAMESPACE`.
+    /// Namespace of the pod, `GROUPAGE_NAMESPACE`.
     pub namespace: Option<String>,
-    /// Its name, `GROUPAGE_POD_NAME`.
+    /// Name of the pod, `GROUPAGE_POD_NAME`.
     pub name: Option<String>,
-    /// Its address, `GROUPAGE_POD_IP`.
+    /// Address of the pod, `GROUPAGE_POD_IP`.
     pub ip: Option<std::net::IpAddr>,
 }
 
-/// What the machine allows; made by hand in tests.
+/// Limits of the machine. Tests construct them directly.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Machine {
-    /// The memory limit of the control group, if it has one.
+    /// Memory limit of the control group, if it has one.
     pub memory_bytes_max: Option<u64>,
-    /// The limit on open files.
+    /// Limit on open files.
     pub files_max: Option<u64>,
-    /// Whether logs go to a terminal.
+    /// `true` if logs are written to a terminal.
     pub terminal: bool,
 }
 
 // === impl Given ===
 
 impl<T> Given<T> {
-    /// From a flag.
+    /// Creates a value that comes from a flag.
     pub const fn flag(name: &'static str, value: T) -> Self {
         Self { value, source: Source::Flag(name) }
     }
@@ -122,14 +123,15 @@ impl<T> Given<T> {
 // === impl Overrides ===
 
 impl Overrides {
-    /// What the environment says; an empty variable says nothing. `GROUPAGE_LISTEN` takes several addresses, separated by commas.
+    /// Reads the environment. An empty variable counts as absent. `GROUPAGE_LISTEN` contains
+    /// several addresses, separated by commas.
     #[must_use]
     pub fn from_environment() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same from any set of variables.
+    /// Reads any set of variables.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Self {
         let one = |name: &'static str| {
             get(name).filter(|value| !value.is_empty()).map(|value| Given { value, source: Source::Env(name) })
@@ -146,14 +148,14 @@ impl Overrides {
             log_level: one("GROUPAGE_LOG_LEVEL").or_else(|| one("RUST_LOG")),
             log_access: one("GROUPAGE_LOG_ACCESS"),
             state: one("GROUPAGE_STATE"),
-            // Only the injector captures ports, and it says so by a flag.
+            // Only the injector captures ports, and it does so with a flag.
             capture: None,
             pod_ips: one("GROUPAGE_POD_IPS"),
             grace: one("GROUPAGE_GRACE"),
         }
     }
 
-    /// These where they say something, else the others.
+    /// Returns these overrides, with those of `other` where a value is absent.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self {
@@ -175,14 +177,14 @@ impl Overrides {
 // === impl Pod ===
 
 impl Pod {
-    /// What the environment says.
+    /// Reads the environment.
     #[must_use]
     pub fn from_environment() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// The same from any set of variables; an empty one says nothing.
+    /// Reads any set of variables. An empty variable counts as absent.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Self {
         let one = |name| get(name).filter(|value| !value.is_empty());
         Self {
@@ -197,7 +199,7 @@ impl Pod {
 }
 
 impl fmt::Debug for Pod {
-    /// Without the token, and without a policy of some hundred lines.
+    /// Omits the token, and the policy, which has about a hundred lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pod")
             .field("name", &self.name)
@@ -211,7 +213,7 @@ impl fmt::Debug for Pod {
 // === impl ControllerPod ===
 
 impl ControllerPod {
-    /// What the environment says; an empty variable says nothing.
+    /// Reads the environment. An empty variable counts as absent.
     #[must_use]
     pub fn from_environment() -> Self {
         #[expect(clippy::disallowed_methods, reason = "the one place that reads the environment")]
@@ -227,7 +229,7 @@ impl ControllerPod {
 // === impl Machine ===
 
 impl Machine {
-    /// Asks the system.
+    /// Reads the limits from the operating system.
     #[must_use]
     pub fn read() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Reads a local file: a whole `BatchPolicy` or its bare spec.
+//! Local configuration file: a complete `BatchPolicy` or its bare spec.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -14,60 +14,60 @@ use super::tree::{self, FILE_BYTES_MAX, Spot};
 use super::{rules, schema};
 use crate::api::v1alpha1::BatchPolicySpec;
 
-/// Keys under `proxy` that mean something in a file only; in a pod the injection says what they say.
+/// Keys under `proxy` that have a meaning in a file only. In a pod the injector sets them.
 const LOCAL_ONLY: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
 
-/// A file that was read and found right.
+/// A file that was parsed and is valid.
 #[derive(Debug, Clone)]
 pub struct Loaded {
-    /// What the file says, nothing filled in.
+    /// Contents of the file, without defaults.
     pub spec: BatchPolicySpec,
-    /// What there is to know about it.
+    /// Remarks about the contents.
     pub notices: Vec<Notice>,
     pub(super) json: Json,
-    /// The lines of its keys, by path.
+    /// Line of each key, by path.
     pub(super) lines: BTreeMap<String, usize>,
     pub(super) origin: Origin,
 }
 
-/// Where settings were written down.
+/// Origin of a set of settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// In a file that somebody wrote for this process.
+    /// A file that was written for this process.
     #[default]
     File,
-    /// In the environment, when the pod was admitted.
+    /// The environment of the pod, set when the pod was admitted.
     Snapshot,
-    /// In the folder for state: they were in force last.
+    /// The state folder, which contains the settings that were last in effect.
     Kept,
-    /// By the controller, just now.
+    /// The controller, over the control stream.
     Controller,
 }
 
-/// Why there is no policy.
+/// Reason that no policy could be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be read at all.
     #[error("{path}: {error}")]
     Unreadable {
-        /// As it was named.
+        /// Path of the file, as given.
         path: String,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// What it says is wrong.
+    /// The contents are invalid.
     #[error(transparent)]
     Wrong(#[from] Errors),
 }
 
-/// Reads a policy from a text; the name stands before the line in what is said about it.
+/// Parses a policy. `source_name` precedes the line number in messages.
 ///
 /// # Errors
 ///
 /// Every problem of the text at once.
 pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
     let mut check = Check::default();
-    // An editor's byte order mark is no part of the text; places are counted without it.
+    // A byte order mark of an editor is not part of the text, and positions are counted without it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let json = match tree::parse(text) {
         Ok(root) => Json::Object(check.document(&root)),
@@ -97,27 +97,29 @@ pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
 ///
 /// # Errors
 ///
-/// The file cannot be read, or every problem of what it says.
+/// The file cannot be read, or every problem of its contents.
 pub fn read(path: &Path) -> Result<Loaded, LoadError> {
     Ok(load(&read_text(path)?, &path.display().to_string())?)
 }
 
-/// Reads what [`load`] judges, so that who reads a file again sees whether it says anything new.
+/// Reads the text that [`load`] parses, so that a caller that reads a file again can detect whether
+/// it has changed.
 ///
 /// # Errors
 ///
-/// The file cannot be read, or is no text.
+/// The file cannot be read, or is not UTF-8.
 pub fn read_text(path: &Path) -> Result<String, LoadError> {
     let name = path.display().to_string();
     let file = std::fs::File::open(path).map_err(|error| LoadError::Unreadable { path: name.clone(), error })?;
     read_from(file, &name)
 }
 
-/// The same of what is open already, under a name for people.
+/// Reads the text from an open reader. `name` is used in messages.
 pub(super) fn read_from(file: impl Read, name: &str) -> Result<String, LoadError> {
     let unreadable = |error| LoadError::Unreadable { path: name.to_owned(), error };
     let mut bytes = Vec::new();
-    // One byte more than is allowed shows that there is more, whatever the file's length is said to be.
+    // One byte more than is allowed shows that the file is too long, whatever length the file
+    // system reports.
     let limit = u64::try_from(FILE_BYTES_MAX + 1).unwrap_or(u64::MAX);
     file.take(limit).read_to_end(&mut bytes).map_err(unreadable)?;
     match String::from_utf8(bytes) {
@@ -132,12 +134,13 @@ pub(super) fn read_from(file: impl Read, name: &str) -> Result<String, LoadError
     }
 }
 
-/// The typed form. What `check` let through always fits; a test reads every key of the schema.
+/// Converts to the typed form. This succeeds for everything that `check` accepts; a test covers
+/// every key of the schema.
 pub(super) fn typed(json: &Json) -> Result<BatchPolicySpec, String> {
     serde_json::from_value(json.clone()).map_err(|error| format!("the schema and its types differ: {error}"))
 }
 
-/// The defaults of the schema, as a file would say them.
+/// Returns the defaults of the schema in the form of a file.
 pub(super) fn defaults(keys: &'static [schema::Key]) -> Json {
     let mut out = serde_json::Map::new();
     let mut check = Check::default();
@@ -156,7 +159,7 @@ pub(super) fn defaults(keys: &'static [schema::Key]) -> Json {
     Json::Object(out)
 }
 
-/// Lays `over` on `under`: maps key by key, all else whole.
+/// Merges `over` into `under`: maps key by key, any other value as a whole.
 pub(super) fn merge(under: &mut Json, over: &Json) {
     match (under, over) {
         (Json::Object(under), Json::Object(over)) => {
@@ -184,8 +187,10 @@ impl Origin {
 // === impl Loaded ===
 
 impl Loaded {
-    /// The same as the settings of a pod, from its snapshot or kept by it: sockets, TLS, log and state of the process come from the injection alone, whatever
-    /// a policy for many pods says of them, and what has a meaning in a cluster only has it there.
+    /// Converts the settings to those of a pod, from its snapshot or its state folder. Sockets,
+    /// TLS, log and state folder of the process are set by the injection alone, whatever a policy
+    /// for many pods contains. Notices are dropped, because keys that are ignored outside a cluster
+    /// have a meaning here.
     #[must_use]
     pub fn of_a_pod(mut self, origin: Origin) -> Self {
         self.origin = origin;
@@ -211,7 +216,7 @@ impl Loaded {
         self
     }
 
-    /// What there is to know where ports are captured, or not.
+    /// Returns the notices, without those about the ports of routes if ports are captured.
     #[must_use]
     pub fn notices(&self, captured: bool) -> Vec<Notice> {
         let of_ports = |notice: &&Notice| notice.path.starts_with("routes[") && notice.path.ends_with("].ports");
@@ -222,7 +227,7 @@ impl Loaded {
 // === impl LoadError ===
 
 impl LoadError {
-    /// As people read it, with snippets where there is a text.
+    /// Formats the error for people, with snippets if a text is available.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         match self {

@@ -1,4 +1,5 @@
-//! From what was said to what is in effect: flag over environment over file over built-in, every value filled in.
+//! Resolution of the effective policy: flags over environment over file over built-in defaults,
+//! with every value filled in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,15 +32,16 @@ use crate::memory;
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
 
-/// A key that the schema should have filled and did not: a defect of the table, which its test finds.
+/// A key that the schema does not fill in. This is a defect of the table, which a test detects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unfilled(pub(super) &'static str);
 
 pub(super) type Filled<T> = Result<T, Unfilled>;
 
-/// Puts flags, environment, file and defaults together.
+/// Combines flags, environment, file and defaults.
 pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Machine) -> Result<Policy, Errors> {
     let mut sources = BTreeMap::new();
+    // Start from the defaults and merge the file over them, recording the source of every value.
     let mut json = defaults(schema::SPEC);
     if machine.terminal {
         put(&mut json, "proxy.log.format", Json::from("Pretty"));
@@ -48,9 +50,13 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
         merge(&mut json, &loaded.json);
         sources.extend(loaded.lines.iter().map(|(path, line)| (path.clone(), loaded.origin.source(*line))));
     }
+    // Routes and classes are lists, so their defaults are filled in after the merge, element by
+    // element.
     routes(&mut json);
     classes(&mut json);
     let mut findings = overrule(&mut json, &mut sources, overrides);
+    // Flags and environment override the file. The limits of the machine apply last, to every
+    // source.
     let captures = capture::all(overrides).unwrap_or_else(|wrong| {
         findings.extend(wrong);
         Vec::new()
@@ -74,7 +80,8 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
     let secure = match &policy.proxy.upstream {
         Some(Upstream::Http { tls, .. }) => *tls,
         Some(Upstream::Unix(_)) => false,
-        // Captured, or not said here: then nothing is sent in the clear either.
+        // With captured ports, or without an upstream, no plaintext upstream contradicts
+        // `upstreamTls`.
         None => true,
     };
     if !secure && policy.proxy.upstream_tls != UpstreamTls::default() {
@@ -88,7 +95,7 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
     Ok(policy)
 }
 
-/// Fills every route, and what is filled only where it is written.
+/// Fills in the defaults of every route, and of maps that have defaults only if they are written.
 pub(super) fn routes(json: &mut Json) {
     let keys = |key: &str, of: &'static [Key]| match of.iter().find(|known| known.name == key).map(|known| &known.shape)
     {
@@ -109,7 +116,7 @@ pub(super) fn routes(json: &mut Json) {
     }
 }
 
-/// Fills every class.
+/// Fills in the defaults of every priority class.
 fn classes(json: &mut Json) {
     let Some(Shape::List(Shape::Map(keys), _)) = schema::find("priority.classes").map(|key| &key.shape) else { return };
     for class in json["priority"]["classes"].as_array_mut().into_iter().flatten() {
@@ -117,7 +124,8 @@ fn classes(json: &mut Json) {
     }
 }
 
-/// A generic declaration as written, filled; `None` where a value is wrong.
+/// Converts a generic declaration as written, with defaults filled in; `None` if a value is
+/// invalid.
 pub(super) fn declaration(written: &Json) -> Option<Spec> {
     let mut json = serde_json::json!({ "routes": [{ "generic": written }] });
     routes(&mut json);
@@ -131,7 +139,8 @@ fn under(json: &mut Json, keys: &'static [Key]) {
     *json = filled;
 }
 
-/// Lays flags and environment over the rest. Each value is judged by the rule of its key, and told by the name of its flag.
+/// Applies flags and environment over the other sources. Each value is validated by the rule of its
+/// key, and findings contain the name of the flag or variable.
 fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: &Overrides) -> Vec<Finding> {
     let one =
         |given: &Option<Given<String>>| given.as_ref().map(|given| (Node::given(&given.value), given.source.clone()));
@@ -175,11 +184,12 @@ fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: 
     findings
 }
 
-/// Descriptors that are no connections of callers or to the model server: ports, probes, the control
-/// stream, files.
+/// File descriptors reserved for purposes other than connections to clients and to the model
+/// server: listeners, probes, the control stream, files.
 const FILES_RESERVE: u64 = 128;
 
-/// No more connections than files, no more buffers than memory, whoever said so.
+/// Lowers the number of connections to what the limit on open files allows, and buffers and
+/// connections to what the memory limit allows, whatever their source is.
 fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Machine) {
     let mut lower = |name: &str, most: u64, by, is_size: bool| {
         let path = format!("proxy.process.{name}");
@@ -194,7 +204,8 @@ fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Mach
         wanted.map_or(most, |wanted| wanted.min(most))
     };
     if let Some(files) = machine.files_max {
-        // Each may need another one upstream, where others have half as many more.
+        // A client connection may need an upstream connection. Batches and parallel HTTP/2 calls
+        // have half as many upstream connections again: 2.5 descriptors per client connection.
         let most = ((files - FILES_RESERVE.min(files / 4)) * 2 / 5).max(1);
         lower("connectionsMax", most, "two fifths of the limit on open files, less 128", false);
     }
@@ -276,7 +287,8 @@ fn route(spec: &RouteSpec, policy_mode: Mode, (policy_slo, policy_late): (Option
         method: Method::from_bytes(method.as_bytes()).map_err(|_| Unfilled("routes[].method"))?,
         ports: spec.ports.iter().flatten().map(port).collect(),
         protocol: named(word(spec.protocol.as_ref(), "routes[].protocol")?).ok_or(Unfilled("routes[].protocol"))?,
-        // The policy's Passthrough is the kill switch: it must work without a look at the routes.
+        // Mode `Passthrough` of the policy is the kill switch: it must work whatever the routes
+        // contain.
         mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
         slo: slo(spec.slo.as_ref())?.or(policy_slo),
         late: late(spec.slo.as_ref()).unwrap_or(policy_late),
@@ -296,7 +308,8 @@ fn route(spec: &RouteSpec, policy_mode: Mode, (policy_slo, policy_late): (Option
     })
 }
 
-/// A port as a route names it. Names have a letter in them, so what is a number is one, in quotes or not.
+/// Converts a port of a route. A port name contains a letter, so a value that parses as a number is
+/// a number, with or without quotes.
 fn port(spec: &Port) -> RoutePort {
     match spec {
         Port::Number(number) => RoutePort::Number(*number),
@@ -304,7 +317,8 @@ fn port(spec: &Port) -> RoutePort {
     }
 }
 
-/// The adapter that a word names; `None` for those of later versions, which the schema refuses.
+/// Returns the adapter for a protocol; `None` for protocols of later versions, which the schema
+/// rejects.
 pub(super) fn named(protocol: Protocol) -> Option<Named> {
     Some(match protocol {
         Protocol::Auto => Named::Auto,
@@ -446,7 +460,7 @@ fn upstream_tls(spec: &UpstreamTlsSpec) -> UpstreamTls {
     UpstreamTls {
         ca_file: spec.ca_file.as_ref().map(Into::into),
         server_name: spec.server_name.clone(),
-        // One without the other is refused by the rules.
+        // The rules reject a certificate without its key and a key without its certificate.
         pair: spec.cert_file.as_ref().zip(spec.key_file.as_ref()).map(|(cert, key)| (cert.into(), key.into())),
     }
 }
@@ -486,7 +500,7 @@ fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Filled<Option<Duration>> {
     spec.and_then(|slo| slo.latency_p99.as_ref()).map(|text| time(Some(text), "slo.latencyP99")).transpose()
 }
 
-/// What is written about late calls; a word of a later version counts as absent.
+/// Returns the treatment of late calls, if set. A word of a later version counts as absent.
 fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<Late> {
     spec.and_then(|slo| slo.late.as_ref()).and_then(Word::known)
 }

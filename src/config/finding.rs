@@ -1,6 +1,8 @@
-//! What is wrong with a configuration, told with the place, what is allowed and what was probably meant.
+//! Findings about a configuration: the problem, its position, the allowed values and what was
+//! probably meant.
 //!
-//! All problems of a file are found before any is told. `miette` draws the snippets and is named nowhere else.
+//! All problems of a file are collected before any is reported. `miette` renders the snippets and
+//! is used in this module only.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,63 +16,66 @@ use serde::Serialize;
 use super::code::Code;
 use super::tree::Spot;
 
-/// More than a reader would work through; the rest comes up when these are gone.
+/// Maximum number of findings shown, more than a reader corrects at once. The others appear when
+/// these are corrected.
 const SHOWN_MAX: usize = 50;
-/// A line longer than this is not shown: a snippet of a minified file helps nobody.
+/// Maximum length of a line that is shown. A snippet of a minified file is of no use.
 const SNIPPET_CHARS_MAX: usize = 200;
-/// A value longer than this is cut where it is repeated.
+/// Maximum length of a value that is repeated in a message; longer ones are cut.
 const VALUE_CHARS_MAX: usize = 80;
-/// A message or path longer than this holds a key of somebody's that no schema has.
+/// Maximum length of a message or path. A longer one contains a key that no schema has.
 const MESSAGE_CHARS_MAX: usize = 300;
 
-/// One problem.
+/// A problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which kind of problem.
+    /// Kind of the problem.
     pub code: Code,
-    /// The key's path, such as `routes[0].limits.batchItemsMax`; empty where it is about the whole file.
+    /// Path of the key, such as `routes[0].limits.batchItemsMax`; empty if the problem concerns the
+    /// whole file.
     pub path: String,
-    /// What is wrong.
+    /// Description of the problem.
     pub message: String,
-    /// The offending value or key, as written.
+    /// Invalid value or key, as written.
     pub value: Option<String>,
-    /// What is allowed there.
+    /// Allowed values.
     pub allowed: Option<String>,
-    /// The nearest known key or word.
+    /// Nearest known key or word.
     pub nearest: Option<String>,
-    /// How to put it right, beyond what `allowed` says.
+    /// Remedy, if `allowed` does not suffice.
     pub help: Option<String>,
     pub(super) at: Option<Spot>,
 }
 
-/// Something to know that is not wrong.
+/// A remark about a setting that is not a problem.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Notice {
-    /// The key's path.
+    /// Path of the key.
     pub path: String,
-    /// Its line; 0 where it came from elsewhere than a file.
+    /// Line of the key; 0 if it does not come from a file.
     pub line: usize,
-    /// What there is to know.
+    /// Text of the remark.
     pub message: String,
 }
 
-/// Every problem of one source, in the order of its lines.
+/// All problems of one source, in the order of its lines.
 #[derive(Debug, Clone)]
 pub struct Errors {
-    /// The problems; never empty.
+    /// Problems; never empty.
     pub findings: Vec<Finding>,
     source: Option<Arc<Source>>,
     name: String,
 }
 
-/// A text that shows the one line a finding is about: `miette` by itself shows neighbours, or less than the line.
+/// Source text that shows only the line of a finding. By default `miette` shows neighbouring lines,
+/// or less than the line.
 #[derive(Debug)]
 struct Source {
     name: String,
     text: String,
 }
 
-/// One finding with the text it is about, as `miette` wants it.
+/// A finding with its source text, in the form that `miette` expects.
 struct Report<'a> {
     finding: &'a Finding,
     source: Option<&'a Source>,
@@ -105,25 +110,26 @@ impl Finding {
         self
     }
 
-    /// The line, from 1.
+    /// Returns the line, from 1.
     #[must_use]
     pub fn line(&self) -> Option<usize> {
         self.at.map(|at| at.line)
     }
 
-    /// The column, from 1, in characters.
+    /// Returns the column, from 1, in characters.
     #[must_use]
     pub fn column(&self) -> Option<usize> {
         self.at.map(|at| at.column)
     }
 
-    /// The short text under the snippet.
+    /// Returns the short text under the snippet.
     fn label(&self) -> Option<String> {
         let near = self.nearest.as_ref().map(|nearest| format!("did you mean `{nearest}`?"));
         near.or_else(|| self.help.clone())
     }
 
-    /// The sentence after the snippet, which has told the label already, or in place of one.
+    /// Returns the sentence after the snippet. It omits what the label contains if the finding is
+    /// labelled.
     fn advice(&self, labelled: bool) -> String {
         let near = self.nearest.as_ref().filter(|_| !labelled).map(|nearest| format!("did you mean `{nearest}`?"));
         let help = self.help.clone().filter(|_| !labelled || self.nearest.is_some());
@@ -143,26 +149,27 @@ impl Finding {
 // === impl Errors ===
 
 impl Errors {
-    /// The findings about a text, of which there is at least one.
+    /// Creates the errors of a text from its findings, of which there is at least one.
     pub(super) fn of(name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| (finding.at.unwrap_or_default(), finding.code));
         let source = Some(Arc::new(Source { name: name.to_owned(), text: text.to_owned() }));
         Self { findings, source, name: name.to_owned() }
     }
 
-    /// Findings about flags and the environment, which have no text.
+    /// Creates the errors of flags and the environment, which have no text.
     pub(super) const fn given(findings: Vec<Finding>) -> Self {
         Self { findings, source: None, name: String::new() }
     }
 
-    /// The findings as people read them, with snippets.
+    /// Formats the findings for people, with snippets.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let mut out = String::new();
         for finding in self.findings.iter().take(SHOWN_MAX) {
             let mut theme = if colour { GraphicalTheme::unicode() } else { GraphicalTheme::unicode_nocolor() };
             theme.characters.error = format!("error[{}]:", finding.code);
-            // Wide enough never to wrap: a terminal wraps by itself, and a file is searched by line.
+            // Wide enough that lines are never wrapped: a terminal wraps by itself, and a file is
+            // searched by line.
             let handler = GraphicalReportHandler::new_themed(theme)
                 .with_links(false)
                 .without_syntax_highlighting()
@@ -189,13 +196,13 @@ impl Errors {
         out
     }
 
-    /// The findings as a program reads them: a JSON array.
+    /// Formats the findings for programs, as a JSON array.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         self.findings.iter().map(|finding| finding.json(&self.name)).collect()
     }
 
-    /// Whether the line of a finding is short enough to be shown.
+    /// Returns `true` if the line of a finding is short enough to be shown.
     fn short(&self, finding: &Finding) -> bool {
         let (Some(source), Some(at)) = (&self.source, finding.at) else { return false };
         source.line(at.offset).map(|(_, line)| line).is_none_or(|line| line.chars().count() <= SNIPPET_CHARS_MAX)
@@ -251,7 +258,7 @@ impl Diagnostic for Finding {
 // === impl Source ===
 
 impl Source {
-    /// The line around a byte, and where it begins.
+    /// Returns the line around a byte, and the offset at which it begins.
     fn line(&self, offset: usize) -> Option<(usize, &str)> {
         let (before, after) = self.text.split_at_checked(offset)?;
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
@@ -259,7 +266,8 @@ impl Source {
         self.text.get(start..end).map(|line| (start, line))
     }
 
-    /// What of a place is underlined: the part on its first line; a place without a length has its first word.
+    /// Returns the length of the underlined part: the part on the first line, or the first word for
+    /// a position without a length.
     fn underlined(&self, at: Spot) -> usize {
         let rest = self.text.get(at.offset..).unwrap_or_default();
         let rest = rest.lines().next().unwrap_or_default();
@@ -302,7 +310,8 @@ impl fmt::Display for Report<'_> {
 impl std::error::Error for Report<'_> {}
 
 impl Diagnostic for Report<'_> {
-    // The code stands in front of the message already (`error[GRP1101]:`), so it is not given a line of its own.
+    // The code is already in front of the message (`error[GRP1101]:`), so it does not get a line of
+    // its own.
 
     fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
         let advice = self.finding.advice(self.source.is_some());
@@ -320,7 +329,7 @@ impl Diagnostic for Report<'_> {
     }
 }
 
-/// A text short enough to be repeated, without control characters.
+/// Shortens a text for repetition in a message, and replaces control characters.
 pub(super) fn cut(text: &str, chars_max: usize) -> String {
     let mut shown: String = text.chars().take(chars_max).map(|c| if c.is_control() { ' ' } else { c }).collect();
     if text.chars().nth(chars_max).is_some() {

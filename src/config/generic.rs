@@ -1,4 +1,5 @@
-//! The keys of `routes[].generic`, filled, as the declaration that `protocol` compiles.
+//! Conversion of `routes[].generic`, with all defaults filled in, to the declaration that
+//! `protocol` compiles.
 
 use super::fill::{Filled, Unfilled, need, pointers, word};
 use crate::api::v1alpha1::{self as api, GenericSpec, OneOrMany, TooLargeSpec};
@@ -8,7 +9,7 @@ use crate::protocol::generic::{
     TooLargeSign, Weigh,
 };
 
-/// A declaration with every default filled in.
+/// Converts a declaration in which every default is filled in.
 pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
     let single = need(spec.single.as_ref(), "generic.single")?;
     let cost = need(spec.cost.as_ref(), "generic.cost")?;

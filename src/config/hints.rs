@@ -1,16 +1,14 @@
-//! What a wrong value was probably meant as: plausible spellings from other tools, and how the same
-//! is written here.
+//! Hints for invalid values: common spellings of other tools, and their equivalent here.
 
 use super::schema::Shape;
 use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, WEIGHT};
 
-/// Names under which people know the protocol of `/v2/models/*/infer`, in lower case and without
-/// signs.
+/// Common names of the protocol of `/v2/models/*/infer`, in lower case and without punctuation.
 const OPEN_INFERENCE: [&str; 9] =
     ["kservev2", "kfservingv2", "v2", "oip", "oipv2", "openinference", "openinferenceprotocol", "triton", "mlserver"];
 
-/// Advice on a scalar that a shape does not take; `None` where nothing better is known than what is
-/// allowed.
+/// Returns advice about a scalar that a shape rejects; `None` if the list of allowed values is the
+/// best advice.
 pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
     match shape {
         Shape::Word(..) if path.ends_with(".protocol") => protocol(text),
@@ -24,7 +22,7 @@ pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
     }
 }
 
-/// What a single value in the place of a list becomes as the one element.
+/// Returns the list element that a single value in the place of a list probably means.
 pub(super) fn element(shape: &Shape, text: &str) -> String {
     match shape {
         Shape::Text(rule) if is(rule, &ADDRESS) => {
@@ -52,7 +50,7 @@ fn protocol(text: &str) -> Option<String> {
     })
 }
 
-/// A `*` elsewhere than at the end.
+/// Returns advice about a `*` that is not at the end of a path.
 fn route_path(text: &str) -> Option<String> {
     let before = text.split_once('*')?.0;
     let prefix = before.get(..=before.rfind('/')?)?;
@@ -63,7 +61,7 @@ fn route_path(text: &str) -> Option<String> {
     })
 }
 
-/// JSON Path and bare names as a JSON Pointer.
+/// Returns the JSON Pointer that a JSON Path or a bare name probably means.
 fn pointer(text: &str) -> Option<String> {
     let path = text.strip_prefix('$').unwrap_or(text);
     let path = path.strip_suffix("[*]").unwrap_or(path).trim_start_matches('.');

@@ -1,13 +1,13 @@
-//! `injection.appListen`: how a policy has an application listen on loopback.
+//! `injection.appListen`: the settings by which a policy makes an application listen on loopback.
 //!
-//! A policy may be written by users that may not write workloads, so it sets addresses and ports
-//! and nothing else: any variable or argument would be code that runs in the pod (`LD_PRELOAD`,
-//! `PYTHONPATH`, a proxy for its calls). The annotation of a workload takes any, since its author
-//! chooses the image too.
+//! A policy may be written by users without permission to write workloads, so it sets addresses and
+//! ports only. Any other variable or argument would be code that runs in the pod (`LD_PRELOAD`,
+//! `PYTHONPATH`, a proxy for its calls). The annotation of a workload accepts any of them, because
+//! its author chooses the image too.
 
 use std::net::Ipv4Addr;
 
-/// A name that ends with one of [`LISTEN_WORDS`], in any case.
+/// Pattern of a name that ends with one of [`LISTEN_WORDS`], in any letter case.
 macro_rules! name {
     () => {
         concat!(
@@ -18,7 +18,7 @@ macro_rules! name {
     };
 }
 
-/// A variable or an argument, with a loopback address or a port.
+/// Pattern of a variable or an argument with a loopback address or a port.
 macro_rules! knob {
     () => {
         concat!(
@@ -32,9 +32,9 @@ macro_rules! knob {
     };
 }
 
-/// Last words of names that hold an address or a port to listen on.
+/// Last words of names that contain an address or a port to listen on.
 const LISTEN_WORDS: [&str; 8] = ["host", "hostname", "ip", "bind", "listen", "addr", "address", "port"];
-/// Words of names that hold the address of another process, to which an application connects.
+/// Words of names that contain the address of another process, to which an application connects.
 const OTHERS: [&str; 18] = [
     "proxy",
     "kubernetes",
@@ -55,14 +55,14 @@ const OTHERS: [&str; 18] = [
     "master",
     "target",
 ];
-/// Schemes before an address to listen on, as those of `TorchServe`.
+/// Schemes that may precede an address to listen on, as in the addresses of `TorchServe`.
 const SCHEMES: [&str; 4] = ["http://", "https://", "grpc://", "tcp://"];
 
-/// The regular expression of what a policy may say, for API servers: a container, and knobs by
-/// comma.
+/// Regular expression for the API server of what a policy may set: a container, then variables and
+/// arguments separated by commas.
 pub(super) const PATTERN: &str = concat!("^([a-z0-9-]+/)?", knob!(), "(, *", knob!(), ")*$");
 
-/// Returns `true` for what a policy may set.
+/// Returns `true` if a policy may set this value.
 pub(super) fn is_app_listen(text: &str) -> bool {
     let within = |text: &str, may: fn(char) -> bool| !text.is_empty() && text.chars().all(may);
     let container = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -111,8 +111,8 @@ fn is_knob(text: &str) -> bool {
     text.starts_with("env:") || text.starts_with("arg:")
 }
 
-/// The knobs of a list by comma, after the container. A comma may be part of a value too, so it
-/// ends one only where another begins.
+/// Splits a list of variables and arguments at commas, without the container prefix. A value may
+/// contain a comma too, so a comma ends it only if another variable or argument follows.
 #[must_use]
 pub fn knobs(text: &str) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();

@@ -1,20 +1,24 @@
-//! Keys of other batchers, and the key here that does what they do: for those who bring a configuration along.
+//! Configuration keys of other batchers, and the equivalent key here, for users that bring a
+//! configuration along.
 //!
-//! Names are as their owners write them: KServe from its `Batcher` type, Triton from `model_config.proto`, TF Serving from
-//! `session_bundle_config.proto`, BentoML, `MLServer`, Ray Serve, LitServe, `TorchServe`, DJL, TEI, infinity and vLLM from their documented options.
-//! Spelling is looked through, since one name is `maxBatchSize` here and `--max-batch-size` there.
+//! Names are spelled as in their source: KServe from its `Batcher` type, Triton from
+//! `model_config.proto`, TF Serving from `session_bundle_config.proto`, BentoML, `MLServer`, Ray
+//! Serve, LitServe, `TorchServe`, DJL, TEI, infinity and vLLM from their documented options.
+//! Spelling is ignored when names are compared, because one name is `maxBatchSize` here and
+//! `--max-batch-size` there.
 //!
-//! What it leaves out: reading such a file. Most of these mean a fixed number for what is found here by watching, so copying values over would be worse than none.
+//! Configuration files of other batchers are not imported. Most of their values are fixed numbers
+//! for something that is measured here, so a copied value would be worse than none.
 
-/// What several batchers call by these names.
+/// Names that several batchers use for one setting.
 pub(super) struct Peer {
-    /// As they write it; one spelling of each.
+    /// The names as the batchers spell them, in one spelling each.
     pub(super) names: &'static [&'static str],
-    /// Who does.
+    /// The batchers that use them.
     pub(super) of: &'static str,
-    /// The path of the key that does it here, `[]` for any of a list.
+    /// Path of the equivalent key here; `[]` is any index of a list.
     pub(super) key: &'static str,
-    /// What is different here, to be put after the key.
+    /// Difference in meaning, appended to the key.
     pub(super) note: &'static str,
 }
 
@@ -22,7 +26,7 @@ const fn peer(names: &'static [&'static str], of: &'static str, key: &'static st
     Peer { names, of, key, note }
 }
 
-/// Every name that is known.
+/// All known names.
 pub(super) const PEERS: &[Peer] = &[
     peer(
         &["maxBatchSize", "batch_size", "max_batch_requests"],
@@ -109,17 +113,17 @@ pub(super) const PEERS: &[Peer] = &[
     ),
 ];
 
-/// Names that mean many things.
+/// Names with many meanings.
 const COMMON: [&str; 2] = ["timeout", "count"];
 
-/// What to write instead of a name that others use.
+/// Returns advice about a key that other batchers use.
 pub(super) fn hint(name: &str, path: &str) -> Option<String> {
-    // Longer than any name below; an unknown key may be a megabyte.
+    // Longer than any known name. An unknown key may be a megabyte long.
     if name.len() > 64 {
         return None;
     }
     let folded = fold(name);
-    // Too common a word to be theirs inside a section of ours.
+    // Too common a word to be another batcher's key inside a section of the schema.
     if !path.is_empty() && COMMON.contains(&folded.as_str()) {
         return None;
     }
@@ -127,7 +131,7 @@ pub(super) fn hint(name: &str, path: &str) -> Option<String> {
     Some(format!("a key of {}; here it is `{}`{}", known.of, known.key, known.note))
 }
 
-/// A name without its spelling.
+/// Normalizes the spelling of a name: lower case, without underscores and dashes.
 fn fold(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).map(|c| c.to_ascii_lowercase()).collect()
 }

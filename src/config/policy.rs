@@ -1,4 +1,4 @@
-//! The policy in effect: typed, every default filled in.
+//! The effective policy: typed, with every default filled in.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,372 +14,380 @@ use crate::api::v1alpha1::{Http2, Idempotent, Late, LogFormat, Preset, Reuse};
 use crate::protocol::generic::Spec;
 use crate::protocol::{Named, Pointer};
 
-/// What the proxy does.
+/// The effective policy of a proxy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// Whether anything is batched at all.
+    /// Default mode of all routes.
     pub mode: Mode,
-    /// The promised 99th percentile.
+    /// Latency objective: the 99th percentile of the time from arrival to answer.
     pub slo: Option<Duration>,
-    /// What becomes of a call that cannot meet it any more.
+    /// Treatment of a call that can no longer meet the objective.
     pub late: Late,
-    /// What is batched, first match wins; empty: every route that an adapter recognises.
+    /// Routes that are batched; the first match applies. If empty: every route that an adapter
+    /// recognises.
     pub routes: Vec<Route>,
-    /// Caps.
+    /// Limits of calls, batches and the queue.
     pub limits: Limits,
-    /// When a batch leaves.
+    /// Settings of the scheduler.
     pub scheduling: Scheduling,
-    /// By how much deadlines of an SLO come earlier at least, in thousandths of it: no key of the schema, but what is tuned.
+    /// Minimum by which SLO deadlines are moved earlier, in thousandths of the SLO. It is not a key
+    /// of the schema, but a tuned value.
     pub shift_permille: u32,
-    /// How callers name their deadlines.
+    /// Sources of callers' deadlines.
     pub deadline: Deadline,
-    /// The header that names the tenant.
+    /// Header that identifies the tenant.
     pub tenant_header: Option<HeaderName>,
-    /// What tenants weigh, by the value of that header; 1 for all others.
+    /// Weights of tenants, by the value of that header; 1 for all others.
     pub tenant_weights: BTreeMap<String, u32>,
-    /// Classes of calls.
+    /// Priority classes.
     pub priority: Priority,
-    /// What happens when a batch fails.
+    /// Handling of failed batches.
     pub failure: Failure,
-    /// The process.
+    /// Settings of the process.
     pub proxy: Proxy,
     pub(super) settings: Vec<Setting>,
 }
 
-/// Whether calls are batched.
+/// Mode of a route or a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// They are.
+    /// Calls are batched.
     Batch,
-    /// They pass through, and what batching would have done is reported.
+    /// Calls pass through, and the effect that batching would have had is reported.
     Observe,
-    /// A plain proxy.
+    /// Calls pass through, as in a plain proxy.
     Passthrough,
 }
 
-/// When a batch leaves.
+/// Algorithm that decides when a batch is dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SchedulingPolicy {
-    /// When it pays, by what was learned.
+    /// Dispatches when a batch pays, according to the learned cost model.
     Adaptive,
-    /// When a slot is idle; items are collected while all are busy.
+    /// Dispatches when a slot is idle. Items are collected while all slots are busy.
     WorkConserving,
-    /// At `items`, or `delay` after an item and a free slot were both there.
+    /// Dispatches at `items`, or `delay` after both an item and a free slot are available.
     Window,
-    /// At `items`, or `delay` after the oldest came.
+    /// Dispatches at `items`, or `delay` after the oldest item arrived.
     Static,
 }
 
-/// One route.
+/// A route of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Route {
-    /// Exact, or a prefix that ends in `/*`.
+    /// Path: exact, or a prefix that ends in `/*`.
     pub path: String,
-    /// The method.
+    /// HTTP method.
     pub method: Method,
-    /// The captured ports that it holds for; empty: all.
+    /// Captured ports to which it applies; all if empty.
     pub ports: Vec<RoutePort>,
-    /// What is spoken there.
+    /// Protocol of the calls.
     pub protocol: Named,
-    /// The route's own mode or the policy's; never `Batch` where the policy says `Passthrough`.
+    /// Mode of the route, else that of the policy; never `Batch` if the policy's mode is
+    /// `Passthrough`.
     pub mode: Mode,
-    /// The route's own promise or the policy's.
+    /// Latency objective of the route, else that of the policy.
     pub slo: Option<Duration>,
-    /// What becomes of a call that cannot meet it any more: the route's own word or the policy's.
+    /// Treatment of a call that can no longer meet the objective, of the route, else of the policy.
     pub late: Late,
-    /// The route's own caps.
+    /// Limits of the route itself.
     pub limits: LimitsOverride,
-    /// Must be equal although ignored otherwise.
+    /// Headers and fields that must be equal although they are ignored otherwise.
     pub merge_on: MergeNames,
-    /// Need not be equal; dropped from a shared call.
+    /// Headers and fields that may differ; they are dropped from a shared call.
     pub merge_over: MergeNames,
-    /// Answer headers and top-level members that every member of a shared call may see.
+    /// Headers and top-level members of an answer that every member of a shared call may see.
     pub respond_with: MergeNames,
-    /// Whether members of a failed batch may be sent again.
+    /// Permission to send members of a failed batch again.
     pub idempotent: Idempotent,
-    /// From dispatch to the last byte (of a stream: the first), and the longest wait in the queue; `None`: no limit.
+    /// Time limit from dispatch to the last byte (of a stream: the first), and for the time in the
+    /// queue; `None` for no limit.
     pub timeout: Option<Duration>,
-    /// The declaration of protocol `Generic`.
+    /// Declaration of protocol `Generic`.
     pub generic: Option<Spec>,
 }
 
-/// Headers and body fields.
+/// Names of headers and body fields.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MergeNames {
     /// Header names.
     pub headers: Vec<HeaderName>,
-    /// JSON Pointers.
+    /// Body fields, as JSON Pointers.
     pub fields: Vec<Pointer>,
 }
 
-/// Caps.
+/// Limits of calls, batches and the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Items in a batch.
+    /// Maximum number of items in a batch.
     pub batch_items_max: u32,
-    /// Weight of a batch.
+    /// Maximum weight of a batch.
     pub batch_weight_max: Option<u64>,
-    /// Request bytes of a batch.
+    /// Maximum number of request bytes in a batch.
     pub batch_bytes_max: usize,
-    /// Bytes of a call that is still read whole.
+    /// Maximum number of bytes of a call that is still buffered completely.
     pub item_bytes_max: usize,
-    /// Depth of JSON.
+    /// Maximum nesting depth of JSON.
     pub item_nesting_max: usize,
-    /// Longest deliberate wait beside a free slot.
+    /// Maximum time for which a call is deliberately held while a slot is free.
     pub queue_delay_max: Duration,
-    /// Items waiting.
+    /// Maximum number of queued items.
     pub queue_items_max: u32,
-    /// Bytes waiting.
+    /// Maximum number of queued bytes.
     pub queue_bytes_max: usize,
-    /// Calls to the upstream at once; `None`: no wall.
+    /// Maximum number of concurrent upstream calls; `None` for no limit.
     pub slots_max: Option<u32>,
-    /// Calls to the upstream at once while standing aside from a server that batches by itself.
+    /// Maximum number of concurrent upstream calls while calls are passed one by one to a server
+    /// that batches by itself.
     pub stand_aside_max: u32,
 }
 
-/// A route's own caps; `None`: the policy's.
+/// Limits of a route. `None` selects the limit of the policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LimitsOverride {
-    /// Items in a batch.
+    /// Maximum number of items in a batch.
     pub batch_items_max: Option<u32>,
-    /// Weight of a batch.
+    /// Maximum weight of a batch.
     pub batch_weight_max: Option<u64>,
-    /// Request bytes of a batch.
+    /// Maximum number of request bytes in a batch.
     pub batch_bytes_max: Option<usize>,
-    /// Bytes of a call that is still read whole.
+    /// Maximum number of bytes of a call that is still buffered completely.
     pub item_bytes_max: Option<usize>,
-    /// Depth of JSON.
+    /// Maximum nesting depth of JSON.
     pub item_nesting_max: Option<usize>,
-    /// Longest deliberate wait beside a free slot.
+    /// Maximum time for which a call is deliberately held while a slot is free.
     pub queue_delay_max: Option<Duration>,
-    /// Items waiting.
+    /// Maximum number of queued items.
     pub queue_items_max: Option<u32>,
-    /// Bytes waiting.
+    /// Maximum number of queued bytes.
     pub queue_bytes_max: Option<usize>,
-    /// Calls to the upstream at once.
+    /// Maximum number of concurrent upstream calls.
     pub slots_max: Option<u32>,
 }
 
-/// When a batch leaves.
+/// Settings of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Scheduling {
-    /// By which policy.
+    /// Dispatch algorithm.
     pub policy: SchedulingPolicy,
-    /// What `Adaptive` prefers.
+    /// Preference of `Adaptive` between latency and throughput.
     pub preset: Preset,
-    /// Calls to the upstream at once; never above `slots_max`.
+    /// Number of concurrent upstream calls; never above `slots_max`.
     pub slots: u32,
-    /// Send at this many.
+    /// Number of items at which a batch is dispatched.
     pub items: u32,
-    /// Or after this long.
+    /// Delay after which a smaller batch is dispatched.
     pub delay: Duration,
 }
 
-/// How callers name their deadlines.
+/// Sources of callers' deadlines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deadline {
-    /// Headers with a timeout in milliseconds.
+    /// Headers that contain a timeout in milliseconds.
     pub headers: Vec<HeaderName>,
 }
 
-/// Classes of calls.
+/// Priority classes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Priority {
-    /// The header that names the class.
+    /// Header that contains the class.
     pub header: Option<HeaderName>,
-    /// The first one is the default.
+    /// Classes; the first one is the default.
     pub classes: Vec<PriorityClass>,
 }
 
-/// A class of calls.
+/// A priority class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PriorityClass {
-    /// Its name.
+    /// Name of the class.
     pub name: String,
-    /// Its share.
+    /// Weight of the class.
     pub weight: u32,
-    /// Its own promise instead of the route's.
+    /// Latency objective of the class, which replaces that of the route.
     pub slo: Option<Duration>,
-    /// Goes before all others.
+    /// `true` if its calls go before those of all other classes.
     pub strict: bool,
-    /// Takes the room that others leave.
+    /// `true` if its calls only fill the room that other classes leave in a batch.
     pub filler: bool,
 }
 
-/// What happens when a batch fails.
+/// Handling of failed batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// Members up to which a failed batch is sent again one by one.
+    /// Maximum number of members up to which a failed batch is retried one by one. A larger one is
+    /// bisected.
     pub isolate_above: u32,
-    /// Upstream calls beyond the number of client calls.
+    /// Maximum number of upstream calls in excess of client calls, as a share of client calls.
     pub replay_budget: Share,
-    /// No merging after a mismatch.
+    /// Time for which nothing is merged after a mismatch.
     pub quarantine: Duration,
 }
 
-/// The process.
+/// Settings of the process.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Proxy {
-    /// Where it listens; at least one. Means nothing where ports are captured.
+    /// Listen addresses; at least one. Without effect if ports are captured.
     pub listen: Vec<SocketAddr>,
-    /// The model server. Means nothing where ports are captured.
+    /// Model server. Without effect if ports are captured.
     pub upstream: Option<Upstream>,
-    /// TLS for callers; `None`: plain.
+    /// Downstream TLS; `None` for plaintext.
     pub tls: Option<Tls>,
-    /// TLS to an upstream with `https`.
+    /// Upstream TLS, for an upstream with `https`.
     pub upstream_tls: UpstreamTls,
-    /// Captured ports, each before the application's port of that number; empty outside a pod.
+    /// Captured ports, each in front of the application's port of that number; empty outside a pod.
     pub captures: Vec<Capture>,
-    /// Bounds on callers.
+    /// Limits of downstream connections and requests.
     pub client: Client,
-    /// Bounds on the process.
+    /// Limits of the process.
     pub process: Process,
-    /// Connections to the upstream.
+    /// Settings of upstream connections.
     pub connection: Connection,
-    /// The end.
+    /// Graceful shutdown.
     pub drain: Drain,
-    /// The read-only listener; `None`: off.
+    /// Address of the read-only listener; `None` if off.
     pub metrics: Option<SocketAddr>,
-    /// The loopback listener; `None`: off.
+    /// Address of the loopback listener; `None` if off.
     pub admin: Option<SocketAddr>,
-    /// Logs.
+    /// Logging.
     pub log: Log,
-    /// The folder for what was learned and the last good settings.
+    /// Folder for learned state and the last valid settings.
     pub state: Option<PathBuf>,
 }
 
-/// Files with what callers are shown.
+/// Files for downstream TLS: the server certificate and the CA certificates of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
-    /// The chain.
+    /// Certificate chain.
     pub cert_file: PathBuf,
-    /// Its key.
+    /// Private key of the certificate.
     pub key_file: PathBuf,
-    /// Authorities of callers, if these must show a certificate.
+    /// CA certificates of clients. If set, clients must present a certificate.
     pub client_ca_file: Option<PathBuf>,
 }
 
-/// Whom of upstreams to believe, and what they are shown.
+/// Files for upstream TLS: verification of the upstream, and the client certificate presented to
+/// it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UpstreamTls {
-    /// Authorities; `None`: those of the machine.
+    /// CA certificates; `None` for those of the machine.
     pub ca_file: Option<PathBuf>,
-    /// The name to check; `None`: the host.
+    /// Name to verify; `None` for the host.
     pub server_name: Option<String>,
-    /// Chain and key, if any are shown.
+    /// Client certificate chain and private key, if one is presented.
     pub pair: Option<(PathBuf, PathBuf)>,
 }
 
-/// The model server.
+/// Address of the model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Upstream {
-    /// Over TCP.
+    /// HTTP over TCP.
     Http {
-        /// Name or address, without brackets.
+        /// Host name or IP address, without brackets.
         host: String,
-        /// Its port.
+        /// TCP port.
         port: u16,
-        /// Both as written, for a `Host` header of our own.
+        /// Host and port as written, for a `Host` header that the proxy generates.
         authority: String,
-        /// `https`.
+        /// `true` for `https`.
         tls: bool,
     },
-    /// Over a unix socket.
+    /// HTTP over a Unix socket.
     Unix(PathBuf),
 }
 
-/// Bounds on callers.
+/// Limits of downstream connections and requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// Request line and headers.
+    /// Maximum number of bytes of the request line and headers.
     pub head_bytes_max: usize,
-    /// Headers of a request.
+    /// Maximum number of headers of a request.
     pub headers_max: usize,
-    /// Time to send the head.
+    /// Time limit for receiving the head.
     pub head_timeout: Duration,
-    /// Time between reads of a recognised body.
+    /// Maximum time between reads of a recognised body.
     pub body_idle_timeout: Duration,
-    /// Time for a whole recognised body.
+    /// Time limit for receiving a complete recognised body.
     pub body_timeout: Duration,
-    /// Time in which neither direction of a pass-through moved.
+    /// Maximum time without progress in either direction of a pass-through.
     pub pass_through_idle_timeout: Duration,
-    /// Idle time between calls.
+    /// Maximum idle time between calls.
     pub keep_alive_timeout: Duration,
-    /// Time in which a caller must take some of its answer.
+    /// Time limit for a client to accept some of its answer.
     pub write_timeout: Duration,
-    /// Calls on one HTTP/1 connection.
+    /// Maximum number of calls on an HTTP/1 connection.
     pub requests_per_connection_max: u32,
-    /// HTTP/2.
+    /// Settings of HTTP/2.
     pub http2: ClientHttp2,
 }
 
-/// HTTP/2 from callers.
+/// Settings of downstream HTTP/2.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientHttp2 {
-    /// Calls at once on a connection.
+    /// Maximum number of concurrent streams on a connection.
     pub streams_max: u32,
-    /// Window of a stream.
+    /// Flow-control window of a stream, in bytes.
     pub stream_window: u32,
-    /// Window of a connection.
+    /// Flow-control window of a connection, in bytes.
     pub connection_window: u32,
-    /// Between pings on a quiet connection.
+    /// Interval between pings on a quiet connection.
     pub ping_interval: Duration,
-    /// To answer one.
+    /// Time limit for the answer to a ping.
     pub ping_timeout: Duration,
-    /// Resets before the connection is ended.
+    /// Maximum number of reset streams before the connection is closed.
     pub resets_max: usize,
-    /// Age at which it is asked to end.
+    /// Age at which the client is requested to close the connection.
     pub age_max: Duration,
 }
 
-/// Bounds on the process.
+/// Limits of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Client connections.
+    /// Maximum number of client connections.
     pub connections_max: usize,
-    /// Bytes of requests and answers held at once.
+    /// Maximum number of bytes of requests and answers buffered at once.
     pub buffered_bytes_max: usize,
 }
 
-/// Connections to the upstream.
+/// Settings of upstream connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Connection {
-    /// Time to connect.
+    /// Time limit for connecting.
     pub connect_timeout: Duration,
-    /// Time between reads of a recognised answer.
+    /// Maximum time between reads of a recognised answer.
     pub body_idle_timeout: Duration,
-    /// The largest answer that is read whole.
+    /// Maximum size of an answer that is buffered completely, in bytes.
     pub answer_bytes_max: usize,
-    /// Whether HTTP/2 is spoken.
+    /// Use of HTTP/2.
     pub http2: Http2,
-    /// Whether HTTP/1 connections are kept for batches.
+    /// Reuse of HTTP/1 connections for batches.
     pub reuse: Reuse,
 }
 
-/// The end of the process.
+/// Graceful shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
-    /// Between the signal and being not ready.
+    /// Time between the signal and the failure of readiness.
     pub delay: Duration,
-    /// Time to answer everything accepted.
+    /// Time limit for answering all accepted calls.
     pub limit: Duration,
 }
 
-/// Logs.
+/// Logging.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
-    /// A filter that `tracing_subscriber::EnvFilter` takes.
+    /// Log filter for `tracing_subscriber::EnvFilter`.
     pub level: String,
-    /// Share of calls in the access log.
+    /// Share of the calls written to the access log.
     pub access: Share,
 }
 
 // === impl Route ===
 
 impl Route {
-    /// Whether it holds for the calls of a port; outside a pod it holds for all.
+    /// Returns `true` if the route applies to calls of a port. Outside a pod it applies to all
+    /// calls.
     #[must_use]
     pub fn holds_for(&self, capture: Option<&Capture>) -> bool {
         self.ports.is_empty() || capture.is_none_or(|capture| capture.is_named(&self.ports))
@@ -389,7 +397,7 @@ impl Route {
 // === impl Limits ===
 
 impl Limits {
-    /// These with a route's own in their place.
+    /// Returns these limits, with those of a route in their place.
     #[must_use]
     pub fn overridden(&self, by: &LimitsOverride) -> Self {
         Self {

@@ -1,48 +1,55 @@
-//! Kubernetes quantities, such as `50m` or `128Mi`, compared and subtracted in thousandths.
+//! Kubernetes quantities, such as `50m` or `128Mi`, which are compared and subtracted in
+//! thousandths.
 //!
-//! After the grammar of `k8s.io/apimachinery/pkg/api/resource`. Finer than a thousandth is rounded up, as there. The kube crates hold quantities as texts.
+//! The grammar is that of `k8s.io/apimachinery/pkg/api/resource`. Fractions of a thousandth are
+//! rounded up, as they are there. The module exists because the kube crates represent quantities as
+//! text.
 
-/// A quantity's value times a thousand.
+/// Value of a quantity in thousandths.
 pub type Milli = i128;
 
-/// What a sidecar may ask of a node.
+/// Range of a resource request or limit of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Amount {
-    /// The least.
+    /// Minimum quantity.
     pub min: &'static str,
-    /// The most.
+    /// Maximum quantity.
     pub max: &'static str,
     such_as: &'static str,
 }
 
-/// Cores; more is a slip of the pen that would keep the pod from every node.
+/// Range of CPU requests, in cores. A larger request is a typing error that would keep the pod off
+/// every node.
 pub const CPU: Amount = Amount { min: "1m", max: "64", such_as: "50m" };
-/// Memory: with less it could not start, more it could not use.
+/// Range of memory requests and limits. With less memory the sidecar cannot start, and it cannot
+/// use more.
 pub const MEMORY: Amount = Amount { min: "16Mi", max: "64Gi", such_as: "128Mi" };
 
-/// Larger ones are cut to this, as there; so no sum of those in a pod overflows.
+/// Maximum value. Larger ones are clamped to it, as in Kubernetes, so the sum of the quantities in
+/// a pod cannot overflow.
 const VALUE_MAX: Milli = (i64::MAX as Milli) * 1000;
 
 // === impl Amount ===
 
 impl Amount {
-    /// Whether a text is a quantity within it.
+    /// Returns `true` if a text is a quantity within the range.
     #[must_use]
     pub fn holds(&self, text: &str) -> bool {
-        // As it is written: rounded up, less than the least would be the least.
+        // The exact fraction is compared: rounded up, a value below the minimum would equal the
+        // minimum.
         let Some((value, of)) = thousandths(text) else { return false };
         let ends = parse(self.min).zip(parse(self.max));
         ends.is_some_and(|(min, max)| min.saturating_mul(of) <= value && value <= max.saturating_mul(of))
     }
 
-    /// What it takes, in words.
+    /// Describes the accepted values.
     #[must_use]
     pub fn allowed(&self) -> String {
         format!("a quantity such as {}, from {} to {}", self.such_as, self.min, self.max)
     }
 }
 
-/// Reads a quantity; `None` where it is none.
+/// Parses a quantity; `None` if the text is not a quantity.
 #[must_use]
 pub fn parse(text: &str) -> Option<Milli> {
     let (value, of) = thousandths(text)?;
@@ -50,7 +57,7 @@ pub fn parse(text: &str) -> Option<Milli> {
     Some(if value < 0 { -rounded_up } else { rounded_up })
 }
 
-/// A quantity times a thousand as a fraction; the largest number where it is larger.
+/// Returns a quantity times a thousand as a fraction. A value that is too large saturates.
 fn thousandths(text: &str) -> Option<(i128, i128)> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(split)?;
@@ -58,7 +65,8 @@ fn thousandths(text: &str) -> Option<(i128, i128)> {
     let negative = number.starts_with('-');
     let number = number.strip_prefix(['+', '-']).unwrap_or(number);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    // 18 and 18 digits: no quantity of a pod has more, and nothing below overflows.
+    // At most 18 digits before and after the point: no quantity of a pod has more, and nothing
+    // below overflows.
     let digits = |part: &str| part.len() <= 18 && part.bytes().all(|b| b.is_ascii_digit());
     if (whole.is_empty() && fraction.is_empty()) || !digits(whole) || !digits(fraction) {
         return None;
@@ -71,7 +79,7 @@ fn thousandths(text: &str) -> Option<(i128, i128)> {
     Some((if negative { -value } else { value }, of))
 }
 
-/// A suffix as multiplier and divisor.
+/// Returns the multiplier and the divisor of a suffix.
 fn scale(suffix: &str) -> Option<(i128, i128)> {
     let power = |base: i128, exponent: u32| base.checked_pow(exponent);
     Some(match suffix {
@@ -99,13 +107,13 @@ fn scale(suffix: &str) -> Option<(i128, i128)> {
     })
 }
 
-/// A CPU quantity as text.
+/// Formats a CPU quantity.
 #[must_use]
 pub fn cpu(milli: Milli) -> String {
     if milli % 1000 == 0 { (milli / 1000).to_string() } else { format!("{milli}m") }
 }
 
-/// A memory quantity as text, in whole bytes and with a binary suffix where it is even.
+/// Formats a memory quantity in whole bytes, with the largest binary suffix that divides it.
 #[must_use]
 pub fn memory(milli: Milli) -> String {
     let bytes = milli / 1000;
@@ -132,7 +140,8 @@ mod tests {
         same("1.5Gi", "1536Mi");
         same(".5", "500m");
         same("2.", "2");
-        same("1n", "1m"); // rounded up to what is counted in
+        // Rounded up to a whole thousandth.
+        same("1n", "1m");
         assert!(parse("100M").unwrap() < parse("100Mi").unwrap());
         assert_eq!(parse("-1").unwrap(), -1000);
     }

@@ -1,6 +1,7 @@
-//! The rules between keys: what excludes what, and what needs what.
+//! Rules between keys: exclusions and dependencies.
 //!
-//! Asked of presence first: a key whose value is wrong is there all the same, and its owner was told about the value already.
+//! Presence is tested first: a key with an invalid value is still present, and its value has
+//! already been reported.
 
 pub(super) mod cluster;
 
@@ -15,7 +16,8 @@ use super::units::parse_duration;
 use crate::protocol::Named;
 use crate::protocol::generic::Spec;
 
-/// Headers that carry an identity; they always separate batches, so no policy may merge over them. `*` ends a prefix.
+/// Headers that carry an identity. They always separate batches, so no policy may merge over them.
+/// `*` ends a prefix.
 pub(super) const IDENTITY: [&str; 16] = [
     "authorization",
     "proxy-authorization",
@@ -35,10 +37,11 @@ pub(super) const IDENTITY: [&str; 16] = [
     "openai-project",
 ];
 
-/// Begins as one of them, and names nobody.
+/// A header that matches a prefix of `IDENTITY` but carries no identity.
 pub(super) const NO_IDENTITY: &str = "x-amz-cf-id";
 
-/// Of those that name a caller, the ones whose value is a secret. `*` begins a suffix: however it is called, a token is one.
+/// Identity headers with a secret value. `*` begins a suffix: a token is a secret whatever its full
+/// name is.
 pub(super) const CREDENTIALS: [&str; 7] =
     ["authorization", "proxy-authorization", "cookie", "*api-key", "*-token", "*-secret", "*-password"];
 
@@ -58,7 +61,7 @@ pub(super) const OF_ONE_HOP: [&str; 12] = [
     "date",
 ];
 
-/// Asks every rule of what `check` has kept.
+/// Applies every rule to the values that `check` accepted.
 pub(super) fn apply(check: &mut Check, spec: &Json) {
     check.exclude("targetRefs", "selector");
     check.exclude("profileRef", "limits");
@@ -103,6 +106,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
             check.bad(&there, &message, "a certificate is shown with its key: name both files, or neither");
         }
     }
+    // Rules within each route, and between a route and the earlier ones, which take precedence.
     let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
@@ -140,7 +144,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     }
 }
 
-/// What a key says, or its default.
+/// Returns the written value of a key, or its default.
 fn or_default(path: &str, written: &Json) -> String {
     match (written, schema::find(path).map(|key| key.default)) {
         (Json::Null, Some(Otherwise::Is(text))) => text.to_owned(),
@@ -149,7 +153,8 @@ fn or_default(path: &str, written: &Json) -> String {
     }
 }
 
-/// Classes have names of their own, and what names nobody does nothing.
+/// Checks priority classes and tenants: class names are unique, and settings without effect are
+/// reported.
 fn shares(check: &mut Check, spec: &Json) {
     let priority = &spec["priority"];
     let header = priority["header"].as_str().map(str::to_ascii_lowercase);
@@ -183,7 +188,7 @@ fn shares(check: &mut Check, spec: &Json) {
     }
 }
 
-/// A hold beyond the walls is capped by them.
+/// Reports holding times and batch sizes that exceed the limits, which cap them.
 fn holds(check: &mut Check, spec: &Json) {
     let own = &spec["scheduling"];
     if !matches!(own["policy"].as_str(), Some("Window" | "Static")) {
@@ -208,7 +213,7 @@ fn holds(check: &mut Check, spec: &Json) {
     }
 }
 
-/// Whether the ports of a route are all among those of another one.
+/// Returns `true` if all ports of a route are among those of another one.
 fn covers(other: &Json, route: &Json) -> bool {
     let (all, own) = (list(&other["ports"]), list(&route["ports"]));
     all.is_empty() || !own.is_empty() && own.iter().all(|port| all.contains(port))
@@ -258,7 +263,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         }
         return;
     }
-    // A protocol that was wrong has been told.
+    // An invalid protocol has already been reported.
     if protocol != Some("Generic") && (protocol.is_some() || !check.has(&format!("{path}.protocol"))) {
         let found = protocol.unwrap_or("Auto");
         let message = format!("`{path}.generic` goes with protocol Generic only, here it is {found}");
@@ -286,7 +291,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
                     List where with a list of one";
         check.bad(&at("single.wrapScalar"), message, help);
     }
-    // The adapter's own rules.
+    // Rules of the adapter itself.
     for clash in fill::declaration(generic).iter().flat_map(Spec::clashes) {
         let code = if matches!(clash.key, "resultKey" | "single.items" | "single.results") {
             Code::Excluded
@@ -330,7 +335,7 @@ impl Check {
         self.places.contains_key(path)
     }
 
-    /// Two keys that exclude each other; told at the one that comes later.
+    /// Reports two keys that exclude each other, at the one that comes later.
     fn exclude(&mut self, one: &str, other: &str) {
         let (Some(first), Some(second)) = (self.places.get(one), self.places.get(other)) else { return };
         let later = if first.key > second.key { one } else { other };
@@ -351,7 +356,7 @@ impl Check {
         self.once(Finding::new(Code::BadValue, path, at, message).help(help));
     }
 
-    /// A key about which something was told already is put right first.
+    /// Adds a finding, unless the key already has one, which has to be corrected first.
     fn once(&mut self, finding: Finding) {
         if !self.findings.iter().any(|told| told.path == finding.path) {
             self.findings.push(finding);

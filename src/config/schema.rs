@@ -1,7 +1,8 @@
-//! The schema as a table: every key with its type, range and default, and whether this version has it.
+//! The configuration schema as a table: every key with its type, range, default and availability.
 //!
-//! One table serves the check of a file, the defaults, the listing of what is in effect and the reference page, so the four cannot disagree. The
-//! words of the table are those of `policy.yaml` in the design; what a key means stands at its field in `api::v1alpha1`.
+//! One table serves the validation of a file, the defaults, the list of effective values and the
+//! reference page, so that the four cannot disagree. The names are those of
+//! `tests/data/config/policy.yaml`; a key is documented at its field in `api::v1alpha1`.
 
 use super::quantity::{Amount, CPU, MEMORY};
 use super::text::{
@@ -18,55 +19,55 @@ pub(super) struct Key {
     pub(super) required: bool,
 }
 
-/// What is used where a key is absent.
+/// Default of an absent key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Otherwise {
-    /// This, written as in a file.
+    /// This value, written as in a file.
     Is(&'static str),
-    /// Nothing; the text says what that means.
+    /// No value. The text describes the effect.
     Absent(&'static str),
-    /// What its own keys say.
+    /// The defaults of its own keys.
     Within,
 }
 
-/// Whether a key does anything here.
+/// Availability of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Yes.
+    /// Supported.
     Built,
-    /// Not in this version: refused unless it says nothing (empty, or its default).
+    /// Planned for a later version: rejected unless it changes nothing (empty, or its default).
     Later,
-    /// In a cluster only: noticed and ignored in a local file.
+    /// In a cluster only: ignored in a local file, with a notice.
     Cluster,
 }
 
 /// The type of a value.
 pub(super) enum Shape {
-    /// Fixed keys.
+    /// A map with fixed keys.
     Map(&'static [Key]),
-    /// At most so many names of the user's own, each with a value.
+    /// A map with names chosen by the user, each with a value, and the maximum number of names.
     Names(&'static Self, usize),
-    /// At most so many.
+    /// A list, and its maximum length.
     List(&'static Self, usize),
-    /// One or a list of at most so many.
+    /// One value or a list, and the maximum length of the list.
     OneOrList(&'static Self, usize),
-    /// A whole number from … to.
+    /// A whole number, with minimum and maximum.
     Int(u64, u64),
-    /// A duration from … to, in microseconds.
+    /// A duration, with minimum and maximum in microseconds.
     Time(u64, u64),
-    /// A size from … to, in bytes.
+    /// A size, with minimum and maximum in bytes.
     Size(u64, u64),
-    /// `0%` to `100%`.
+    /// A share from `0%` to `100%`.
     Share,
-    /// `true` or `false`.
+    /// A boolean, `true` or `false`.
     Switch,
-    /// One of these words, and of those words later.
+    /// One of these words, and the words planned for later versions.
     Word(&'static [&'static str], &'static [&'static str]),
-    /// A text with a rule.
+    /// A text that satisfies a rule.
     Text(&'static Text),
-    /// What is asked of a node, as Kubernetes writes it.
+    /// A resource request or limit, as a Kubernetes quantity.
     Quantity(&'static Amount),
-    /// A whole number, or a map.
+    /// A whole number, with minimum and maximum, or a map.
     IntOrMap(u64, u64, &'static [Key]),
 }
 
@@ -85,7 +86,8 @@ const MODE: Shape = Word(&["Batch", "Observe", "Passthrough"], &[]);
 const POINTERS: Shape = List(&Shape::Text(&POINTER), 64);
 const HEADERS: Shape = List(&Shape::Text(&HEADER), 64);
 const STATUS: Shape = Int(400, 599);
-/// Tenants with a weight: more than anybody lists by hand, and a hundred kilobytes.
+/// Maximum number of tenants with a weight: more than a user lists by hand, and about a hundred
+/// kilobytes.
 const TENANTS_MAX: usize = 4_096;
 const TIMEOUT: Shape = Time(MS, HOUR);
 
@@ -101,7 +103,7 @@ const fn text(name: &'static str, rule: &'static Text, default: Otherwise) -> Ke
     key(name, Shape::Text(rule), default)
 }
 
-/// A key of a map that is absent as a whole unless written.
+/// Creates a key with a map that is absent as a whole unless written.
 const fn optional(name: &'static str, keys: &'static [Key], absent: &'static str) -> Key {
     key(name, Map(keys), Absent(absent))
 }
@@ -121,7 +123,7 @@ const fn cluster(mut key: Key) -> Key {
     key
 }
 
-/// `BatchPolicy.spec`, and the top level of a bare file.
+/// Keys of `BatchPolicy.spec`, and of the top level of a bare file.
 pub(super) static SPEC: &[Key] = &[
     cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
     cluster(optional("selector", SELECTOR, "none")),
@@ -155,7 +157,7 @@ pub(super) static SPEC: &[Key] = &[
     group("proxy", PROXY),
 ];
 
-/// `BatchProfile.spec`.
+/// Keys of `BatchProfile.spec`.
 pub(super) static PROFILE: &[Key] = &[group("limits", LIMITS), group("scheduling", SCHEDULING)];
 
 const SLO: &[Key] = &[
@@ -265,7 +267,7 @@ const SCHEDULING: &[Key] = &[
 
 const PRIORITY: &[Key] = &[
     text("header", &HEADER, Absent("every call is of the first class")),
-    // More than anybody names: the core looks at each of them for a decision.
+    // More classes than a user needs; the batching core examines each of them for every decision.
     key("classes", List(&Map(CLASS), 8), Is("[{name: interactive, weight: 8}, {name: bulk, weight: 1}]")),
 ];
 
@@ -334,7 +336,7 @@ const PROXY: &[Key] = &[
 ];
 
 const CLIENT: &[Key] = &[
-    // Below 8 KiB the HTTP/1 reader cannot work.
+    // The HTTP/1 reader cannot work with less than 8 KiB.
     key("headBytesMax", Size(8 * KI, MI), Is("64Ki")),
     key("headersMax", Int(1, 4_096), Is("100")),
     key("headTimeout", TIMEOUT, Is("5s")),
@@ -348,7 +350,7 @@ const CLIENT: &[Key] = &[
         "http2",
         &[
             key("streamsMax", Int(1, 65_536), Is("128")),
-            // The protocol's own bound is 2 GiB - 1.
+            // The limit of the protocol is 2 GiB - 1 (RFC 9113, section 6.9.1).
             key("streamWindow", Size(KI, GI), Is("64Ki")),
             key("connectionWindow", Size(64 * KI, GI), Is("1Mi")),
             key("pingInterval", TIMEOUT, Is("20s")),
@@ -359,7 +361,7 @@ const CLIENT: &[Key] = &[
     ),
 ];
 
-// ---- cluster only: the shape is checked, so that a file works in both places ----
+// ---- Cluster only: the shape is validated, so that a file works in both places ----
 
 const TARGET_REF: &[Key] = &[
     text("group", &ANY, Is("")),
@@ -467,7 +469,7 @@ const INJECTION: &[Key] = &[
     key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
 ];
 
-/// The key at a path without indices, such as `proxy.listen`.
+/// Returns the key at a path without indices, such as `proxy.listen`.
 pub(super) fn find(path: &str) -> Option<&'static Key> {
     let mut keys = SPEC;
     let mut found = None;
@@ -481,7 +483,7 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
     found
 }
 
-/// Calls `each` with every key below and its path; `[]` stands for any index of a list of maps, `*` for any name.
+/// Calls `each` with every key below and its path, in which `[]` is any index of a list of maps.
 pub(super) fn walk(keys: &'static [Key], prefix: &str, each: &mut dyn FnMut(&str, &'static Key)) {
     for key in keys {
         let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
@@ -497,7 +499,7 @@ pub(super) fn walk(keys: &'static [Key], prefix: &str, each: &mut dyn FnMut(&str
 // === impl Shape ===
 
 impl Shape {
-    /// What is allowed, in words.
+    /// Describes the allowed values.
     pub(super) fn allowed(&self) -> String {
         use super::units::{format_duration, format_size};
         let micros = std::time::Duration::from_micros;

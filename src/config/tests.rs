@@ -1,4 +1,5 @@
-//! The table against the design, against the types, against the reference page; and what a user is told.
+//! Tests of the table against `tests/data/config/policy.yaml`, the types and the reference page,
+//! and of messages to users.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,7 +19,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Compares with a file; `UPDATE=1` writes it instead.
+/// Compares with a golden file; `UPDATE=1` rewrites it instead.
 fn golden(path: &Path, found: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(path, found).unwrap();
@@ -336,7 +337,7 @@ fn the_examples_are_right_and_say_something() {
     }
 }
 
-/// Text that is nearly a policy: known keys with odd values, badly indented.
+/// Generates text that resembles a policy: known keys with unusual values, badly indented.
 fn nearly_a_policy() -> impl Strategy<Value = String> {
     let mut names = Vec::new();
     walk(SPEC, "", &mut |_, key| names.push(key.name));

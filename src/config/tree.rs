@@ -1,46 +1,49 @@
-//! A YAML document as a tree in which every key and every value knows where it stands.
+//! A YAML document as a tree in which every key and every value has its position in the text.
 //!
-//! serde would stop at the first value of a wrong type and resolve words as it likes (`off`, `1_000`, `0x1F`); here a scalar is the text that was
-//! written, and what it means is asked of the schema. Duplicate keys are kept for the same reason: `check` reports them beside everything else.
+//! serde would stop at the first value of a wrong type and interpret words by its own rules (`off`,
+//! `1_000`, `0x1F`). Here a scalar is the text that was written, and the schema determines its
+//! meaning. Duplicate keys are preserved for the same reason: `check` reports them together with
+//! all other problems.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
-/// A configuration file is a page or two; a megabyte is none.
+/// Maximum size of a configuration file. A real one has a page or two.
 pub(super) const FILE_BYTES_MAX: usize = 1 << 20;
-/// The schema is eight levels deep.
+/// Maximum nesting depth. The schema is eight levels deep.
 const DEPTH_MAX: usize = 32;
-/// Far above the largest policy (256 routes of some 40 keys), far below what hurts.
+/// Maximum number of nodes: far above the largest policy (256 routes of about 40 keys), and far
+/// below what is expensive.
 const NODES_MAX: usize = 100_000;
 
-/// Where something stands in the text.
+/// A position in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(super) struct Spot {
-    /// From 1.
+    /// Line, from 1.
     pub(super) line: usize,
-    /// From 1, in characters.
+    /// Column, from 1, in characters.
     pub(super) column: usize,
-    /// In bytes.
+    /// Offset in bytes.
     pub(super) offset: usize,
-    /// In bytes.
+    /// Length in bytes.
     pub(super) len: usize,
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Debug, Clone)]
 pub(super) struct Node {
     pub(super) at: Spot,
     pub(super) value: Value,
 }
 
-/// What a value is, before anybody asked what it means.
+/// A value before it is interpreted by the schema.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
-    /// Nothing, `null` or `~`.
+    /// No value, `null` or `~`.
     Null,
-    /// As written; `plain` where it stood without quotes.
+    /// Text as written; `plain` if it is not quoted.
     Scalar {
         text: String,
         plain: bool,
@@ -50,20 +53,21 @@ pub(super) enum Value {
     Map(Vec<(Node, Node)>),
 }
 
-/// Why a text is no tree.
+/// Reason that a text cannot be parsed.
 #[derive(Debug)]
 pub(super) struct Unreadable {
     pub(super) at: Spot,
     pub(super) message: String,
 }
 
-/// Reads one document.
+/// Parses one document.
 pub(super) fn parse(text: &str) -> Result<Node, Unreadable> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes, {FILE_BYTES_MAX} are allowed", text.len());
         return Err(Unreadable { at: Spot::default(), message });
     }
-    // `budget!` leaves fields behind that a crate feature of somebody else's could add.
+    // `budget!` keeps the defaults of fields that another crate could add to the struct by enabling
+    // a feature of `serde_saphyr`.
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
             max_depth: DEPTH_MAX,
@@ -94,7 +98,8 @@ pub(super) fn parse(text: &str) -> Result<Node, Unreadable> {
     })
 }
 
-/// What serde sees. Numbers and booleans are only told apart from text here; their text is read from the source.
+/// A value as serde provides it. It only distinguishes numbers and booleans from text; their text
+/// is taken from the source.
 enum Raw {
     Null,
     Resolved(String),
@@ -105,7 +110,7 @@ enum Raw {
 
 struct RawVisitor;
 
-/// Attaches places, and puts the written text back where a scalar was resolved.
+/// Attaches positions, and restores the written text of a scalar that was interpreted.
 fn node(source: &str, raw: Spanned<Raw>) -> Node {
     let at = spot(source, raw.referenced);
     let defined = spot(source, raw.defined);
@@ -125,7 +130,8 @@ fn node(source: &str, raw: Spanned<Raw>) -> Node {
     Node { at, value }
 }
 
-/// A place, with byte offsets found by counting where the parser knows only characters.
+/// Converts a position. Where the parser provides characters only, byte offsets are found by
+/// counting.
 fn spot(source: &str, location: Location) -> Spot {
     let span = location.span();
     let known = span.byte_offset().zip(span.byte_len());
@@ -145,7 +151,7 @@ fn spot(source: &str, location: Location) -> Spot {
     }
 }
 
-/// The parser's message ends in the place, which is shown beside the snippet.
+/// Removes the position at the end of the parser's message, because it is shown beside the snippet.
 fn without_place(message: &str) -> String {
     message.rsplit_once(" at line ").map_or(message, |(text, _)| text).to_owned()
 }
@@ -153,12 +159,12 @@ fn without_place(message: &str) -> String {
 // === impl Node ===
 
 impl Node {
-    /// A scalar without a place, as a flag or the environment gives it.
+    /// Creates a scalar without a position, from a flag or the environment.
     pub(super) fn given(text: &str) -> Self {
         Self { at: Spot::default(), value: Value::Scalar { text: text.to_owned(), plain: true } }
     }
 
-    /// The text of a scalar.
+    /// Returns the text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
             Value::Scalar { text, .. } => Some(text),
@@ -167,7 +173,7 @@ impl Node {
         }
     }
 
-    /// The entries of a map.
+    /// Returns the entries of a map.
     pub(super) fn entries(&self) -> &[(Self, Self)] {
         match &self.value {
             Value::Map(entries) => entries,
@@ -175,7 +181,7 @@ impl Node {
         }
     }
 
-    /// The value of a key of a map.
+    /// Returns the value of a key of a map.
     pub(super) fn get(&self, name: &str) -> Option<&Self> {
         self.entries().iter().find(|(key, _)| key.text() == Some(name)).map(|(_, value)| value)
     }

@@ -1,6 +1,8 @@
-//! What the controller's tuner lays over a policy: held to the policy's own bounds, whoever says it.
+//! Values set by the controller's tuner, applied over a policy within the policy's own bounds,
+//! whatever the controller sends.
 //!
-//! A policy stays the walls: nothing here passes its limits, and what may be tuned at all stands under `tuning`. What it leaves out: how a value is found.
+//! The policy remains the limit: no tuned value exceeds its limits, and `tuning` defines which
+//! values may be tuned at all. The search for a value is not part of this module.
 
 use std::collections::BTreeMap;
 
@@ -10,26 +12,28 @@ use super::policy::Policy;
 use super::units::{Share, parse_share};
 use crate::api::v1alpha1::{BatchPolicySpec, Bounds, TuningMode, Word};
 
-/// The most of an SLO by which deadlines come earlier, where the policy names none (`policy.yaml`): what is left must still hold an execution.
+/// Maximum deadline shift in thousandths of the SLO if the policy sets none, the default of
+/// `tuning.bounds.deadlineShift.max`. The rest of the SLO must still suffice for an execution.
 const SHIFT_PERMILLE_MAX: u32 = 600;
 
-/// What is tuned. What is absent is the policy's own.
+/// Tuned values. An absent value is the policy's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Tuned {
-    /// By how much deadlines of an SLO come earlier at least, in thousandths of it.
+    /// Minimum by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,
-    /// At most so many batches in flight.
+    /// Maximum number of batches in flight.
     pub slots_max: Option<u32>,
-    /// Most weight in a batch.
+    /// Maximum weight of a batch.
     pub batch_weight_max: Option<u64>,
-    /// Shares of tenants, over those of the policy.
+    /// Weights of tenants, which replace those of the policy.
     pub tenant_weights: BTreeMap<String, u32>,
 }
 
 // === impl Tuned ===
 
 impl Tuned {
-    /// As far as this policy lets it be tuned: nothing unless its mode is `Auto`, and within its bounds.
+    /// Restricts the values to what the policy allows: none unless the tuning mode is `Auto`, and
+    /// within its bounds.
     #[must_use]
     pub fn within(self, spec: &BatchPolicySpec) -> Self {
         let tuning = spec.tuning.as_ref();
@@ -41,7 +45,8 @@ impl Tuned {
         let bounds = tuning.and_then(|tuning| tuning.bounds.as_ref()).unwrap_or(&none);
         let shift = bounds.deadline_shift.as_ref().and_then(|shift| parse_share(&shift.max.as_ref()?.0));
         let slots = bounds.slots_max.clone().unwrap_or_default();
-        // A weight is tuned only where the policy bounds it: it has no default to move from.
+        // A weight is tuned only where the policy bounds it, because it has no default to start
+        // from.
         let weight = bounds.batch_weight_max.as_ref().filter(|weight| weight.max.is_some());
         Self {
             shift_permille: self.shift_permille.min(shift.map_or(SHIFT_PERMILLE_MAX, |share| share.ppm() / 1000)),
@@ -55,7 +60,7 @@ impl Tuned {
     }
 }
 
-/// The nearest number in bounds; where they cross, the upper one.
+/// Clamps a number to its bounds. If they cross, the upper one applies.
 fn clamp(number: u64, min: Option<u64>, max: Option<u64>) -> u64 {
     number.max(min.unwrap_or(1)).min(max.unwrap_or(u64::MAX)).max(1)
 }
@@ -63,7 +68,8 @@ fn clamp(number: u64, min: Option<u64>, max: Option<u64>) -> u64 {
 // === impl Policy ===
 
 impl Policy {
-    /// This policy with what is tuned, which never passes a limit of it. Every value knows that it was tuned.
+    /// Applies tuned values, which never exceed a limit of the policy. Each is marked with the
+    /// source `tuned`.
     #[must_use]
     pub fn tuned(mut self, tuned: &Tuned) -> Self {
         if let Some(slots) = tuned.slots_max.filter(|slots| self.limits.slots_max.is_none_or(|own| *slots < own)) {
@@ -94,7 +100,8 @@ impl Policy {
         self
     }
 
-    /// Shows a value as tuned, in its place or before what is fixed at the start.
+    /// Records the setting of a tuned value, in its place or before the settings that are fixed at
+    /// startup.
     fn told(&mut self, path: &str, value: String) {
         let setting = Setting { path: path.to_owned(), value, source: Source::Tuned };
         match self.settings.iter_mut().find(|known| known.path == path) {

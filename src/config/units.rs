@@ -1,6 +1,7 @@
-//! Durations, sizes and shares: text to exact numbers and back.
+//! Durations, sizes and shares: conversion between text and exact numbers.
 //!
-//! Nothing is rounded: a text that the unit cannot hold exactly is refused. Integers only, so `1.5s` is `1500ms`.
+//! Nothing is rounded: a text that the unit cannot represent exactly is rejected. Durations and
+//! sizes are integers, so `1.5s` is written as `1500ms`.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const TIME: [(&str, u64); 5] =
 /// Units of a size, largest first, in bytes.
 const SIZE: [(&str, u64); 3] = [("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)];
 
-/// Longest text of any of them: five numbers with their units are half of it.
+/// Maximum length of such a text. Five numbers with their units are half of it.
 pub(super) const CHARS_MAX: usize = 64;
 
 /// A share of a whole, exact to a ten-thousandth of a percent.
@@ -20,7 +21,8 @@ pub struct Share {
     ppm: u32,
 }
 
-/// Reads `5ms` or `1m30s`: numbers with the units `h m s ms us`, each at most once, largest first; `0` needs no unit.
+/// Parses a duration such as `5ms` or `1m30s`: numbers with the units `h m s ms us`, each at most
+/// once, largest first. `0` needs no unit.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     if text == "0" {
         return Some(Duration::ZERO);
@@ -32,7 +34,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
         let (number, after) = leading_number(rest)?;
         let letters = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
         let (unit, after) = after.split_at_checked(letters)?;
-        // The iterator only moves on, so a unit cannot come twice or after a smaller one.
+        // The iterator only advances, so a unit cannot occur twice or after a smaller one.
         let (_, nanos) = units.find(|(name, _)| *name == unit)?;
         total = total.checked_add(number.checked_mul(*nanos)?)?;
         if after.is_empty() {
@@ -42,7 +44,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// Writes a duration in the largest unit that holds it exactly.
+/// Formats a duration in the largest unit that represents it exactly.
 #[must_use]
 pub fn format_duration(duration: Duration) -> String {
     let nanos = duration.as_nanos();
@@ -54,7 +56,7 @@ pub fn format_duration(duration: Duration) -> String {
         .map_or_else(|| format!("{nanos}ns"), |(name, unit)| format!("{}{name}", nanos / u128::from(*unit)))
 }
 
-/// Reads `64Ki` or plain bytes.
+/// Parses a size such as `64Ki`, or plain bytes.
 pub fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = leading_number(text)?;
     if unit.is_empty() {
@@ -64,7 +66,7 @@ pub fn parse_size(text: &str) -> Option<u64> {
     number.checked_mul(*bytes)
 }
 
-/// Writes a size in the largest unit that holds it exactly.
+/// Formats a size in the largest unit that represents it exactly.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
     SIZE.iter()
@@ -72,7 +74,7 @@ pub fn format_size(bytes: u64) -> String {
         .map_or_else(|| bytes.to_string(), |(name, unit)| format!("{}{name}", bytes / unit))
 }
 
-/// Reads `0.1%`: at most four decimals, from `0%` to `100%`.
+/// Parses a share such as `0.1%`: at most four decimals, from `0%` to `100%`.
 pub fn parse_share(text: &str) -> Option<Share> {
     let number = text.strip_suffix('%')?;
     let (whole, decimals) = number.split_once('.').map_or((number, None), |(whole, decimals)| (whole, Some(decimals)));
@@ -89,7 +91,7 @@ pub fn parse_share(text: &str) -> Option<Share> {
     (ppm <= 1_000_000).then_some(Share { ppm: u32::try_from(ppm).ok()? })
 }
 
-/// The decimal number a text begins with, and what follows it.
+/// Splits a text into the decimal number at its beginning and the rest.
 fn leading_number(text: &str) -> Option<(u64, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, rest) = text.split_at_checked(digits)?;
@@ -99,23 +101,23 @@ fn leading_number(text: &str) -> Option<(u64, &str)> {
 // === impl Share ===
 
 impl Share {
-    /// Nothing.
+    /// The share `0%`.
     pub const ZERO: Self = Self { ppm: 0 };
 
-    /// So many thousandths; more than the whole is the whole.
+    /// Creates a share from thousandths. More than 1000 is clamped to the whole.
     #[must_use]
     pub const fn from_permille(permille: u32) -> Self {
         let permille = if permille > 1000 { 1000 } else { permille };
         Self { ppm: permille * 1000 }
     }
 
-    /// Millionths.
+    /// Returns the share in millionths.
     #[must_use]
     pub const fn ppm(self) -> u32 {
         self.ppm
     }
 
-    /// As a fraction of one.
+    /// Returns the share as a fraction of one.
     #[must_use]
     pub fn fraction(self) -> f64 {
         f64::from(self.ppm) / 1e6

@@ -1,4 +1,4 @@
-//! `groupage validate`: reads files and tells what it finds.
+//! `groupage validate`: validates files and reports the findings.
 
 use std::path::Path;
 
@@ -8,19 +8,20 @@ use super::EXIT_CONFIG;
 use super::env::{Machine, Overrides};
 use super::file::{LoadError, load, read, read_from};
 
-/// Findings, as `istioctl analyze` ends.
+/// Exit code if there are findings, the same as that of `istioctl analyze`.
 pub const EXIT_FINDINGS: u8 = 79;
 
-/// What was found, ready to be printed.
+/// Result of a validation, ready to be printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Verdict {
-    /// For standard output.
+    /// Text for standard output.
     pub output: String,
-    /// 0, 79 with findings, 78 where a file cannot be read.
+    /// Exit code: 0, 79 if there are findings, 78 if a file cannot be read.
     pub exit: u8,
 }
 
-/// Reads every file, `-` for standard input, and tells all there is to tell; as JSON for programs, else with snippets.
+/// Validates every file, with `-` for standard input, and reports all findings: as JSON if
+/// `as_json` is set, otherwise as text with snippets.
 pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Verdict {
     let (mut findings, mut unreadable) = (false, false);
     let mut text = String::new();
@@ -29,7 +30,7 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Ver
         let path = path.as_ref();
         let stdin = path.as_os_str() == "-";
         let name = if stdin { "standard input".to_owned() } else { path.display().to_string() };
-        // Filled in as well, so that whatever would stop a start is found here.
+        // The policy is built as well, so that everything that would prevent a start is found here.
         let loaded = if stdin {
             read_from(std::io::stdin().lock(), &name).and_then(|text| Ok(load(&text, &name)?))
         } else {
@@ -71,7 +72,7 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Ver
     Verdict { output, exit }
 }
 
-/// How many values a file sets; a list counts once.
+/// Returns the number of values that a file sets. A list of scalars counts once.
 fn leaves(json: &serde_json::Value) -> usize {
     match json {
         serde_json::Value::Object(entries) => entries.values().map(leaves).sum(),

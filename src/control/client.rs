@@ -1,12 +1,16 @@
-//! The sidecar's end: opens the stream, keeps it open, and gives what comes to whoever puts it in force.
+//! The sidecar's end of the control stream: opens the stream, keeps it open, and passes received
+//! messages to a [`Sidecar`].
 //!
-//! It runs beside the data path, on the runtime of the admin ports, and serving never waits for it: without a controller it tries again now and then, with full
-//! jitter between 0.5 and 30 s, and everything else goes on. After an hour it opens another stream, so that replicas that were added get their share.
+//! It runs beside the data path, on the runtime of the admin ports, and serving never waits for it.
+//! Without a controller it reconnects after 0.5 to 30 s, with exponential backoff and jitter, while
+//! everything else continues. After an hour it opens another stream, so that load is rebalanced to
+//! added replicas.
 //!
-//! Whom it trusts: a certificate for the controller's name from a CA of the bundle that came last over a stream, or else of the one that the pod was given. The
-//! token is read from its file each time, since the kubelet replaces it.
+//! The controller's certificate must be valid for the controller's name and issued by a CA of the
+//! bundle received last over a stream, or else of the bundle that the pod was started with. The
+//! token is read from its file at each connect, because the kubelet rotates it.
 //!
-//! It leaves out what a `Config` does and what stands in a `Report` ([`Sidecar`]), and where a bundle is kept.
+//! Applying a `Config`, filling a `Report` and storing a bundle are left to the [`Sidecar`].
 
 mod connect;
 mod pace;
@@ -28,99 +32,101 @@ use super::ledger::Outbox;
 use super::wire::{Config as Settings, Event, Hello, Report};
 use crate::clock::Clock;
 
-/// What the stream needs to know.
+/// Configuration of the stream.
 #[derive(Debug)]
 pub struct Config {
-    /// Where the controller is.
+    /// Address of the controller.
     pub address: Address,
-    /// The name that its certificate must be for, wherever it is dialled.
+    /// Name that the controller's certificate must be valid for, whatever address is dialled.
     pub server_name: String,
-    /// Whom to trust.
+    /// Trusted CA bundles.
     pub trust: Trust,
-    /// The file with the token.
+    /// Path of the token file.
     pub token: PathBuf,
-    /// How often, how long.
+    /// Intervals and timeouts.
     pub times: Times,
 }
 
-/// What the stream serves: the process around it.
+/// The process that the stream serves.
 pub trait Sidecar: Send + Sync + 'static {
-    /// Who it is, and what is in force. Version, features and epoch are filled in.
+    /// Returns the sidecar's identity and the settings in force. The client fills in version,
+    /// features and epoch.
     fn hello(&self) -> Hello;
 
-    /// What was counted since this was asked last. Epoch and number are filled in.
+    /// Returns the counts since the previous call. The client fills in epoch and number.
     fn report(&self) -> BoxFuture<'_, Report>;
 
-    /// Puts this in force, or keeps what is there and says why.
+    /// Applies settings, or rejects them and keeps the previous ones; a rejection is reported as an
+    /// event.
     fn config(&self, config: Settings) -> BoxFuture<'_, ()>;
 
-    /// Keeps this bundle, which is trusted from now on.
+    /// Stores a CA bundle, which is trusted from now on.
     fn bundle(&self, pem: String) -> BoxFuture<'_, ()>;
 
-    /// How the stream fares: for logs and metrics.
+    /// Receives changes of the stream's status, for logs and metrics.
     fn status(&self, status: &Status);
 }
 
-/// How the stream fares.
+/// Status of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
-    /// It is open.
+    /// The stream is open.
     Open {
-        /// Where to.
+        /// Address that it is connected to.
         address: String,
-        /// The controller's version of the protocol, as it says.
+        /// Protocol version, as advertised by the controller.
         protocol: String,
     },
-    /// It is not, and why.
+    /// The stream ended or could not be opened.
     Lost {
-        /// In one word, for a metric.
+        /// Reason, for a metric label.
         reason: Reason,
-        /// In a sentence.
+        /// Explanation in one sentence.
         message: String,
-        /// When it is tried again.
+        /// Time until the next attempt.
         again: Duration,
     },
-    /// A message, or a part of one, that this version does not know, was left out.
+    /// A message or field that is unknown to this version was ignored.
     Unknown {
-        /// Messages.
+        /// Number of messages of an unknown kind.
         kinds: u32,
-        /// Fields.
+        /// Number of unknown fields.
         fields: u32,
     },
 }
 
-/// Why a stream ended, or was not opened, in one word.
+/// Reason why a stream ended or could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// The token cannot be read.
     Token,
-    /// Nobody answers there.
+    /// No connection could be established in time.
     Connect,
-    /// The controller's certificate is not to be trusted: wrong CA, wrong name, or expired.
+    /// The controller's certificate is not trusted: wrong CA, wrong name, or expired.
     Certificate,
-    /// TLS or HTTP/2 fails otherwise.
+    /// TLS or HTTP/2 failed for another reason.
     Handshake,
-    /// The token is none.
+    /// The controller rejected the token as invalid.
     Unauthorized,
-    /// The token's pod may open no stream.
+    /// The token's pod is not allowed to open a stream.
     Forbidden,
-    /// The controller has no time.
+    /// The controller is overloaded.
     Busy,
-    /// The controller answers something else.
+    /// The controller responded with another status.
     Refused,
-    /// It broke.
+    /// The connection broke.
     Broken,
-    /// What came were no frames of ours.
+    /// Invalid frames or messages were received.
     Malformed,
-    /// Nothing came any more.
+    /// The controller stopped responding.
     Silent,
-    /// The controller asked for it.
+    /// The controller sent `Goaway`.
     Goaway,
-    /// It was open long enough.
+    /// The maximum lifetime of a stream was reached.
     Lifetime,
 }
 
-/// Says events on the stream. Cheap to clone.
+/// A handle for sending events on the stream. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -131,7 +137,7 @@ struct Shared {
     news: Notify,
 }
 
-/// The stream of one sidecar.
+/// The control stream of one sidecar.
 #[derive(Debug)]
 pub struct Client {
     config: Config,
@@ -142,20 +148,21 @@ pub struct Client {
 // === impl Client ===
 
 impl Client {
-    /// A stream that is opened once it runs. `epoch` is a number that no earlier process of this pod had.
+    /// Creates a client, which connects once it runs. `epoch` must differ from that of every
+    /// earlier process of this pod.
     #[must_use]
     pub fn new(config: Config, clock: Clock, epoch: u64) -> Self {
         let shared = Shared { outbox: Mutex::new(Outbox::new(epoch)), news: Notify::new() };
         Self { config, clock, handle: Handle { shared: Arc::new(shared) } }
     }
 
-    /// Says events on it.
+    /// Returns a handle for sending events.
     #[must_use]
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Keeps the stream open as long as the process runs.
+    /// Keeps the stream open until the process ends.
     pub async fn run(self, sidecar: Arc<dyn Sidecar>) {
         let Self { mut config, clock, handle } = self;
         let mut pace = pace::Pace::default();
@@ -179,7 +186,7 @@ impl Client {
 // === impl Handle ===
 
 impl Handle {
-    /// Says that something happened: at once where a stream is open, else on the next one.
+    /// Sends an event: immediately if a stream is open, otherwise on the next one.
     pub fn event(&self, event: Event) {
         self.outbox().event(event);
         self.shared.news.notify_one();
@@ -199,7 +206,7 @@ impl fmt::Debug for Handle {
 // === impl Reason ===
 
 impl Reason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 13] = [
         Self::Token,
         Self::Connect,
@@ -216,7 +223,7 @@ impl Reason {
         Self::Lifetime,
     ];
 
-    /// As a label.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

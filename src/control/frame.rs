@@ -1,39 +1,42 @@
-//! Frames: a length of four bytes, big-endian, then so many bytes of JSON, at most 1 MiB.
+//! Length-prefixed frames: a length of four bytes, big-endian, followed by JSON of at most 1 MiB.
 //!
-//! The decoder is fed as bytes come and holds no more than one frame and what came with it; how long a frame says that it is costs nothing until its bytes are
-//! there. What it leaves out: what stands in a frame (`wire`), and how many may come (`meter`).
+//! The decoder accepts bytes in chunks of any size. It buffers at most one frame and the bytes that
+//! arrived with it; memory is not allocated for an advertised length before its bytes arrive. The
+//! content of a frame is defined in `wire`, and frame rates are limited by `meter`.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Bytes of JSON in a frame: a policy of 256 routes has some 200 KiB.
+/// Maximum number of bytes of JSON in a frame. A policy of 256 routes has about 200 KiB.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Of the length before them.
+/// Size of the length prefix.
 const LENGTH_BYTES: usize = 4;
 
-/// Why bytes are no frames. Nothing can be read after it: where the next frame begins is not known.
+/// A framing error. No further frame can be read after it, since the start of the next frame is
+/// unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// It says that it is larger than allowed.
+    /// The advertised length exceeds the maximum.
     #[error("a frame of {0} bytes, {FRAME_BYTES_MAX} are allowed")]
     TooLarge(usize),
-    /// It holds nothing, so no JSON.
+    /// The frame is empty and therefore contains no JSON.
     #[error("a frame of no bytes")]
     Empty,
 }
 
-/// Cuts a stream of bytes into frames.
+/// A decoder that splits a stream of bytes into frames.
 ///
 /// # Properties
-/// However the bytes are cut on their way, the frames are the same. It holds what was fed and not yet taken; between frames that is nothing.
+/// The decoded frames do not depend on how the bytes are split into chunks. The decoder holds only
+/// bytes that were fed and not yet taken; between frames it holds none.
 #[derive(Debug, Default)]
 pub struct Decoder {
     bytes: BytesMut,
 }
 
-/// The bytes of a frame.
+/// Encodes a frame.
 ///
 /// # Errors
-/// More than [`FRAME_BYTES_MAX`] bytes, or none.
+/// Returns an error if `json` is empty or exceeds [`FRAME_BYTES_MAX`].
 pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
     let length = checked(json.len())?;
     let mut frame = BytesMut::with_capacity(LENGTH_BYTES + json.len());
@@ -45,15 +48,15 @@ pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
 // === impl Decoder ===
 
 impl Decoder {
-    /// Takes bytes as they come. Take every frame that is there after it.
+    /// Appends received bytes. The caller then takes frames until [`Self::frame`] returns `None`.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The JSON of the next frame, if all of it is there.
+    /// Returns the JSON of the next frame, or `None` if the frame is incomplete.
     ///
     /// # Errors
-    /// The length says that this is no frame of ours.
+    /// Returns an error if the advertised length is zero or exceeds the maximum.
     pub fn frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
@@ -63,13 +66,14 @@ impl Decoder {
         }
         let mut frame = self.bytes.split_to(LENGTH_BYTES + length);
         if self.bytes.is_empty() {
-            // Ten thousand streams that each kept the room of their largest frame would be what they cost most.
+            // Release the buffer. Otherwise each of ten thousand streams would keep the capacity of
+            // its largest frame, which would be its largest cost.
             self.bytes = BytesMut::new();
         }
         Ok(Some(frame.split_off(LENGTH_BYTES).freeze()))
     }
 
-    /// Whether a frame has begun that is not whole.
+    /// Returns `true` if the buffer contains an incomplete frame.
     #[must_use]
     pub fn is_within(&self) -> bool {
         !self.bytes.is_empty()

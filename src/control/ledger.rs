@@ -1,39 +1,46 @@
-//! Which reports and events have arrived: so that a lost one, or a stream that breaks, loses and doubles nothing.
+//! Delivery of reports and events: numbering and acknowledgement, so that a lost message or a
+//! broken stream neither loses nor duplicates counts.
 //!
-//! Counts go up as differences, since they add up in any order and a quiet sidecar says nearly nothing. A difference that may or may not have arrived is the
-//! trouble with that, so each is numbered within one life of the sidecar (`epoch`), and the controller says with `Ping` which one it has. The sidecar has at most
-//! one report on the way: until that one is acknowledged, what happens adds up for the next one, and after a break the same bytes go again under the same
-//! number. The controller takes each number once.
+//! Reports contain differences, because differences add up in any order and a quiet sidecar sends
+//! almost nothing. A difference must not be applied twice, so each report is numbered within one
+//! epoch (one process of the sidecar), and the controller acknowledges the last number in `Ping`.
+//! At most one report is in flight: until it is acknowledged, counts accumulate for the next one,
+//! and after a reconnect the same bytes are sent again under the same number. The controller
+//! accepts each number once.
 //!
-//! Counters that only grow would need no answer, but every frame would carry all that ever happened, the controller would keep the last state of every pod,
-//! and a new leader, which has none, would have to drop what happened since the old one heard last. Here a new leader gets all that nobody acknowledged, and
-//! a controller that is behind gets fewer and larger reports by itself.
+//! Cumulative counters would need no acknowledgement. However, every frame would then carry all
+//! counts since the start, the controller would keep the last state of every pod, and a new leader,
+//! which has no such state, would have to discard everything since the previous leader's last
+//! report. With this scheme a new leader receives everything that is not acknowledged, and an
+//! overloaded controller receives fewer and larger reports.
 //!
-//! Both halves are pure. What a controller forgets when it restarts it has not added up either, so to it nothing is doubled.
+//! Both halves are pure. A controller that restarts loses the numbers together with the counts it
+//! had added up, so it does not count anything twice.
 
 use std::collections::VecDeque;
 
 use super::wire::{Acked, Event, Report};
 
-/// Events that wait; beyond it the oldest goes, and how many went is told. A pod says a handful in its life.
+/// Maximum number of unacknowledged events. Beyond it the oldest is dropped, and the number of
+/// dropped events is reported. A pod emits a handful in its lifetime.
 const EVENTS_MAX: usize = 32;
 
-/// The sidecar's half.
+/// The sidecar's half: messages in flight and their numbers.
 #[derive(Debug)]
 pub struct Outbox {
     epoch: u64,
     reports: u64,
     events: u64,
-    /// The report that is on the way, as it was first written.
+    /// The report in flight, as it was first written.
     report: Option<Report>,
-    /// Events on the way, oldest first.
+    /// Unacknowledged events, oldest first.
     waiting: VecDeque<Event>,
-    /// The last event that was written on this stream.
+    /// Number of the last event that was written on the current stream.
     written: u64,
     dropped: u64,
 }
 
-/// The controller's half, for one pod.
+/// The controller's half for one pod: the last numbers received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Inbox {
     acked: Acked,
@@ -42,31 +49,33 @@ pub struct Inbox {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Of a process that calls its life by this number, which no life of the same pod before had.
+    /// Creates an empty outbox. `epoch` must differ from that of every earlier process of the same
+    /// pod.
     #[must_use]
     pub const fn new(epoch: u64) -> Self {
         Self { epoch, reports: 0, events: 0, report: None, waiting: VecDeque::new(), written: 0, dropped: 0 }
     }
 
-    /// The number of this life.
+    /// Returns the epoch of this process.
     #[must_use]
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Whether a report is on the way. Until it has arrived there is no other.
+    /// Returns `true` if a report is in flight. No other report is sent until it is acknowledged.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         self.report.is_some()
     }
 
-    /// The report that is on the way, to be written once more.
+    /// Returns the report in flight, to be sent again.
     #[must_use]
     pub const fn again(&self) -> Option<&Report> {
         self.report.as_ref()
     }
 
-    /// Takes a report on its way. One that is on the way already stays; call it only when none is.
+    /// Numbers a report and puts it in flight. If one is already in flight, `report` is discarded;
+    /// the caller checks [`Self::is_waiting`] first.
     pub fn report(&mut self, mut report: Report) -> &Report {
         let reports = &mut self.reports;
         let epoch = self.epoch;
@@ -77,7 +86,7 @@ impl Outbox {
         })
     }
 
-    /// Takes an event on its way.
+    /// Numbers an event and enqueues it.
     pub fn event(&mut self, mut event: Event) {
         self.events += 1;
         (event.epoch, event.seq) = (self.epoch, self.events);
@@ -89,19 +98,19 @@ impl Outbox {
         self.waiting.push_back(event);
     }
 
-    /// The next event that is not written on this stream.
+    /// Returns the next event that has not been written on this stream, and marks it as written.
     pub fn next_event(&mut self) -> Option<&Event> {
         let next = self.waiting.iter().find(|event| event.seq > self.written)?;
         self.written = next.seq;
         Some(next)
     }
 
-    /// A new stream: nothing is written on it, and whatever is on the way goes again.
+    /// Records that a new stream was opened: everything unacknowledged is sent again.
     pub const fn opened(&mut self) {
         self.written = 0;
     }
 
-    /// The controller has so much.
+    /// Processes an acknowledgement. Acknowledgements of another epoch are ignored.
     pub fn acked(&mut self, acked: &Acked) {
         if acked.epoch != self.epoch {
             return;
@@ -110,7 +119,8 @@ impl Outbox {
         self.waiting.retain(|event| event.seq > acked.event);
     }
 
-    /// The controller never says what it has: what is written counts as arrived.
+    /// Removes everything that was written. Used with a controller that does not acknowledge, where
+    /// a written message counts as delivered.
     pub fn written(&mut self) {
         self.report = None;
         let written = self.written;
@@ -121,17 +131,17 @@ impl Outbox {
 // === impl Inbox ===
 
 impl Inbox {
-    /// Whether a report with this number is to be counted; if not, it was before.
+    /// Returns `true` if the report with this number is new, and `false` if it is a duplicate.
     pub fn report(&mut self, epoch: u64, seq: u64) -> bool {
         self.is_new(epoch, seq, |acked| &mut acked.report)
     }
 
-    /// Whether an event with this number is to be heard; if not, it was before.
+    /// Returns `true` if the event with this number is new, and `false` if it is a duplicate.
     pub fn event(&mut self, epoch: u64, seq: u64) -> bool {
         self.is_new(epoch, seq, |acked| &mut acked.event)
     }
 
-    /// What to tell the sidecar.
+    /// Returns the acknowledgement to send to the sidecar.
     #[must_use]
     pub const fn acked(&self) -> Acked {
         self.acked
@@ -139,11 +149,11 @@ impl Inbox {
 
     fn is_new(&mut self, epoch: u64, seq: u64, last: impl FnOnce(&mut Acked) -> &mut u64) -> bool {
         if seq == 0 {
-            // A sidecar that does not count: it sends nothing twice.
+            // The sidecar does not number its messages, and therefore sends none twice.
             return true;
         }
         if epoch != self.acked.epoch {
-            // Another life; the one before says nothing any more.
+            // A new epoch: the numbers of the previous process no longer apply.
             self.acked = Acked { epoch, ..Acked::default() };
         }
         let last = last(&mut self.acked);
@@ -223,7 +233,7 @@ mod tests {
         assert_eq!(inbox.acked(), Acked { epoch: 2, report: 1, event: 1 });
     }
 
-    /// What may happen to one report on its way.
+    /// Delivery of one report in the simulation.
     #[derive(Debug, Clone, Copy)]
     enum Fate {
         Arrives,

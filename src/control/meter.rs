@@ -1,20 +1,21 @@
-//! How much may come: a bucket that fills with time, one for frames and one for bytes of a stream, one for reviews of tokens.
+//! A token bucket, used to limit the frames and bytes of a stream and the number of `TokenReview`
+//! requests.
 //!
-//! Pure: the time is an argument. It leaves out what follows when it is empty.
+//! It is pure: the time is an argument. The reaction to an exhausted bucket is left to the caller.
 
 use std::time::Duration;
 
 use crate::batching::Tick;
 
-/// An allowance that grows with time up to a bound.
+/// A token bucket with integer arithmetic.
 ///
 /// # Properties
-/// In any span of time no more than `most` + `per_second` × span is taken. Integers only.
+/// In any time span, at most `most` + `per_second` × span tokens are taken.
 #[derive(Debug, Clone)]
 pub struct Meter {
     per_second: u64,
     most: u64,
-    /// What is left, in units of a billionth.
+    /// Available tokens, in billionths of a token.
     left: u128,
     at: Tick,
 }
@@ -24,13 +25,13 @@ const BILLION: u128 = 1_000_000_000;
 // === impl Meter ===
 
 impl Meter {
-    /// Full at first: `most` at once, `per_second` after it.
+    /// Creates a full bucket with a burst of `most` tokens and a refill rate of `per_second`.
     #[must_use]
     pub fn new(now: Tick, per_second: u64, most: u64) -> Self {
         Self { per_second, most, left: u128::from(most) * BILLION, at: now }
     }
 
-    /// Takes so much, if it is there; nothing is taken otherwise.
+    /// Takes `amount` tokens if they are available. Otherwise it takes none and returns `false`.
     pub fn take(&mut self, now: Tick, amount: u64) -> bool {
         self.fill(now);
         let wanted = u128::from(amount) * BILLION;
@@ -41,7 +42,8 @@ impl Meter {
         enough
     }
 
-    /// How long until so much is there; at most as long as the whole takes.
+    /// Returns the time until `amount` tokens are available, at most the time to fill the whole
+    /// bucket.
     #[must_use]
     pub fn wait(&mut self, now: Tick, amount: u64) -> Duration {
         self.fill(now);

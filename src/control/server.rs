@@ -1,14 +1,19 @@
-//! The controller's end: takes streams, knows whose each is, and gives every sidecar what is meant for it.
+//! The controller's end of the control stream: accepts streams, authenticates their pods, and
+//! pushes configuration to each sidecar.
 //!
 //! ```text
-//! listener ─ TLS ─ HTTP/2 ─▶ Authenticate: token → Identity ─▶ stream: Hello, then Reports and Events ─▶ Hub
-//!                                                               ▲ mailbox: the newest Config, Bundle, Goaway ◀─ Streams::push
+//! listener: TLS, HTTP/2 ─▶ Authenticate: token → Identity ─▶ stream: Hello, Report, Event ─▶ Hub
+//!                                                               ▲
+//!                 Streams::push ─▶ mailbox: the newest Config, Bundle, Goaway
 //! ```
-//! Ten thousand of these stand beside each other, so a stream is one connection of small buffers and two tasks, nothing is done per message but what the
-//! message is, one sweep looks after all, and a change for everybody is one frame of bytes that all share. A mailbox has one place for each kind of message:
-//! whoever reads slowly gets the newest, and whoever reads nothing is dropped.
+//! The server is designed for ten thousand concurrent streams. A stream is one connection with
+//! small buffers and two tasks, a message causes no work beyond its own processing, one periodic
+//! sweep checks the timeouts of all streams, and a push to all sidecars is one encoded frame that
+//! they share. A mailbox has one slot per kind of message: a slow reader receives the newest
+//! message of each kind, and a sidecar that reads nothing is disconnected.
 //!
-//! It leaves out who a pod is (`Authenticate`, of which [`Reviews`] is one) and what is done with what it says (`Hub`).
+//! Authentication is left to [`Authenticate`], which [`Reviews`] implements, and the handling of
+//! messages to [`Hub`].
 
 mod count;
 mod jwt;
@@ -32,69 +37,76 @@ pub use self::review::{AUDIENCE, Pods, Reviews};
 pub use self::streams::Streams;
 use super::wire::{Event, Hello, Report};
 
-/// Whose stream it is: what the token says, and nothing that the pod says of itself.
+/// Verified identity of a stream's pod. It is taken from the token and never from what the pod
+/// sends.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// The pod's UID.
+    /// UID of the pod.
     pub uid: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
 }
 
-/// Why a token opens no stream.
+/// Reason why a token is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
-    /// It is no token for us: 401, and the sidecar reads its file again.
+    /// The token is invalid: 401. The sidecar reads its file again.
     Invalid(&'static str),
-    /// It is a token, but of no pod that may: 403.
+    /// The token is valid but its pod is not allowed to open a stream: 403.
     Forbidden(&'static str),
-    /// Too many at once; come again after so long: 503.
+    /// The rate limit is exceeded: 503, with the time after which to retry.
     Busy(Duration),
-    /// It cannot be asked now: 503.
+    /// The token cannot be verified at the moment: 503.
     Unavailable(&'static str),
 }
 
-/// Says whose a token is.
+/// Verifies tokens.
 pub trait Authenticate: Send + Sync + 'static {
-    /// Whose it is, or why it opens no stream. It may take some seconds; the stream waits.
+    /// Returns the identity of a token's pod, or the reason why the token is rejected. It may take
+    /// several seconds, during which the stream waits.
     fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Refusal>>;
 }
 
-/// What becomes of what sidecars say. Called where streams are served: it must not block, and takes what it gets into its own keeping.
+/// Receives the messages of sidecars. The methods are called on the tasks that serve the streams:
+/// they must not block, and store what they need later.
 pub trait Hub: Send + Sync + 'static {
-    /// A sidecar is there; it can be pushed to from now on, also from within. One that was there before under the same UID is no more.
+    /// A sidecar sent `Hello` and can be pushed to, also from within this call. It replaces an
+    /// earlier stream of the same UID, for which `closed` is not called.
     fn opened(&self, streams: &Streams, pod: &Arc<Identity>, hello: &Hello);
 
-    /// What it counted. Each report comes once.
+    /// A sidecar sent a report. Each report is delivered once.
     fn report(&self, pod: &Arc<Identity>, report: Report);
 
-    /// What happened to it. Each event comes once.
+    /// A sidecar sent an event. Each event is delivered once.
     fn event(&self, pod: &Arc<Identity>, event: Event);
 
-    /// It is gone.
+    /// The stream of a sidecar was closed.
     fn closed(&self, pod: &Arc<Identity>);
 }
 
-/// Bounds of all streams together and of each.
+/// Limits of the server and of each stream.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at once. Above it they are closed as they come, and sidecars try again elsewhere.
+    /// Maximum number of connections. Further connections are closed on accept, and their sidecars
+    /// try another replica.
     pub streams_max: usize,
-    /// TLS handshakes at once; the others wait their turn. Each takes some 1 ms of a core, so more at once would only make all late.
+    /// Maximum number of concurrent TLS handshakes; others wait for a permit. Each takes about 1 ms
+    /// of a core, so a larger number would only delay all of them.
     pub handshakes_max: usize,
-    /// For the first byte of a connection, and for the handshake once it is its turn.
+    /// Timeout for the first byte of a connection, and for the handshake once it has its permit.
     pub handshake_timeout: Duration,
-    /// From the connection to `Hello`.
+    /// Timeout from the connection to `Hello`.
     pub hello_timeout: Duration,
-    /// Without a frame, after `Hello`: twelve reports.
+    /// Timeout without a frame after `Hello`: the time of twelve reports.
     pub idle_timeout: Duration,
-    /// What waits for a sidecar that does not read.
+    /// Timeout for a message that waits for a sidecar that does not read.
     pub slow_timeout: Duration,
-    /// Frames a second, and at once: a report every 5 s, and 32 events after a break.
+    /// Frames per second, and burst. A sidecar sends a report every 5 s, and 32 events after a
+    /// reconnect.
     pub frames: (u64, u64),
-    /// Bytes a second, and at once: one frame of the largest size, and some.
+    /// Bytes per second, and burst: a frame of the maximum size and more.
     pub bytes: (u64, u64),
 }
 
@@ -126,17 +138,19 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// TLS for the listener, with certificates that may change while it runs.
+/// Returns the TLS configuration of the listener, with certificates that may change while it runs.
 ///
 /// # Errors
-/// When the provider lacks what TLS 1.2 and 1.3 need, which the one that is built in does not.
+/// Returns an error if the crypto provider does not support what TLS 1.2 and 1.3 require, which the
+/// built-in one does.
 pub fn tls(certificates: Arc<dyn ResolvesServerCert>) -> Result<Arc<ServerConfig>, rustls::Error> {
     let mut config = ServerConfig::builder_with_provider(crate::tls::provider())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_cert_resolver(certificates);
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // A sidecar comes back once an hour, and a whole handshake then costs less than ten thousand sessions kept.
+    // A sidecar reconnects once an hour. A full handshake then costs less than storing ten thousand
+    // sessions.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))

@@ -1,38 +1,45 @@
-//! A histogram with fixed buckets: what sidecars count, what goes over the control stream as counts to be added, and what the tuner asks for quantiles.
+//! A log-linear histogram with fixed buckets. Sidecars record into it, reports carry it as counts
+//! to be added, and the tuner reads quantiles from it.
 //!
-//! The buckets are the same everywhere and for ever, so two sketches add up to the sketch of both, in any order, and a difference of counts is a sketch again.
-//! A value below 32 has a bucket of its own; above, each doubling is cut into 16, so a quantile is off by at most 3 %. Values are whole numbers of whatever the
-//! owner counts: microseconds for times, items for sizes. Only buckets that hold something take room: some 60 for the latencies of one route.
+//! The bucket boundaries never change, so merging two histograms yields the histogram of all
+//! values, in any order, and a difference of counts is a histogram again. Each value below 32 has
+//! its own bucket; above, each power of two is divided into 16 buckets, so a quantile is off by
+//! less than 1/16, and by about 3 % if values are spread evenly within a bucket. Values are
+//! integers in the owner's unit: microseconds for times, items for sizes. Only non-empty buckets
+//! take memory: about 60 for the latencies of one route.
 //!
-//! What it leaves out: time. Whoever wants a window keeps one sketch for each part of it.
+//! There are no time windows. An owner that needs one keeps a histogram per part of the window.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Each doubling is cut into 2 to this power: 16 parts of at most 1/16 of their lower bound.
+/// Binary logarithm of the number of buckets per power of two: 16 buckets, each at most 1/16 as
+/// wide as its lower bound.
 const PART_BITS: u32 = 4;
 const PARTS: u64 = 1 << PART_BITS;
-/// Values below have buckets of their own.
+/// Values below this one have their own bucket.
 const EXACT: u64 = 2 * PARTS;
-/// The first value that is no longer told apart, 2^36: in microseconds 19 hours, in items more than there are.
+/// Largest value, 2^36 - 1; larger values are counted as this one. In microseconds it is 19 hours,
+/// and no batch has this number of items.
 const VALUE_MAX: u64 = (1 << 36) - 1;
 
-/// Counts of values by bucket.
+/// A log-linear histogram.
 ///
 /// # Properties
-/// Merging is commutative and associative, and an empty sketch changes nothing. A quantile lies within the bucket that holds it: exact below 32, else at most
-/// 1/32 off. Counts saturate.
+/// Merging is commutative and associative, and merging an empty histogram changes nothing. A
+/// quantile lies within the bucket of the true value: it is exact below 32, and otherwise off by
+/// less than 1/16. Counts saturate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written")]
 pub struct Sketch {
-    /// Bucket and count, in order of buckets; no count is zero.
+    /// Pairs of bucket and count, sorted by bucket. No count is zero.
     counts: Vec<(u16, u64)>,
-    /// Of all values, as they were.
+    /// Exact sum of all values.
     sum: u64,
 }
 
-/// As it comes from outside: nothing about it is believed.
+/// The encoded form of a histogram. It comes from a peer and is validated in the conversion.
 #[derive(Debug, Deserialize)]
 struct Written {
     #[serde(default)]
@@ -44,20 +51,20 @@ struct Written {
 // === impl Sketch ===
 
 impl Sketch {
-    /// How many buckets there are.
+    /// Number of buckets.
     pub const BUCKETS: u16 = bucket(VALUE_MAX) + 1;
 
-    /// Counts one value.
+    /// Records a value.
     pub fn add(&mut self, value: u64) {
         self.add_many(value, 1);
     }
 
-    /// Counts a time, in microseconds.
+    /// Records a duration in microseconds.
     pub fn add_time(&mut self, time: Duration) {
         self.add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
     }
 
-    /// Counts one value so many times.
+    /// Records a value `count` times.
     pub fn add_many(&mut self, value: u64, count: u64) {
         if count == 0 {
             return;
@@ -66,7 +73,7 @@ impl Sketch {
         self.raise(bucket(value), count);
     }
 
-    /// Adds all that another one counted.
+    /// Adds the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         self.sum = self.sum.saturating_add(other.sum);
         for (bucket, count) in &other.counts {
@@ -74,43 +81,45 @@ impl Sketch {
         }
     }
 
-    /// Values counted.
+    /// Returns the number of recorded values.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |all: u64, (_, count)| all.saturating_add(*count))
     }
 
-    /// The sum of all values, exact until it saturates.
+    /// Returns the sum of all values, which is exact unless it saturates.
     #[must_use]
     pub const fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// The mean of all values, rounded down; `None` where nothing was counted.
+    /// Returns the mean of all values, rounded down, or `None` if the histogram is empty.
     #[must_use]
     pub fn mean(&self) -> Option<u64> {
         self.sum.checked_div(self.count())
     }
 
-    /// Whether nothing was counted.
+    /// Returns `true` if no value was recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// The value that `permille` thousandths of all values do not exceed: 990 asks for the 99th percentile. Inside a bucket values are taken to lie evenly.
-    /// `None` where nothing was counted.
+    /// Returns the value that `permille` thousandths of all values do not exceed, or `None` if the
+    /// histogram is empty: 990 selects the 99th percentile. Within a bucket, values are assumed to
+    /// be spread evenly.
     #[must_use]
     pub fn quantile(&self, permille: u32) -> Option<u64> {
         let all = u128::from(self.count());
-        // The rank of the value, from 1.
+        // Rank of the value, starting at 1.
         let rank = (all * u128::from(permille.min(1000))).div_ceil(1000).max(1);
         let mut before = 0_u128;
         for (bucket, count) in &self.counts {
             let count = u128::from(*count);
             if before + count >= rank {
                 let (from, width) = bounds(*bucket);
-                // The middle of the part that belongs to this rank, of `count` parts.
+                // The bucket is divided into `count` equal parts, and the result is the middle of
+                // the part of this rank.
                 let within = u128::from(width) * (2 * (rank - before) - 1) / (2 * count);
                 return Some(from + u64::try_from(within).unwrap_or(0));
             }
@@ -119,7 +128,8 @@ impl Sketch {
         None
     }
 
-    /// How many values are above this one; of the bucket in which it lies a part.
+    /// Returns the number of values above `value`. The count of the bucket that contains `value` is
+    /// interpolated.
     #[must_use]
     pub fn above(&self, value: u64) -> u64 {
         let own = bucket(value);
@@ -139,7 +149,7 @@ impl Sketch {
         above
     }
 
-    /// Buckets that hold something: the lowest value that falls into each, and its count.
+    /// Returns the non-empty buckets as pairs of lower bound and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
         self.counts.iter().map(|(bucket, count)| (bounds(*bucket).0, *count))
     }
@@ -156,14 +166,14 @@ impl Sketch {
     }
 }
 
-/// The bucket of a value.
+/// Returns the bucket of a value.
 const fn bucket(value: u64) -> u16 {
     let value = if value > VALUE_MAX { VALUE_MAX } else { value };
     let index = if value < EXACT {
         value
     } else {
         let octave = value.ilog2() - PART_BITS;
-        // The first doubling above the exact values is octave 1.
+        // Octave 1 is the first power of two above the exact values.
         (octave as u64 - 1) * PARTS + EXACT + ((value >> octave) - PARTS)
     };
     #[expect(clippy::cast_possible_truncation, reason = "VALUE_MAX has bucket 527")]
@@ -171,7 +181,7 @@ const fn bucket(value: u64) -> u16 {
     index
 }
 
-/// The lowest value of a bucket, and how many values fall into it.
+/// Returns the lower bound of a bucket and the number of values in it.
 const fn bounds(bucket: u16) -> (u64, u64) {
     let index = bucket as u64;
     if index < EXACT {

@@ -1,7 +1,8 @@
-//! What is counted for reports, by route, between one report and the next.
+//! Counts for reports, by route, accumulated between two reports.
 //!
-//! One lock for all of it: a count takes some 100 ns and is taken once for each call and execution, far below what either costs. What it leaves out: the names
-//! of routes, which are given when a report is made, since settings change.
+//! A single lock protects all counts: recording takes about 100 ns and happens once per call and
+//! execution, which is negligible beside their cost. Route names are not stored here; they are
+//! resolved when a report is created, since settings change.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +14,11 @@ use crate::batching::ScopeId;
 use crate::telemetry::names::Outcome;
 use crate::telemetry::{CallEnd, Observer};
 
-/// Routes counted apart between two reports, some 10 KiB each at the most of what real traffic fills. A report names fewer.
+/// Maximum number of routes that are counted separately between two reports. A route takes at most
+/// about 10 KiB with real traffic. A report names fewer routes.
 const SCOPES_MAX: usize = 64;
 
-/// Counts since they were taken last.
+/// Counts since the last [`Tally::take`].
 #[derive(Debug, Default)]
 pub struct Tally {
     routes: Mutex<BTreeMap<Option<ScopeId>, RouteReport>>,
@@ -26,13 +28,14 @@ pub struct Tally {
 // === impl Tally ===
 
 impl Tally {
-    /// Takes what was counted, by route; `None` for those beyond the bound. The names are empty.
+    /// Takes the counts by route. Routes beyond the maximum are counted together under `None`.
+    /// Route names are empty.
     #[must_use]
     pub fn take(&self) -> BTreeMap<Option<ScopeId>, RouteReport> {
         std::mem::take(&mut *self.routes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Takes how many upstream calls isolation made.
+    /// Takes the number of upstream calls made by isolation.
     #[must_use]
     pub fn take_isolated(&self) -> u64 {
         self.isolated.swap(0, Ordering::Relaxed)
@@ -52,7 +55,8 @@ impl Observer for Tally {
             *of(&mut route.calls, outcome) += 1;
             *of(&mut route.items, outcome) += u64::from(items);
             match outcome {
-                // Fast as it may be, it is no answer that anybody wants to have sooner.
+                // A fast error response is not a good latency, so it is excluded from the latency
+                // histograms.
                 Outcome::Served | Outcome::Passed if server_error => route.server_errors += 1,
                 Outcome::Served => {
                     route.latency.add_time(latency);

@@ -1,10 +1,13 @@
-//! What sidecar and controller say to each other: JSON in frames, up `Hello Report Event`, down `Config Bundle Goaway Ping`.
+//! Messages of the control stream, encoded as JSON in frames: `Hello`, `Report` and `Event` from
+//! the sidecar, `Config`, `Bundle`, `Goaway` and `Ping` from the controller.
 //!
-//! Both ends may be one minor version apart, so nobody insists: a field that is not known is left out, a kind of message that is not known is skipped, and both
-//! are counted; a field that is not there has a default that changes nothing. What one end does only if the other one understands it has a word in
-//! [`FEATURES`]: the sidecar says its words in `Hello`, the controller in the head of its answer. A change that this cannot carry is another path than `/v1`.
+//! Both ends may be one minor version apart. Unknown fields are ignored, messages of an unknown
+//! kind are skipped, and both are counted; a missing field has a default that changes nothing.
+//! Behaviour that requires support by the other end is negotiated by an entry in [`FEATURES`],
+//! which the sidecar sends in `Hello` and the controller in a response header. A change that this
+//! cannot express requires a path other than `/v1`.
 //!
-//! It leaves out how bytes become frames (`frame`) and what is done with a message.
+//! Framing is in `frame`. The handling of messages is left to the two ends.
 
 mod down;
 mod up;
@@ -23,101 +26,104 @@ pub use self::up::{
 };
 use super::frame::{self, FrameError};
 
-/// Where the stream is opened; the number is the major version.
+/// Path of the stream. The number is the major version of the protocol.
 pub const PATH: &str = "/v1/stream";
-/// The minor version of what is said here.
+/// Minor version of the protocol implemented here.
 pub const MINOR: u32 = 0;
-/// In the head of the controller's answer: its version, as `1.MINOR`.
+/// Response header of the controller that contains its protocol version, as `1.MINOR`.
 pub const PROTOCOL_HEADER: &str = "x-groupage-protocol";
-/// In the head of the controller's answer: its features, separated by commas.
+/// Response header of the controller that contains its features, separated by commas.
 pub const FEATURES_HEADER: &str = "x-groupage-features";
 
-/// `Ping` acknowledges reports and events. Without it they count as arrived once they are written.
+/// `Ping` acknowledges reports and events. Without this feature they count as delivered once they
+/// are written.
 pub const ACKS: &str = "acks";
-/// `Config` may have an `experiment` that ends by itself.
+/// `Config` may contain an `experiment`, which expires by itself.
 pub const EXPERIMENT: &str = "experiment";
-/// `Config` may say what an unlearned sidecar begins with.
+/// `Config` may contain start values for a sidecar that has learned nothing yet.
 pub const START: &str = "start";
-/// What this version understands beyond minor version 0.
+/// Features that this version supports beyond minor version 0.
 pub const FEATURES: [&str; 3] = [ACKS, EXPERIMENT, START];
 
-/// From the sidecar.
+/// A message from the sidecar to the controller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind")]
 pub enum Up {
-    /// Who it is: the first message, once.
+    /// Identity and state of the sidecar. It is the first message and is sent once per stream.
     Hello(Box<Hello>),
-    /// What happened since the last one.
+    /// Counts since the previous report.
     Report(Box<Report>),
-    /// Something that somebody should know.
+    /// An occurrence to be published as a Kubernetes Event.
     Event(Event),
 }
 
-/// From the controller.
+/// A message from the controller to the sidecar.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind")]
 pub enum Down {
-    /// What is to be in force.
+    /// Settings to apply.
     Config(Box<Config>),
-    /// Whom to trust from now on.
+    /// CA certificates to trust from now on.
     Bundle(Bundle),
-    /// Open the stream elsewhere.
+    /// Request to open the stream elsewhere.
     Goaway(Goaway),
-    /// The controller lives, and has so much.
+    /// Keep-alive, with the acknowledgement of reports and events.
     Ping(Ping),
 }
 
-/// How far what was sent has arrived: the numbers of one life of a sidecar.
+/// Acknowledgement of reports and events. The numbers are scoped to one epoch of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Acked {
-    /// Which life.
+    /// Epoch of the sidecar: the process that the numbers belong to.
     pub epoch: u64,
-    /// The last report.
+    /// Number of the last report received.
     pub report: u64,
-    /// The last event.
+    /// Number of the last event received.
     pub event: u64,
 }
 
-/// A message that was read.
+/// A decoded message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Read<T> {
-    /// The message; `None`: of a kind that this version does not know.
+    /// The message, or `None` if its kind is unknown to this version.
     pub message: Option<T>,
-    /// Fields at its top that this version does not know.
+    /// Number of top-level fields that are unknown to this version.
     pub unknown_fields: u32,
 }
 
-/// A frame that is no message: no JSON, no `kind`, or a known field of a wrong type.
+/// A frame that is not a valid message: invalid JSON, no `kind`, or a known field of the wrong
+/// type.
 #[derive(Debug, thiserror::Error)]
 #[error("a frame that is no message: {0}")]
 pub struct Malformed(#[from] serde_json::Error);
 
-/// Why a message cannot be sent.
+/// An error that prevents a message from being sent.
 #[derive(Debug, thiserror::Error)]
 pub enum Unsendable {
-    /// It is no JSON.
+    /// The message cannot be encoded as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// It is too large.
+    /// The message exceeds the maximum size of a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
 }
 
-/// Counts the fields that nobody knows; for messages only, so that they need not be kept.
+/// Number of unknown fields. Used with `serde(flatten)` at the top level of messages only; the
+/// fields are counted and not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Unknown(pub u32);
 
-/// What every message has.
+/// The field that every message has.
 #[derive(Deserialize)]
 struct Kind {
     kind: String,
 }
 
-/// Reads what a sidecar sent.
+/// Decodes a message from a sidecar.
 ///
 /// # Errors
-/// It is no message.
+/// Returns an error if `json` is not a valid message.
 pub fn read_up(json: &[u8]) -> Result<Read<Up>, Malformed> {
     match kind(json)?.as_str() {
         "Hello" => read(json, |hello: Box<Hello>| (hello.unknown.0, Up::Hello(hello))),
@@ -127,10 +133,10 @@ pub fn read_up(json: &[u8]) -> Result<Read<Up>, Malformed> {
     }
 }
 
-/// Reads what a controller sent.
+/// Decodes a message from a controller.
 ///
 /// # Errors
-/// It is no message.
+/// Returns an error if `json` is not a valid message.
 pub fn read_down(json: &[u8]) -> Result<Read<Down>, Malformed> {
     match kind(json)?.as_str() {
         "Config" => read(json, |config: Box<Config>| (config.unknown.0, Down::Config(config))),
@@ -141,10 +147,10 @@ pub fn read_down(json: &[u8]) -> Result<Read<Down>, Malformed> {
     }
 }
 
-/// A message as the bytes of its frame: cheap to give to many.
+/// Encodes a message as a frame. The returned bytes are cheap to clone for many receivers.
 ///
 /// # Errors
-/// It does not fit into a frame.
+/// Returns an error if the message does not fit into a frame.
 pub fn frame(message: &impl Serialize) -> Result<Bytes, Unsendable> {
     Ok(frame::encode(&serde_json::to_vec(message)?)?)
 }

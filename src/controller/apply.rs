@@ -1,7 +1,9 @@
-//! Writes what is to be: statuses and profiles, by the leader alone, each only when it differs and no more often than somebody reads it.
+//! Writes the desired state, statuses and profiles, on the leader only. An object is written only
+//! if it differs, and at a limited rate.
 //!
-//! Statuses go by server-side apply under one name ([`MANAGER`]), so what others keep in them stays, and what is said no more disappears. What fails is tried
-//! again, ever more slowly, for each object by itself: one that is refused holds up no other.
+//! Statuses use server-side apply under one field manager ([`MANAGER`]), so fields of other
+//! managers are kept and fields that are no longer applied are removed. Failed writes are retried
+//! with exponential backoff per object, so a rejected object does not delay the others.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,29 +30,31 @@ use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::Done;
 
-/// Between two writes of a status for what only moves, such as counts and latencies.
+/// Minimum interval between two writes of a status for gradual changes, such as counts and
+/// latencies.
 const QUIET: Duration = Duration::from_secs(15);
-/// Between two writes for what changes, such as a condition. Below the second between two rounds, or
-/// a write would now and then wait for the round after the next.
+/// Minimum interval between two writes for discrete changes, such as a condition. It is shorter
+/// than the second between two rounds, so that a write never slips to the round after the next.
 const URGENT: Duration = Duration::from_millis(500);
-/// What was written and is not seen within this time is written again.
+/// Time after which a write that is not observed in the watch is repeated.
 const UNSEEN: Duration = Duration::from_secs(60);
-/// Between tries of what fails.
+/// Bounds of the exponential backoff after failures.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-/// One call.
+/// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
-/// Calls at once, so that ten thousand policies do not stand before the API server together.
+/// Maximum number of concurrent calls, so that ten thousand policies do not load the API server at
+/// once.
 const CALLS_MAX: usize = 8;
-/// A round has no more writes than this; the next one, seconds later, has the rest.
+/// Maximum number of writes per round; the next one, seconds later, continues.
 const WRITES_MAX: usize = 500;
-/// Between two looks at what waits.
+/// Interval between two checks of deferred writes.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The statuses of policies as they were written last, with the time.
+/// The last written status of each policy, with the time of the write.
 #[derive(Debug, Clone, Default)]
 pub struct Written(Arc<Mutex<BTreeMap<Key, (BatchPolicyStatus, Tick)>>>);
 
-/// What one write is about.
+/// The subject of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum About {
     Policy,
@@ -59,16 +63,16 @@ enum About {
     Remove,
 }
 
-/// A write that was tried.
+/// State of the last attempt of a write.
 #[derive(Debug, Clone, Copy)]
 struct Tried {
     at: Tick,
     fails: u32,
-    /// The last one had no answer.
+    /// Set if the last attempt got no response.
     unanswered: bool,
 }
 
-/// A write to do.
+/// A pending write.
 enum Write {
     Policy(Key, Box<BatchPolicyStatus>),
     Profile(Key, Box<BatchProfileStatus>),
@@ -79,13 +83,14 @@ enum Write {
 // === impl Written ===
 
 impl Written {
-    /// What was written last of each policy.
+    /// Returns the last written status of each policy.
     #[must_use]
     pub fn statuses(&self) -> BTreeMap<Key, BatchPolicyStatus> {
         self.lock().iter().map(|(key, (status, _))| (key.clone(), status.clone())).collect()
     }
 
-    /// Forgets what is older than what is seen: another replica led in between.
+    /// Clears all records. They may be older than the observed state if another replica led in
+    /// between.
     fn forget(&self) {
         self.lock().clear();
     }
@@ -95,7 +100,7 @@ impl Written {
     }
 }
 
-/// Writes what each round wants, while this replica leads, until told to stop.
+/// Writes the desired state of each round while this replica leads, until shutdown is signalled.
 pub async fn apply(
     client: kube::Client,
     mut rounds: watch::Receiver<Arc<Round>>,
@@ -108,18 +113,18 @@ pub async fn apply(
     loop {
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() { return },
-            // Something may wait for its time.
+            // Deferred writes may have become due.
             () = tokio::time::sleep(LOOK), if writer.waits() => {}
             changed = reach.changed() => if changed.is_ok() && *reach.borrow_and_update() {
                 writer.forgive();
             },
-            // An error means the same: the process ends.
+            // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
         let leads = leadership.leads();
         if leads && !writer.led {
-            // What was written before was perhaps not the last word.
+            // Another replica may have written since this one led before.
             writer.written.forget();
             writer.tried.clear();
         }
@@ -142,12 +147,12 @@ struct Writer {
 // === impl Writer ===
 
 impl Writer {
-    /// Whether something was put off.
+    /// Returns `true` if writes may be deferred.
     fn waits(&self) -> bool {
         self.led && !self.tried.is_empty()
     }
 
-    /// Tries again what had no answer: the API server is back.
+    /// Drops the backoff of unanswered writes: the API server is reachable again.
     fn forgive(&mut self) {
         self.tried.retain(|_, tried| !tried.unanswered);
     }
@@ -161,7 +166,7 @@ impl Writer {
         }
         let client = &self.client;
         let calls = futures_util::stream::iter(writes.into_iter().take(WRITES_MAX).map(|write| async move {
-            // Leading may end while they wait for their turn.
+            // Leadership may end while writes wait for their turn.
             let (done, unanswered) =
                 if leadership.leads() { one(client, &write).await } else { (Done::Conflict, false) };
             (write, done, unanswered)
@@ -186,7 +191,7 @@ impl Writer {
         self.metrics.applied(worst);
     }
 
-    /// What is due of all that a round wants.
+    /// Returns the writes of a round that are due.
     fn due(&self, round: &Round, now: Tick) -> Vec<Write> {
         let desired = &round.desired;
         let mut writes = Vec::new();
@@ -199,6 +204,8 @@ impl Writer {
         for (key, wanted) in &desired.policies {
             let Some(policy) = round.world.policies.get(key) else { continue };
             let last = written.get(key).filter(|(_, at)| now.since(*at) < UNSEEN).map(|(status, _)| status);
+            // A status differs from the observed one, or from the last written one if the watch has
+            // not delivered that yet.
             if let Some(wait) = differs(&ours(&policy.status), last, wanted)
                 && self.may(About::Policy, key, wait, now)
             {
@@ -219,7 +226,8 @@ impl Writer {
         writes
     }
 
-    /// Whether it is time: so long after the last write, or later after tries that failed.
+    /// Returns `true` if a write may be attempted now: `gap` after the last success, or after the
+    /// backoff if it failed.
     fn may(&self, about: About, key: &Key, gap: Duration, now: Tick) -> bool {
         let Some(tried) = self.tried.get(&(about, key.clone())) else { return true };
         let back = (0..tried.fails.saturating_sub(1).min(8)).fold(BACKOFF.0, |wait, _| wait * 2).min(BACKOFF.1);
@@ -240,7 +248,8 @@ impl Write {
     }
 }
 
-/// Whether a status differs from what is known and from what was written since, and how long it may wait after the last write.
+/// Compares a status with the observed one and with the one written since. Returns the minimum
+/// interval since the last write if it differs, `None` if it does not.
 fn differs(
     known: &BatchPolicyStatus,
     last: Option<&BatchPolicyStatus>,
@@ -264,19 +273,20 @@ fn differs(
     Some(if urgent { URGENT } else { QUIET })
 }
 
-/// Of a status, what is ours: others may add conditions, and the API server keeps them in an order of its own.
+/// Keeps Groupage's conditions of a status, in a fixed order: other controllers may add conditions,
+/// and the API server orders them itself.
 fn ours(status: &BatchPolicyStatus) -> BatchPolicyStatus {
     let of = |kind: Type| status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).cloned();
     BatchPolicyStatus { conditions: Type::ALL.into_iter().filter_map(of).collect(), ..status.clone() }
 }
 
-/// Does one write; returns what came of it, and whether there was no answer.
+/// Performs one write. Returns its result, and `true` if there was no response.
 async fn one(client: &kube::Client, write: &Write) -> (Done, bool) {
     let call = async {
         match write {
             Write::Policy(key, status) => status_of::<BatchPolicy>(client, key, "BatchPolicy", status).await,
             Write::Profile(key, status) => {
-                // With nothing in it, server-side apply takes the status for null, which the schema refuses.
+                // Server-side apply treats an empty status as null, which the schema rejects.
                 let mut status = json!(status);
                 status.as_object_mut().map(|fields| fields.entry("usedBy").or_insert_with(|| json!([])));
                 status_of::<BatchProfile>(client, key, "BatchProfile", &status).await
@@ -288,7 +298,7 @@ async fn one(client: &kube::Client, write: &Write) -> (Done, bool) {
     match tokio::time::timeout(CALL, call).await {
         Ok(Ok(())) => (Done::Ok, false),
         Ok(Err(kube::Error::Api(status))) if status.code == 409 => (Done::Conflict, false),
-        // That the API server cannot be reached is logged once for all.
+        // An unreachable API server is logged once, by `ApiReach`.
         Err(_) | Ok(Err(kube::Error::HyperError(_) | kube::Error::Service(_))) => (Done::Error, true),
         Ok(Err(error)) => {
             let (_, key) = write.key();
@@ -302,7 +312,7 @@ async fn status_of<K>(client: &kube::Client, key: &Key, kind: &str, status: &imp
 where
     K: kube::Resource<DynamicType = ()>,
 {
-    // Untyped: an answer that this version cannot read was a write that succeeded.
+    // The API is untyped: the write succeeded even if this version cannot parse the response.
     let objects: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<K>(&()));
     let patch = json!({
@@ -312,7 +322,7 @@ where
         "status": status,
     });
     match objects.patch_status(&key.name, &PatchParams::apply(MANAGER).force(), &Patch::Apply(patch)).await {
-        // It went in the meantime.
+        // The object was deleted in the meantime.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         done => done.map(drop),
     }
@@ -326,7 +336,7 @@ async fn make(client: &kube::Client, profile: &NewProfile) -> kube::Result<()> {
         name,
         uid,
         controller: Some(true),
-        // With it, `update` on the owner's finalizers would be needed.
+        // Setting it would require the permission `update` on the owner's finalizers.
         block_owner_deletion: None,
     };
     let object = BatchProfile {
@@ -342,7 +352,7 @@ async fn make(client: &kube::Client, profile: &NewProfile) -> kube::Result<()> {
     let profiles: Api<BatchProfile> = Api::namespaced(client.clone(), &profile.key.namespace);
     let params = PostParams { field_manager: Some(MANAGER.to_owned()), ..PostParams::default() };
     match profiles.create(&params, &object).await {
-        // Another replica led a moment ago.
+        // The replica that led before has created it already.
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
         done => done.map(drop),
     }
@@ -350,7 +360,7 @@ async fn make(client: &kube::Client, profile: &NewProfile) -> kube::Result<()> {
 
 async fn remove(client: &kube::Client, key: &Key, uid: &str) -> kube::Result<()> {
     let profiles: Api<BatchProfile> = Api::namespaced(client.clone(), &key.namespace);
-    // Another one may have its name by now.
+    // The UID protects a new profile of the same name.
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match profiles.delete(&key.name, &params).await {

@@ -1,8 +1,10 @@
-//! Which policy a pod follows, and whether a policy reaches anybody (policy attachment as in Gateway API's GEP-713).
+//! Policy attachment: the policy of a pod, and the targets of a policy. It follows Gateway API's
+//! GEP-713 (<https://gateway-api.sigs.k8s.io/geps/gep-713/>).
 //!
-//! A pod that names a policy follows that one. Else the oldest of those that select it or name something that leads to it, else the oldest that is for the
-//! whole namespace. Policies reach into their own namespace only. Whether what a policy says makes sense is not asked here: one that is broken by an edit
-//! keeps its pods, or they would change hands with every mistake.
+//! A pod that names a policy follows it. Otherwise it follows the oldest policy that selects it or
+//! references an object leading to it, otherwise the oldest policy of the whole namespace. Policies
+//! apply in their own namespace only. Validity is not checked here: a policy that becomes invalid
+//! by an edit keeps its pods, which would change their policy with every mistake otherwise.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,67 +14,67 @@ use serde_json::Value;
 use super::world::{Key, OwnerRef, Pod, Policy, Table, World, within};
 use crate::api::v1alpha1::{BatchPolicySpec, Selector, TargetRef};
 
-/// The annotation by which a pod names its policy.
+/// Annotation with which a pod names its policy.
 pub const NAMED: &str = "groupage.dev/policy";
-/// The label by which `KServe` marks the pods of an `InferenceService`.
+/// Label with which KServe marks the pods of an `InferenceService`.
 const INFERENCE_SERVICE: &str = "serving.kserve.io/inferenceservice";
-/// References that a policy may have; the schema says so too.
+/// Maximum number of references in a policy, as in its schema.
 const TARGETS_MAX: usize = 16;
 
-/// What of a pod decides which policy it follows.
+/// The properties of a pod that select its policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Subject<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
-    /// Those of its annotations that are ours.
+    /// Annotations with the prefix `groupage.dev/`.
     pub annotations: &'a BTreeMap<String, String>,
-    /// What made it in the end: not the `ReplicaSet` but its Deployment.
+    /// Its top-level workload: the Deployment, not the `ReplicaSet`.
     pub workload: Option<&'a OwnerRef>,
 }
 
-/// The policy of a pod, and how it came to it.
+/// The policy of a pod, and the rule that selected it.
 #[derive(Debug, Clone, Copy)]
 pub enum Choice<'a> {
-    /// It names one, which is there or not.
+    /// The pod names a policy, which may not exist.
     Named(&'a str, Option<&'a Arc<Policy>>),
-    /// It is selected.
+    /// A policy selects the pod.
     Selected(&'a Arc<Policy>),
-    /// The namespace has one for all.
+    /// The namespace has a default policy.
     Default(&'a Arc<Policy>),
-    /// None.
+    /// No policy applies.
     None,
 }
 
-/// Whom a policy is for.
+/// The target of a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Reach<'a> {
-    /// What these name.
+    /// The pods that these references lead to.
     Targets(&'a [TargetRef]),
-    /// Pods by label.
+    /// Pods with matching labels.
     Labels(&'a Selector),
-    /// All pods of the namespace that have no other.
+    /// All pods of the namespace without another policy.
     Namespace,
 }
 
-/// What came of a reference.
+/// Result of resolving a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// It is there.
+    /// The object exists.
     There,
-    /// It is not.
+    /// The object does not exist.
     Missing,
-    /// The cluster does not know its kind.
+    /// Its kind is not installed in the cluster.
     NotInstalled,
-    /// Policies cannot be for such a thing.
+    /// Policies do not support objects of this kind.
     Unknown,
 }
 
 // === impl Choice ===
 
 impl<'a> Choice<'a> {
-    /// The policy.
+    /// Returns the policy, if one applies and exists.
     #[must_use]
     pub const fn policy(self) -> Option<&'a Arc<Policy>> {
         match self {
@@ -83,7 +85,7 @@ impl<'a> Choice<'a> {
     }
 }
 
-/// The policy that a pod follows.
+/// Selects the policy of a pod.
 #[must_use]
 pub fn choose<'a>(world: &'a World, subject: Subject<'a>) -> Choice<'a> {
     if let Some(name) = subject.annotations.get(NAMED) {
@@ -108,14 +110,15 @@ pub fn choose<'a>(world: &'a World, subject: Subject<'a>) -> Choice<'a> {
     }
 }
 
-/// Whether one policy goes before another: the older one does, and of two of one second the first by name.
+/// Returns `true` if `policy` takes precedence over `than`: the older one does; if both were
+/// created in the same second, the first by name.
 #[must_use]
 pub fn older(policy: &Policy, than: &Policy) -> bool {
     let age = |policy: &Policy| (policy.meta.created.clone(), policy.meta.key.name.clone());
     age(policy) < age(than)
 }
 
-/// Whom a policy is for; `None` if it says two things at once.
+/// Returns the target of a policy; `None` if it has both references and a selector.
 #[must_use]
 pub fn reach(spec: &BatchPolicySpec) -> Option<Reach<'_>> {
     let targets = spec.target_refs.as_deref().filter(|targets| !targets.is_empty());
@@ -131,14 +134,15 @@ pub fn reach(spec: &BatchPolicySpec) -> Option<Reach<'_>> {
     }
 }
 
-/// Whether a policy says of itself that it is for a pod, whatever others say. One for the whole namespace does not.
+/// Returns `true` if a policy targets a pod explicitly, irrespective of other policies. A policy of
+/// the whole namespace does not.
 #[must_use]
 pub fn is_for(world: &World, policy: &Policy, subject: Subject<'_>) -> bool {
     let reach = policy.spec.as_ref().ok().and_then(reach);
     reach.is_some_and(|reach| reach != Reach::Namespace && holds(world, reach, subject))
 }
 
-/// Whether a pod is among those that a policy is for.
+/// Returns `true` if a target includes a pod.
 fn holds(world: &World, reach: Reach<'_>, subject: Subject<'_>) -> bool {
     match reach {
         Reach::Namespace => true,
@@ -147,7 +151,7 @@ fn holds(world: &World, reach: Reach<'_>, subject: Subject<'_>) -> bool {
     }
 }
 
-/// Whether what a reference names leads to a pod.
+/// Returns `true` if a reference leads to a pod.
 fn leads(world: &World, target: &TargetRef, subject: Subject<'_>) -> bool {
     let (kind, name) = (target.kind.as_deref().unwrap_or_default(), target.name.as_deref().unwrap_or_default());
     let object = |table: &Table<Value>| {
@@ -170,7 +174,8 @@ enum Kind {
     InferenceService,
 }
 
-/// The kind that a reference names; its group may be left out, since no two of these share a name.
+/// Returns the kind of a reference. The group is optional, since the names of these kinds are
+/// unique.
 fn known(target: &TargetRef) -> Option<Kind> {
     let (kind, group) = match target.kind.as_deref()? {
         "Deployment" | "StatefulSet" | "DaemonSet" => (Kind::Workload, "apps"),
@@ -182,7 +187,7 @@ fn known(target: &TargetRef) -> Option<Kind> {
     target.group.as_deref().is_none_or(|said| said == group || said.is_empty()).then_some(kind)
 }
 
-/// What came of a reference of a policy in this namespace.
+/// Resolves a reference of a policy in a namespace.
 #[must_use]
 pub fn find(world: &World, namespace: &str, target: &TargetRef) -> Found {
     let Some(kind) = known(target) else { return Found::Unknown };
@@ -202,7 +207,7 @@ pub fn find(world: &World, namespace: &str, target: &TargetRef) -> Found {
     }
 }
 
-/// Whether labels satisfy a selector.
+/// Returns `true` if labels match a selector.
 #[must_use]
 pub fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
     let all = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
@@ -214,13 +219,14 @@ pub fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
             Some("NotIn") => !among(),
             Some("Exists") => found.is_some(),
             Some("DoesNotExist") => found.is_none(),
-            // A word of a newer version selects nobody rather than everybody.
+            // An unknown operator of a newer version selects no pod rather than all.
             _ => false,
         }
     })
 }
 
-/// Whether a Service, `InferencePool` or `NetworkPolicy` is about pods with these labels.
+/// Returns `true` if a Service, `InferencePool` or `NetworkPolicy` applies to pods with these
+/// labels.
 #[must_use]
 pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     let at = |path: &str| object.pointer(path);
@@ -243,8 +249,10 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
     }
 }
 
-/// Whether a pod asks for a sidecar: annotation over label over the namespace's label over the default. What is neither yes nor no is no. The namespace's is
-/// compared letter by letter, as the webhook's selector does: by another spelling the webhook is not asked.
+/// Returns `true` if a pod requests injection. The annotation takes precedence over the label, the
+/// label over the namespace's label, and that over the default. Any value other than `enabled` or
+/// `true` counts as no. The namespace's label is compared case-sensitively, as by the webhook's
+/// selector: the API server does not call the webhook for another spelling.
 #[must_use]
 pub fn asks(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disabled: bool) -> bool {
     let key = crate::injector::INJECT;
@@ -255,7 +263,8 @@ pub fn asks(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disa
     namespace.and_then(|labels| labels.get(key)).map_or(unless_disabled, |said| yes(said))
 }
 
-/// Whom a policy is for, in a few words: `Deployment/embedder`, `Deployment/a +2`, `app=embedder`, `*`.
+/// Describes the target of a policy briefly: `Deployment/embedder`, `Deployment/a +2`,
+/// `app=embedder`, `*`.
 #[must_use]
 pub fn in_short(spec: &BatchPolicySpec) -> String {
     match reach(spec) {
@@ -284,7 +293,7 @@ fn labels_in_short(selector: &Selector) -> String {
     labels.chain(terms).collect::<Vec<_>>().join(",")
 }
 
-/// `Deployment/embedder`.
+/// Formats a reference as `Deployment/embedder`.
 #[must_use]
 pub fn name(target: &TargetRef) -> String {
     format!("{}/{}", target.kind.as_deref().unwrap_or("?"), target.name.as_deref().unwrap_or("?"))

@@ -1,4 +1,4 @@
-//! Every policy with the pods that follow it, and every pod with its policy: one look at a whole world. Pure.
+//! Attachment of all pods to policies, computed over one cluster state. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,63 +9,64 @@ use crate::api::v1alpha1::BatchProfileSpec;
 use crate::injector::COMPONENT;
 use crate::rollout::profile;
 
-/// What a look found.
+/// Result of the attachment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Attached {
-    /// Every policy.
+    /// All policies.
     pub policies: BTreeMap<Key, Attachment>,
-    /// The policy of every pod with a sidecar that has one.
+    /// Policy of every injected pod that has one.
     pub followed: BTreeMap<Key, Key>,
-    /// Pods that ask for a sidecar and have none, with their policy: whether they could have one is not known yet.
+    /// Pods without a sidecar that request one, with their policy. It is not known yet if they are
+    /// injectable.
     pub bare: BTreeMap<Key, Option<Key>>,
 }
 
-/// What was found of a policy.
+/// Result for one policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attachment {
-    /// The object's UID.
+    /// UID of the policy.
     pub uid: String,
-    /// Whether it is obeyed.
+    /// Acceptance of the policy.
     pub accepted: Accepted,
-    /// Pods with a sidecar that follow it.
+    /// Injected pods that follow it.
     pub pods: Vec<Key>,
-    /// Pods without that ask for one and would follow it.
+    /// Pods without a sidecar that request one and would follow it.
     pub bare: Vec<Key>,
-    /// The profile that it wants.
+    /// The profile that the policy requests.
     pub wanted: Wanted,
 }
 
-/// Whether a policy is obeyed: the reasons of its condition `Accepted`.
+/// Acceptance of a policy: the reasons of its condition `Accepted`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Accepted {
-    /// It is; what there is to say besides.
+    /// The policy is accepted, with an optional remark.
     Accepted(Option<String>),
-    /// An older one is for the same.
+    /// An older policy has the same target.
     Conflicted(String),
-    /// What it says is wrong.
+    /// The policy is invalid.
     Invalid(String),
-    /// What it names is not there.
+    /// None of its targets exists.
     TargetNotFound(String),
 }
 
-/// The profile that a policy wants.
+/// The profile that a policy requests.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Wanted {
-    /// By name; there or not.
+    /// A named profile; `true` if it exists and can be parsed.
     Named(String, bool),
-    /// Its own limits and scheduling, under a name that is made of them.
+    /// A profile made of the policy's own limits and scheduling, named after a hash of them.
     Own(String, Box<BatchProfileSpec>),
-    /// It cannot be read.
+    /// The policy cannot be parsed.
     Unknown,
 }
 
 // === impl Accepted ===
 
 impl Accepted {
-    /// Every reason.
+    /// All reasons.
     pub const REASONS: [&str; 4] = ["Accepted", "Conflicted", "Invalid", "TargetNotFound"];
 
-    /// The reason, in one word.
+    /// Returns the reason, in one word.
     #[must_use]
     pub const fn reason(&self) -> &'static str {
         match self {
@@ -76,7 +77,8 @@ impl Accepted {
         }
     }
 
-    /// Whether what it says is handed on. A target that is missing may come.
+    /// Returns `true` if the policy is applied to its pods. A missing target does not prevent that,
+    /// since it may be created later.
     #[must_use]
     pub const fn is_obeyed(&self) -> bool {
         matches!(self, Self::Accepted(_) | Self::TargetNotFound(_))
@@ -86,7 +88,7 @@ impl Accepted {
 // === impl Wanted ===
 
 impl Wanted {
-    /// Its name.
+    /// Returns the name of the profile.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         match self {
@@ -96,7 +98,8 @@ impl Wanted {
     }
 }
 
-/// Looks at everything. `unless_disabled`: pods that say nothing, in namespaces that say nothing, ask for a sidecar. `excluded` are left alone.
+/// Attaches all pods to policies. `unless_disabled` enables injection by default, for pods and
+/// namespaces without a setting of their own. Namespaces in `excluded` are ignored.
 #[must_use]
 pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String>) -> Attached {
     let mut all = Attached::default();
@@ -116,6 +119,7 @@ pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String
             }
         }
     }
+    // Pods without a sidecar are attached only if they request one and are not excluded.
     for (key, pod) in world.bare.iter().filter(|(_, pod)| !pod.ending) {
         let namespace = key.namespace.as_str();
         let left_alone =
@@ -129,6 +133,7 @@ pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String
         }
         all.bare.insert(key.clone(), policy);
     }
+    // Acceptance depends on the claims of all pods, so it is determined last.
     for (key, policy) in world.policies.iter() {
         let followed = all.policies.get(key).is_some_and(|found| !found.pods.is_empty() || !found.bare.is_empty());
         let accepted = judge(world, policy, followed, &claims);
@@ -139,12 +144,13 @@ pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String
     all
 }
 
-/// What pods say of policies besides following them.
+/// Effects of pods on the acceptance of policies.
 #[derive(Default)]
 struct Claims {
-    /// Policies that pods name: these follow them whoever else is for the same.
+    /// Policies named by pods, which follow them even if an older policy has the same target.
     named: BTreeSet<Key>,
-    /// Policies that pods would follow if an older one did not have them, with the older ones.
+    /// Policies that pods would follow if an older policy did not take precedence, with these older
+    /// ones.
     lost: BTreeMap<Key, BTreeSet<Key>>,
 }
 
@@ -169,7 +175,7 @@ fn policy_of(world: &World, pod: &Pod, claims: &mut Claims) -> Option<Key> {
     Some(chosen.meta.key.clone())
 }
 
-/// The profile that a policy wants.
+/// Returns the profile that a policy requests.
 fn wanted(world: &World, policy: &Policy) -> Wanted {
     let Ok(spec) = &policy.spec else { return Wanted::Unknown };
     if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
@@ -182,7 +188,7 @@ fn wanted(world: &World, policy: &Policy) -> Wanted {
     Wanted::Own(name, Box::new(own))
 }
 
-/// Whether a policy is obeyed.
+/// Determines the acceptance of a policy.
 fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -> Accepted {
     if let Some(why) = &policy.invalid {
         return Accepted::Invalid(why.clone());
@@ -191,6 +197,7 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
         return Accepted::Invalid("targetRefs and selector exclude each other".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
+    // A rival is an older policy of the namespace with the same target.
     let rival = |same: &dyn Fn(&Reach<'_>) -> bool| {
         let others = within(&world.policies, namespace).map(|(_, other)| other);
         let others = others.filter(|other| other.meta.key != policy.meta.key && older(other, policy));
@@ -213,18 +220,20 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
     let mut notes = Vec::new();
     if let Some(older) = &rival {
         let why = format!("the older BatchPolicy {older} is for the same");
-        // Pods that name it follow it all the same, so what it says has to reach them.
+        // Pods that name this policy follow it nevertheless, so it must be applied.
         if !claims.named.contains(&policy.meta.key) {
             return Accepted::Conflicted(why);
         }
         notes.push(format!("{why}: only pods that name this one follow it"));
     }
+    // The older policies that pods follow instead of this one.
     let winners: Vec<String> =
         claims.lost.get(&policy.meta.key).into_iter().flatten().map(|key| key.name.clone()).collect();
     if !followed && !winners.is_empty() {
         let winners = super::status::some_of(&winners, 3);
         return Accepted::Conflicted(format!("every pod that it is for follows an older BatchPolicy: {winners}"));
     }
+    // The policy is accepted if at least one target exists; the missing ones are remarks.
     if let Reach::Targets(targets) = reach {
         let missing: Vec<String> = targets.iter().filter_map(|target| missing(world, namespace, target)).collect();
         if missing.len() == targets.len() {

@@ -1,11 +1,15 @@
-//! The certificates of the controller's two TLS ports: webhook and control stream.
+//! Certificates of the controller's two TLS ports, the webhook and the control stream.
 //!
-//! By default it is its own authority: a CA for a year and a leaf for thirty days in one Secret, written by the leader, read by every replica, exchanged while
-//! connections live on. What is due is decided by `plan`, a pure function of the time and of what the Secret holds. A new CA is believed before it is used
-//! and an old one is believed long after: [`INTRODUCE`] and [`RETIRE`] say how long, so whoever looks in between (API server, sidecars that were away) always
-//! believes the leaf that is shown. Instead of it the files of cert-manager, or of anybody, are read (`files`); who believes those is not ours then.
+//! By default the controller is its own CA. One Secret holds a CA for a year and a leaf for thirty
+//! days; the leader writes it, every replica reads it, and certificates are replaced without
+//! closing connections. `plan` decides about rotation as a pure function of the time and the
+//! Secret. A new CA is trusted before it is used ([`INTRODUCE`]), and an old one long after
+//! ([`RETIRE`]), so a client that was disconnected in between (API server or sidecar) always trusts
+//! the current leaf. Alternatively, certificates are read from files (`files`), issued for example
+//! by cert-manager. The distribution of their CA is then not managed here.
 //!
-//! Left out: revocation, and telling sidecars of a new CA (the stream takes it from [`Served`]).
+//! Revocation is not supported. The control stream pushes a new CA bundle, which it gets from
+//! [`Served`].
 
 mod files;
 mod keeper;
@@ -21,24 +25,29 @@ pub use self::served::{Presented, Served};
 
 use std::time::Duration;
 
-/// Life of a CA.
+/// Validity period of a CA.
 pub const CA_LIFE: Duration = days(365);
-/// Life of a leaf.
+/// Validity period of a leaf.
 pub const LEAF_LIFE: Duration = days(30);
-/// A new CA is believed so long before a leaf of it is shown: longer than the 72 h for which a sidecar may be without a controller.
+/// Time for which a new CA is trusted before a leaf of it is used: longer than the 72 h for which a
+/// sidecar may be disconnected.
 pub const INTRODUCE: Duration = days(4);
-/// A CA is believed so long after the one that follows it came: the introduction, and the life of a leaf.
+/// Time for which a CA stays trusted after the introduction of its successor: [`INTRODUCE`] plus
+/// the validity period of a leaf.
 pub const RETIRE: Duration = days(34);
-/// The leaf of the new CA has been shown for so long before the old one is believed no more; as [`INTRODUCE`], where nobody was there to exchange it earlier.
+/// Minimum time for which the leaf of the new CA is in use before the old CA is removed. It equals
+/// [`INTRODUCE`], and matters if the leaf was replaced late because no controller was running.
 pub const SHOWN: Duration = days(4);
-/// A leaf of an old CA that has no more than this left is exchanged although its successor's CA is young: an expired one helps nobody.
+/// Remaining validity at which a leaf of an old CA is replaced even if the new CA is younger than
+/// [`INTRODUCE`]: an expired leaf is useless to all clients.
 pub const LAST: Duration = days(1);
-/// How much earlier than now a certificate begins, for those whose clocks are behind.
+/// Time by which the validity of a certificate starts before its issuance, for clients with slow
+/// clocks.
 pub const BACKDATE: Duration = Duration::from_secs(3600);
 
 const fn days(days: u64) -> Duration {
     Duration::from_secs(days * 24 * 3600)
 }
 
-/// A time in seconds since 1970, as certificates have it.
+/// A time in seconds since 1970, as in certificates.
 pub type Seconds = u64;

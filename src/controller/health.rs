@@ -1,8 +1,10 @@
-//! The controller's port for probes and scrapes: `/metrics /livez /readyz`, read-only.
+//! The controller's read-only port for probes and scrapes: `/metrics /livez /readyz`.
 //!
-//! Ready means that pods can be answered for: everything was listed once and there is a certificate to show. Who leads does not matter, nor do kinds that
-//! this cluster lacks. Alive means that no kind is stuck: an API server that refuses or is away does not end the process, which could do nothing better after
-//! a restart, but one of which nothing at all is heard for ten minutes, neither an object nor an error, does.
+//! A replica is ready when it can answer admission reviews: every mandatory kind was listed once
+//! and a certificate is loaded. Leadership does not matter, nor do optional kinds that the cluster
+//! lacks. A replica is alive while no kind is stuck: an API server that refuses requests or is
+//! unreachable does not fail the liveness probe, since a restart would not help. Ten minutes
+//! without any object or error for a kind do.
 
 use std::fmt;
 use std::sync::Arc;
@@ -22,25 +24,25 @@ use super::watch::{Kind, Shared};
 use crate::places::serve_router;
 use crate::telemetry::ControllerMetrics;
 
-/// What the probes look at.
+/// State behind the probes and the metrics.
 #[derive(Clone)]
 pub struct Health {
-    /// What is known.
+    /// The cluster state and the liveness of its watches.
     pub shared: Shared,
     /// The certificates.
     pub served: Served,
-    /// Who leads.
+    /// The leadership state.
     pub leadership: Leadership,
-    /// Counters.
+    /// Metrics registry.
     pub metrics: ControllerMetrics,
-    /// Whether the process is about to end.
+    /// Set once the process shuts down.
     pub ending: Arc<AtomicBool>,
 }
 
 // === impl Health ===
 
 impl Health {
-    /// Why the process is not ready; nothing when it is.
+    /// Returns the reasons for which the process is not ready; empty if it is ready.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
         let mut why: Vec<String> =
@@ -54,7 +56,7 @@ impl Health {
         why
     }
 
-    /// Brings what is only looked at up to date, and gives all of it.
+    /// Updates the sampled gauges and renders all metrics.
     #[must_use]
     pub fn metrics(&self) -> String {
         let world = self.shared.world();
@@ -94,7 +96,7 @@ fn world_count(world: &super::world::World, kind: Kind) -> usize {
     }
 }
 
-/// Serves until told to stop.
+/// Serves until shutdown is signalled.
 pub async fn serve(listener: TcpListener, health: Health, mut stop: watch::Receiver<bool>) {
     let router = Router::new()
         .route("/metrics", get(metrics))
@@ -102,7 +104,7 @@ pub async fn serve(listener: TcpListener, health: Health, mut stop: watch::Recei
         .route("/readyz", get(ready))
         .with_state(health);
     let stopped = async move {
-        // An error means the same: the process ends.
+        // An error means that the sender is dropped, which is a shutdown too.
         stop.wait_for(|stop| *stop).await.ok();
     };
     serve_router(listener, router, stopped).await;

@@ -1,9 +1,13 @@
-//! One leader among the replicas, by a Lease.
+//! Leader election among the replicas with a Kubernetes Lease.
 //!
-//! The rules are those of client-go, and pure: a [`Candidate`] is told what came back and says what to ask next; `elector` only carries that to and fro.
-//! No two clocks are ever compared. A candidate notes on its own clock when it *saw* a renewal and takes the lease over once that is longer ago than the
-//! lease says; a leader counts from before it *sent* a renewal, and stops earlier than that. Clocks may be set to anything and may run apart by a third.
-//! Writes carry the version that was read, so of two candidates one is refused.
+//! The algorithm is that of client-go's `leaderelection` package
+//! (<https://pkg.go.dev/k8s.io/client-go/tools/leaderelection>), as a pure state machine: a
+//! [`Candidate`] receives responses and returns the next request; `elector` does the I/O. Clocks of
+//! different replicas are never compared. A candidate records on its own clock when it observed a
+//! renewal, and acquires the lease once the lease duration has passed since then. A leader counts
+//! from before it sent a renewal, and stops before the lease ends. Clocks may be set arbitrarily,
+//! and their rates may differ by a third. Writes contain the version that was read (optimistic
+//! concurrency), so one of two competing candidates is rejected.
 
 mod elector;
 
@@ -15,95 +19,97 @@ use std::time::Duration;
 pub use self::elector::{Leader, Leadership, Reign, Settings, elect};
 use crate::batching::Tick;
 
-/// How long a lease holds after its last renewal was seen.
+/// Duration of a lease after its last observed renewal.
 pub const LEASE: Duration = Duration::from_secs(15);
-/// A leader that could not renew for so long leads no more. Below [`LEASE`] by what clocks may run apart.
+/// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE`] by the
+/// tolerated difference of clock rates.
 pub const RENEW_WITHIN: Duration = Duration::from_secs(10);
-/// Between two looks at the lease.
+/// Interval between two checks of the lease.
 pub const RETRY: Duration = Duration::from_secs(2);
-/// A lease that says to hold longer is not believed: somebody wrote it by hand.
+/// Longest lease duration that is honored. A longer one can only have been written by hand.
 const LEASE_MAX: Duration = Duration::from_secs(300);
 
-/// What a Lease says.
+/// Contents of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Record {
-    /// Who holds it; nobody after a release.
+    /// The holder; `None` after a release.
     pub holder: Option<String>,
-    /// Where the holder answers streams, to send sidecars there.
+    /// Address at which the holder serves streams, for redirecting sidecars.
     pub address: Option<String>,
-    /// How long it holds after a renewal.
+    /// Duration of the lease after a renewal.
     pub duration: Duration,
-    /// When the holder took it, in microseconds since 1970 on the holder's clock; for people.
+    /// Time of acquisition in microseconds since 1970, on the holder's clock; informational.
     pub acquired: i64,
-    /// When it was renewed last, on the holder's clock; only ever compared for being another one.
+    /// Time of the last renewal, on the holder's clock. It is only compared for equality.
     pub renewed: i64,
-    /// How often the holder changed.
+    /// Number of changes of the holder.
     pub transitions: i32,
-    /// The version of the object; a write that names another is refused.
+    /// Resource version of the object; a write with another version is rejected.
     pub version: String,
 }
 
-/// A record, and when it was first seen as it is.
+/// A record, with the instant at which it was first observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     record: Record,
     at: Tick,
 }
 
-/// What a candidate may do about a lease.
+/// The permitted action of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// There is none: make one.
+    /// The Lease does not exist and can be created.
     Create,
-    /// Nobody holds it, or its holder was not heard of for too long.
+    /// The lease is free, or its holder has not renewed it in time.
     Acquire,
-    /// It is ours.
+    /// This replica holds the lease.
     Renew,
-    /// It is another's, until then at least.
+    /// Another replica holds the lease, at least until this instant.
     Yield(Tick),
 }
 
-/// The next question to the API server.
+/// The next request to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ask {
-    /// Read the lease.
+    /// Read the Lease.
     Read,
-    /// Make it.
+    /// Create the Lease.
     Create(Record),
-    /// Write it if its version is still that of the record.
+    /// Write the Lease if its version is still that of the record.
     Write(Record),
-    /// Nothing for now.
+    /// No request.
     Nothing,
 }
 
-/// What came of it.
+/// The response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// The lease, or that there is none.
+    /// The Lease, or `None` if it does not exist.
     Read(Option<Record>),
-    /// It was written, and is this now.
+    /// The Lease as written.
     Wrote(Record),
-    /// Somebody was quicker.
+    /// Another replica has written first.
     Conflict,
-    /// No answer, or another error; the write may have come through.
+    /// No response, or another error; the write may have succeeded.
     Failed,
 }
 
-/// One replica that wants to lead.
+/// A replica that takes part in the election.
 #[derive(Debug)]
 pub struct Candidate {
     me: String,
     address: Option<String>,
     observed: Option<Observed>,
-    /// What was read or written last, until an error makes it doubtful.
+    /// The Lease as last read or written; `None` once an error makes it uncertain.
     lease: Option<Option<Record>>,
-    /// When the question under way was sent.
+    /// Instant at which the current request was sent.
     sent: Tick,
-    /// Until when we lead.
+    /// End of the leadership.
     until: Tick,
 }
 
-/// What may be done about a lease as it was read just now. `observed` is what [`observe`] made of it and all earlier readings.
+/// Returns the permitted action on a lease that was just read. `observed` is the result of
+/// [`observe`] over this and all earlier reads.
 #[must_use]
 pub fn evaluate(lease: Option<&Record>, me: &str, now: Tick, observed: Option<&Observed>) -> Verdict {
     let Some(record) = lease else { return Verdict::Create };
@@ -111,7 +117,7 @@ pub fn evaluate(lease: Option<&Record>, me: &str, now: Tick, observed: Option<&O
         None | Some("") => Verdict::Acquire,
         Some(holder) if holder == me => Verdict::Renew,
         Some(_) => {
-            // A record never seen before counts from now.
+            // The duration of a record that was never observed before starts now.
             let at = observed.filter(|seen| seen.is(record)).map_or(now, |seen| seen.at);
             let until = at.after(record.duration.min(LEASE_MAX));
             if now >= until { Verdict::Acquire } else { Verdict::Yield(until) }
@@ -119,7 +125,7 @@ pub fn evaluate(lease: Option<&Record>, me: &str, now: Tick, observed: Option<&O
     }
 }
 
-/// Notes a reading: a record that says the same as before keeps the time at which it was first seen.
+/// Records an observation. An unchanged record keeps the instant at which it was first observed.
 #[must_use]
 pub fn observe(before: Option<Observed>, record: &Record, now: Tick) -> Observed {
     match before {
@@ -131,7 +137,8 @@ pub fn observe(before: Option<Observed>, record: &Record, now: Tick) -> Observed
 // === impl Observed ===
 
 impl Observed {
-    /// Whether a record says the same. Its version is left out: a label put on the lease is no renewal.
+    /// Returns `true` if a record is the same renewal. The version is ignored: adding a label to
+    /// the Lease does not renew it.
     fn is(&self, record: &Record) -> bool {
         let same = |a: &Record, b: &Record| {
             a.holder == b.holder && a.renewed == b.renewed && a.transitions == b.transitions && a.acquired == b.acquired
@@ -143,13 +150,14 @@ impl Observed {
 // === impl Candidate ===
 
 impl Candidate {
-    /// A replica by its name, which no other has, and where it answers streams.
+    /// Creates a candidate with a unique name and the address at which it serves streams.
     #[must_use]
     pub fn new(me: impl Into<String>, address: Option<String>) -> Self {
         Self { me: me.into(), address, observed: None, lease: None, sent: Tick(0), until: Tick(0) }
     }
 
-    /// What to ask now. `wall` is the time since 1970 in microseconds, for the record only.
+    /// Returns the next request. `wall` is the time since 1970 in microseconds, used only in the
+    /// record.
     pub fn ask(&mut self, now: Tick, wall: i64) -> Ask {
         self.sent = now;
         let Some(lease) = &self.lease else { return Ask::Read };
@@ -160,14 +168,16 @@ impl Candidate {
         }
     }
 
-    /// Takes in an answer to the last question. Whether there is another to ask at once.
+    /// Processes the response to the last request. Returns `true` if another request is due at
+    /// once.
     pub fn answered(&mut self, now: Tick, answer: Answer) -> bool {
         match answer {
             Answer::Read(lease) => {
                 if let Some(record) = &lease {
                     self.observed = Some(observe(self.observed.take(), record, now));
                     if record.holder.as_deref() != Some(&self.me) {
-                        // Somebody took it, or it was released for us: whatever we thought, we lead no more.
+                        // Another replica has acquired the lease, or it was released: the
+                        // leadership has ended.
                         self.until = Tick(0);
                     }
                 } else {
@@ -178,7 +188,8 @@ impl Candidate {
                 !matches!(may, Verdict::Yield(_))
             }
             Answer::Wrote(record) => {
-                // From before the question was sent: others saw the renewal no earlier.
+                // Counted from before the request was sent: other replicas cannot have observed the
+                // renewal earlier.
                 self.until = self.sent.after(RENEW_WITHIN);
                 self.observed = Some(observe(self.observed.take(), &record, now));
                 self.lease = Some(Some(record));
@@ -191,7 +202,7 @@ impl Candidate {
         }
     }
 
-    /// Begins another round: a lease that another holds is read again.
+    /// Starts another round. A lease held by another replica is read again.
     pub fn round(&mut self) {
         let ours = |record: &Record| record.holder.as_deref() == Some(&self.me);
         if !self.lease.as_ref().is_some_and(|lease| lease.as_ref().is_some_and(ours)) {
@@ -199,25 +210,27 @@ impl Candidate {
         }
     }
 
-    /// Until when we lead; nobody does at the start of time.
+    /// Returns the instant at which the leadership ends, which is in the past if this replica does
+    /// not lead.
     #[must_use]
     pub const fn until(&self) -> Tick {
         self.until
     }
 
-    /// Whether we lead.
+    /// Returns `true` if this replica leads.
     #[must_use]
     pub fn leads(&self, now: Tick) -> bool {
         now < self.until
     }
 
-    /// Who was last seen to hold the lease.
+    /// Returns the last observed record with a holder.
     #[must_use]
     pub fn holder(&self) -> Option<&Record> {
         self.observed.as_ref().map(|seen| &seen.record).filter(|record| record.holder.is_some())
     }
 
-    /// Leads no more, and gives the record that lets another begin at once; `None` where the lease is not known to be ours.
+    /// Gives up the leadership, and returns the record that lets another replica acquire the lease
+    /// at once; `None` if this replica is not known to hold the lease.
     pub fn release(&mut self) -> Option<Record> {
         self.until = Tick(0);
         let record = self.lease.take()??;
@@ -232,7 +245,7 @@ impl Candidate {
             address: self.address.clone(),
             duration: LEASE,
             acquired: before.filter(|_| ours).map_or(wall, |record| record.acquired),
-            // It has to be another one than before even on a clock that stands still.
+            // It must differ from the previous value even if the clock has stopped.
             renewed: before.map_or(wall, |record| wall.max(record.renewed.saturating_add(1))),
             transitions: if ours || before.is_none() { transitions } else { transitions.saturating_add(1) },
             version: before.map(|record| record.version.clone()).unwrap_or_default(),

@@ -1,7 +1,8 @@
-//! Whether pods that ask for a sidecar and have none could have had one.
+//! Classifies uninjected pods that request injection: missed by the webhook, or not injectable.
 //!
-//! The metadata that is followed says that a pod asks. Whether the webhook was away, or left it alone for a reason, takes the whole pod: it is read once and
-//! put before the very function that the webhook asks. By the leader, slowly: nothing waits for it.
+//! The watched metadata shows only that a pod requests injection. The reason why it has no sidecar
+//! needs the whole pod: the leader reads it once and passes it to the decision function of the
+//! webhook. This is slow background work that nothing waits for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,22 +24,22 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::injector::Context;
 
-/// Pods read in a round; the others wait for the next one.
+/// Maximum number of pods read per round; the others wait for the next one.
 const READ_MAX: usize = 50;
-/// One call.
+/// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
-/// What was found is looked at again after so long: policies and the installation's values change.
+/// Age at which a result is computed again, since policies and the installation's values change.
 const AGAIN: Duration = Duration::from_secs(600);
-/// Pods remembered; beyond that a cluster has other troubles.
+/// Maximum number of results kept. Further pods are not recorded.
 const REMEMBERED_MAX: usize = 10_000;
 
-/// What was found so far, by UID. Cheap to clone.
+/// Results by UID of the pod. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Looked(Arc<Mutex<BTreeMap<String, Entry>>>);
 
 #[derive(Debug, Clone)]
 struct Entry {
-    /// As it was when it was looked at.
+    /// The pod as it was when it was classified.
     pod: Arc<Pod>,
     found: Bare,
     at: Tick,
@@ -47,7 +48,7 @@ struct Entry {
 // === impl Looked ===
 
 impl Looked {
-    /// What was found.
+    /// Returns all results.
     #[must_use]
     pub fn found(&self) -> BTreeMap<String, Bare> {
         self.lock().iter().map(|(uid, entry)| (uid.clone(), entry.found.clone())).collect()
@@ -57,7 +58,7 @@ impl Looked {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forgets those that are gone, and gives those that are to be looked at.
+    /// Removes the entries of pods that no longer exist, and returns the pods to classify next.
     fn next(&self, round: &Round, now: Tick) -> Vec<Arc<Pod>> {
         let mut entries = self.lock();
         let asking: Vec<&Arc<Pod>> = round.attached.bare.keys().filter_map(|key| round.world.bare.get(key)).collect();
@@ -82,17 +83,17 @@ impl Looked {
     }
 }
 
-/// The installation's values, as the webhook has them.
+/// The installation's values, as the webhook uses them.
 pub struct Installed {
-    /// What every pod is asked with.
+    /// Builds the injection context common to all pods.
     pub base: Arc<dyn Fn() -> Context + Send + Sync>,
     /// The controller's own namespace.
     pub own_namespace: String,
-    /// Whether pods get the native form, whatever the cluster says.
+    /// Overrides the sidecar form: `Some` forces the native or the classic form.
     pub native: Option<bool>,
 }
 
-/// Reads such pods while this replica leads, until told to stop.
+/// Classifies such pods while this replica leads, until shutdown is signalled.
 pub async fn look(
     (client, shared, leadership): (kube::Client, Shared, Leadership),
     looked: Looked,
@@ -104,7 +105,7 @@ pub async fn look(
     loop {
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() { return },
-            // An error means the same: the process ends.
+            // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => return,
         }
         let round = rounds.borrow_and_update().clone();
@@ -122,9 +123,9 @@ pub async fn look(
                         news |= looked.note(pod, found, clock.now());
                     }
                 }
-                // It is gone, or another one of its name.
+                // The pod was deleted, or another pod has its name now.
                 Ok(Ok(_)) => {}
-                // The next round comes in seconds.
+                // The next round follows within seconds.
                 Ok(Err(error)) => {
                     tracing::debug!(%error, pod = %pod.meta.key, "a pod without a sidecar could not be read");
                     break;
@@ -141,7 +142,7 @@ pub async fn look(
 // === impl Installed ===
 
 impl Installed {
-    /// What the webhook would have done with a pod.
+    /// Returns the decision that the webhook would have made about a pod.
     fn judge(&self, key: &Key, pod: Value, world: &World) -> Option<Bare> {
         let Self { base, own_namespace, native } = self;
         let base = base();
@@ -155,7 +156,7 @@ impl fmt::Debug for Installed {
     }
 }
 
-/// One pod, whole. By a list: the rules give no `get` on pods, and need not.
+/// Reads one whole pod. It uses a list, since the RBAC rules grant no `get` on pods.
 async fn read(client: &kube::Client, key: &Key) -> kube::Result<Option<Value>> {
     let pods: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<core::Pod>(&()));
@@ -165,7 +166,8 @@ async fn read(client: &kube::Client, key: &Key) -> kube::Result<Option<Value>> {
     Ok(serde_json::to_value(object).ok())
 }
 
-/// What the webhook would have done. What admission gave it later and the kubelet says of it is no part of the question.
+/// Returns the webhook's decision about a pod that already runs. The status is removed, since an
+/// admission review does not contain it.
 fn judge(key: &Key, mut pod: Value, known: Known<'_>) -> Option<Bare> {
     if let Some(fields) = pod.as_object_mut() {
         fields.remove("status");

@@ -1,7 +1,8 @@
-//! From everything that is known to everything that is to be said and done: pure.
+//! Computes the desired state from the observed state. Pure.
 //!
-//! It is run whenever something changed, over the whole world; what it gives is compared with what there is, and only differences are written (`apply`).
-//! What pods do and what is tried on them comes in as [`Live`]: without it no pod is connected, and every change is in force at once.
+//! It runs after every change, over the whole cluster state. The result is compared with the
+//! existing objects, and only differences are written (`apply`). Sidecar reports and rollouts
+//! arrive as [`Live`]: without it no pod is connected, and every change is in force at once.
 
 mod found;
 mod profiles;
@@ -24,112 +25,112 @@ use crate::api::v1alpha1::{
 
 pub use self::profiles::NewProfile;
 
-/// What sidecars say and what is tried on them.
+/// Reports of the sidecars and progress of rollouts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Live {
-    /// By the pod's UID; a pod that is not here is not connected.
+    /// Connected pods, by UID.
     pub pods: BTreeMap<String, PodLive>,
-    /// By policy; one that is not here has what it wants in force.
+    /// Policies with a running state; any other has its requested profile in force.
     pub policies: BTreeMap<Key, PolicyLive>,
-    /// To tell once.
+    /// Notices to publish once.
     pub told: Vec<Notice>,
 }
 
-/// What a connected sidecar says.
+/// State of a connected sidecar.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PodLive {
-    /// Whether it runs the profile that is in force; another one is tried on it, or it is behind.
+    /// Set if it runs the profile in force, not a candidate or an older one.
     pub current: bool,
-    /// Whether it runs what it was told last.
+    /// Set if it runs the configuration that was pushed last.
     pub programmed: bool,
-    /// Why it refused what it was told.
+    /// The reason for which it rejected its configuration.
     pub refused: Option<String>,
-    /// Settings that wait for its next start.
+    /// Settings that take effect at its next start.
     pub pending: Vec<String>,
 }
 
-/// How a policy goes.
+/// State of a policy at run time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PolicyLive {
     /// The profile in force.
     pub current: Option<String>,
-    /// The one that is tried.
+    /// The profile under rollout.
     pub candidate: Option<String>,
-    /// Profiles that pods run or may be given again, besides these two.
+    /// Other profiles that pods run or may be given again.
     pub used: Vec<String>,
-    /// Where the rollout stands.
+    /// Progress of the rollout.
     pub rollout: Option<RolloutStatus>,
-    /// Whether what is tried does no harm; `None`: nothing is tried.
+    /// Health of the rollout; `None` if there is none.
     pub healthy: Option<Said>,
-    /// Whether the SLO is met; `None`: nobody knows.
+    /// State of the SLO; `None` if it is unknown.
     pub slo: Option<Said>,
-    /// Whether calls are merged; `None`: no sidecar has reported.
+    /// State of merging; `None` if no sidecar has reported.
     pub merging: Option<Said>,
-    /// How it goes, over all pods.
+    /// Summary over all pods.
     pub summary: Option<Summary>,
-    /// What batching would have done.
+    /// Predicted result of batching.
     pub predicted: Option<Summary>,
-    /// What was tuned.
+    /// Tuned settings.
     pub pod_tunings: Vec<PodTuning>,
-    /// What was learned.
+    /// Learned values.
     pub learned: Vec<Learned>,
-    /// How profiles did, by name: calls, and the verdict.
+    /// Results of profiles, by name: number of calls, and the verdict.
     pub verdicts: BTreeMap<String, (u64, Option<Verdict>)>,
 }
 
-/// Whether something is so, and why.
+/// Value and explanation of a condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// Whether.
+    /// Value of the condition: true, false or unknown.
     pub holds: Holds,
-    /// In one word.
+    /// Machine-readable reason, in one word.
     pub reason: String,
-    /// For people.
+    /// Human-readable explanation.
     pub message: String,
 }
 
-/// What was found of a pod that asks for a sidecar and has none.
+/// Reason for which a pod that requests injection has no sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Bare {
-    /// It would have got one: the webhook was not there.
+    /// The pod is injectable: the webhook was unavailable at its creation.
     Missed,
-    /// It cannot have one, for this reason.
+    /// The pod is not injectable, for this reason.
     Cannot(String),
 }
 
-/// What is to be.
+/// The desired state.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Desired {
-    /// Of every policy, its status.
+    /// Status of every policy.
     pub policies: BTreeMap<Key, BatchPolicyStatus>,
-    /// Of every profile, its status.
+    /// Status of every profile.
     pub profiles: BTreeMap<Key, BatchProfileStatus>,
-    /// Profiles to make.
+    /// Profiles to create.
     pub make: Vec<NewProfile>,
-    /// Profiles to remove, with their UIDs.
+    /// Profiles to delete, with their UIDs.
     pub remove: Vec<(Key, String)>,
-    /// Pods that should have a sidecar and have none.
+    /// Injectable pods without a sidecar.
     pub missing: Vec<Key>,
-    /// To tell.
+    /// Notices to publish.
     pub told: Vec<Notice>,
 }
 
-/// What was found, all together.
+/// Inputs of [`recompute`].
 #[derive(Debug, Clone, Copy)]
 pub struct Input<'a> {
-    /// The cluster.
+    /// The cluster state.
     pub world: &'a World,
-    /// Who follows whom.
+    /// The assignment of pods to policies.
     pub attached: &'a Attached,
-    /// What sidecars say.
+    /// Reports of the sidecars and progress of rollouts.
     pub live: &'a Live,
-    /// Of pods without a sidecar, by UID; one that is not here was not looked at yet.
+    /// Results for pods without a sidecar, by UID; a missing pod was not classified yet.
     pub bare: &'a BTreeMap<String, Bare>,
-    /// What was written last, where that is newer than what is known.
+    /// Statuses written last, where the watch has not delivered them yet.
     pub written: &'a BTreeMap<Key, BatchPolicyStatus>,
 }
 
-/// What is to be.
+/// Computes the desired state.
 #[must_use]
 pub fn recompute(input: Input<'_>, now: Timestamp) -> Desired {
     let mut desired = Desired { told: input.live.told.clone(), ..Desired::default() };
@@ -155,7 +156,8 @@ fn status(
     before: &BatchPolicyStatus,
     now: Timestamp,
 ) -> BatchPolicyStatus {
-    // Where nobody looks, because the policy is not obeyed at present or this replica has only begun to lead, what it resumes from stays.
+    // If the policy has no running state, because it is not obeyed at present or this replica has
+    // only begun to lead, the status keeps the fields that a leader resumes from.
     let resumed = || PolicyLive {
         candidate: before.candidate_profile.clone(),
         rollout: before.rollout.clone(),
@@ -168,7 +170,8 @@ fn status(
     let ready = ready(&findings);
     findings.push(ready);
     let wanted = attachment.wanted.name().filter(|_| attachment.accepted.is_obeyed()).map(str::to_owned);
-    // What no pod was ever told of is not in force; what was stays so while an edit is wrong.
+    // The requested profile of a policy that is not obeyed was never pushed to a pod, so it is not
+    // in force. The previous one remains in force while an edit is invalid.
     let current = live.current.clone().or(wanted).or_else(|| before.current_profile.clone());
     BatchPolicyStatus {
         observed_generation: Some(policy.meta.generation),
@@ -186,7 +189,7 @@ fn status(
     }
 }
 
-/// What became of a policy since it was written of last, worth an event on it.
+/// Returns notices about changes of a policy since its last written status.
 fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatus) -> Vec<Notice> {
     let about = About::policy(&policy.meta);
     let mut told = Vec::new();
@@ -194,6 +197,7 @@ fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatu
         let found = status.conditions.iter().find(|condition| condition.type_ == kind.as_str());
         found.map(|condition| (condition.reason.clone(), condition.message.clone()))
     };
+    // A changed reason is an Event, a changed message is not.
     if let Some((reason, message)) = of(after, Type::Accepted)
         && of(before, Type::Accepted).is_none_or(|(was, _)| was != reason)
     {
@@ -244,7 +248,7 @@ fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatu
     told
 }
 
-/// Pods that were looked at and should have a sidecar.
+/// Returns the classified pods that should have a sidecar.
 fn missing(input: &Input<'_>) -> Vec<Key> {
     let is_missed = |key: &&Key| {
         let pod = input.world.bare.get(*key);
@@ -253,7 +257,7 @@ fn missing(input: &Input<'_>) -> Vec<Key> {
     input.attached.bare.keys().filter(is_missed).cloned().collect()
 }
 
-/// One notice for each workload that has such pods.
+/// Returns one notice for each workload with missed pods.
 fn missed(input: &Input<'_>, missing: &[Key]) -> Vec<Notice> {
     let mut workloads: BTreeMap<(String, super::world::OwnerRef), Vec<String>> = BTreeMap::new();
     let mut told = Vec::new();
@@ -271,8 +275,8 @@ fn missed(input: &Input<'_>, missing: &[Key]) -> Vec<Notice> {
     told
 }
 
-/// One notice for each workload with pods around whose sidecars calls go, or that do not come up
-/// where a recipe has moved them.
+/// Returns one notice for each workload with pods that are reachable around their sidecars, or that
+/// do not start after a recipe has moved their application.
 fn bypassed(world: &World, ways: &found::AllWays<'_>) -> Vec<Notice> {
     let mut told: BTreeMap<About, Notice> = BTreeMap::new();
     for found in ways.values() {
@@ -294,7 +298,7 @@ fn bypassed(world: &World, ways: &found::AllWays<'_>) -> Vec<Notice> {
     told.into_values().collect()
 }
 
-/// What to do about a pod that was missed.
+/// Remedy for a missed pod.
 const AGAIN: &str = "without the sidecar that was asked for: made while the webhook was not there; make it anew (kubectl rollout restart)";
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-//! The loop: whenever something changed, everything is looked at once.
+//! The reconcile loop: recomputes the whole state after a change.
 //!
-//! One loop over the whole world rather than one for each object: which policy a pod follows depends on all others. A second passes between a change and the
-//! look, so that a rollout of a hundred pods is one look and not a hundred. Every replica looks, since every one serves sidecars and the webhook; what is
-//! written follows from it elsewhere (`apply`), and only where the replica leads.
+//! There is one loop over the whole cluster state instead of one per object, since the policy of a
+//! pod depends on all other policies. One second passes between a change and the round, so that a
+//! rollout of a hundred pods takes one round. Every replica runs it, since every replica serves
+//! sidecars and the webhook; only the leader writes the result (`apply`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,57 +25,57 @@ use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::Told;
 
-/// From a change to the look at it.
+/// Delay between a change and its round.
 const DEBOUNCE: Duration = Duration::from_secs(1);
-/// A look without a change: what sidecars say changes too.
+/// Interval between rounds without a change, since sidecar reports arrive without one.
 const TICK: Duration = Duration::from_secs(5);
 
-/// What one look found. Everybody who wants to know of it holds the same one.
+/// Result of one round, shared by all readers.
 #[derive(Debug, Clone, Default)]
 pub struct Round {
-    /// The cluster.
+    /// The cluster state.
     pub world: World,
-    /// Who follows whom.
+    /// The assignment of pods to policies.
     pub attached: Attached,
-    /// What is to be.
+    /// The desired state.
     pub desired: Desired,
-    /// How many there were before.
+    /// Number of this round, counted from 1.
     pub number: u64,
 }
 
-/// Where what sidecars say comes from: the control stream, rollout and tuner. Asked in every round, with the pods of every policy and the profile that it
-/// wants; it must not block.
+/// Source of sidecar reports: the control stream with rollout and tuner. It is called in every
+/// round, with the pods and the requested profile of every policy, and must not block.
 pub trait Source: Send + Sync {
-    /// What is known now. Only where `leads` is true may anything be decided; others just tell what they see.
+    /// Returns the current state. Only a call with `leads` may make decisions; others only report.
     fn look(&self, world: &World, attached: &Attached, leads: bool, now: Timestamp) -> Live;
 }
 
-/// No sidecar is connected.
+/// A source without any connected sidecar.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoStreams;
 
-/// What the loop needs.
+/// Parameters of the loop.
 #[derive(Clone)]
 pub struct Loop {
-    /// What is known.
+    /// The cluster state.
     pub shared: Shared,
-    /// Who leads.
+    /// The leadership state.
     pub leadership: Leadership,
-    /// What was written last.
+    /// The statuses written last.
     pub written: Written,
-    /// What was found of pods without a sidecar.
+    /// Results for pods without a sidecar.
     pub looked: Looked,
-    /// What sidecars say.
+    /// Source of sidecar reports.
     pub source: Arc<dyn Source>,
-    /// Whether pods that say nothing ask for a sidecar.
+    /// Enables injection for pods that neither request nor reject it.
     pub unless_disabled: bool,
-    /// Namespaces that are left alone.
+    /// Namespaces excluded from injection.
     pub excluded: BTreeSet<String>,
     /// The clock of the process.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics registry.
     pub metrics: ControllerMetrics,
-    /// Where notices go; what does not fit is dropped and counted.
+    /// Queue of Events to publish; notices that do not fit are dropped and counted.
     pub notices: mpsc::Sender<Notice>,
 }
 
@@ -89,7 +90,7 @@ impl Source for NoStreams {
 // === impl Loop ===
 
 impl Loop {
-    /// Looks at everything whenever something changed, until told to stop.
+    /// Runs a round after every change until shutdown is signalled.
     pub async fn run(self, rounds: watch::Sender<Arc<Round>>, mut stop: watch::Receiver<bool>) {
         let mut changes = self.shared.changes();
         let mut leadership = self.leadership.clone();
@@ -108,7 +109,7 @@ impl Loop {
             }
             changes.borrow_and_update();
             let world = self.shared.world();
-            // Of half a world, most of what could be said is wrong.
+            // Conclusions from a partial cluster state would be wrong.
             if !world.synced {
                 continue;
             }
@@ -152,13 +153,13 @@ impl fmt::Debug for Loop {
     }
 }
 
-/// Resolves when the process is to end; that nobody is left to say so means the same.
+/// Resolves at shutdown, also if the sender is dropped.
 async fn told(stop: &mut watch::Receiver<bool>) {
-    // What it lends must not be held on to.
+    // The guard that `wait_for` returns must not be held.
     drop(stop.wait_for(|stop| *stop).await);
 }
 
-/// The time of the wall, for what people read.
+/// Returns the wall-clock time, for human-readable timestamps.
 fn wall() -> Timestamp {
     let micros = i64::try_from(Clock::wall_micros()).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)

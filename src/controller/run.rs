@@ -1,4 +1,4 @@
-//! The parts put together: what `groupage controller` starts, and how it ends.
+//! Wires the parts of `groupage controller` together, and shuts them down.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,115 +28,121 @@ use crate::error::BoxError;
 use crate::injector::{Context, Controller, RedirectUse, SidecarDefaults};
 use crate::telemetry::ControllerMetrics;
 
-/// Of the time to end, what is kept for those who have not heard of it yet: new questions are answered still.
+/// Divisor of the drain time. One such part passes between losing readiness and closing the
+/// webhook: until the endpoint is removed, the API server still sends reviews, which are answered.
 const LINGER: u32 = 3;
 
-/// How a controller is installed.
+/// Configuration of a controller.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Its namespace.
+    /// Namespace of the controller.
     pub namespace: String,
-    /// Its name, which no other replica has: its pod's.
+    /// Unique name of this replica: the name of its pod.
     pub name: String,
-    /// Where this replica answers streams, for those that are sent to the leader.
+    /// Address at which this replica serves streams, for sidecars that are redirected to the
+    /// leader.
     pub stream: Option<String>,
-    /// Where sidecars find the controller: `https://HOST:PORT`; empty: nowhere.
+    /// Address of the controller for sidecars: `https://HOST:PORT`; empty if there is none.
     pub stream_address: String,
-    /// The Lease's name; `None`: there is one replica, and it leads.
+    /// Name of the Lease; `None` if there is a single replica, which always leads.
     pub lease: Option<String>,
-    /// Where the webhook listens.
+    /// Listen address of the webhook.
     pub webhook: SocketAddr,
-    /// Where probes and scrapes are answered.
+    /// Listen address of probes and scrapes.
     pub health: SocketAddr,
-    /// Where certificates come from.
+    /// Source of the certificates.
     pub certificate: Certificate,
-    /// The names that callers use: of the webhook's Service and of the stream's.
+    /// DNS names of the certificate: those of the webhook's Service and of the stream's.
     pub names: Vec<String>,
-    /// Certificates, as PEM, of which a caller of the webhook has to show one; `None`: nobody has to.
+    /// CA certificates in PEM that clients of the webhook are verified with; `None` disables client
+    /// authentication.
     pub callers: Option<Vec<u8>>,
-    /// Whether pods that say nothing, in namespaces that say nothing, get the sidecar.
+    /// Enables injection for pods that neither request nor reject it, in namespaces that do
+    /// neither.
     pub unless_disabled: bool,
-    /// Namespaces that are left alone besides `kube-system` and its own.
+    /// Namespaces excluded from injection, besides `kube-system` and the controller's own.
     pub excluded: BTreeSet<String>,
-    /// The use of capture by `Redirect`.
+    /// Permission of capture by `Redirect`.
     pub redirect: RedirectUse,
-    /// Whether pods get the native form; `None`: where the cluster knows it.
+    /// Overrides the sidecar form; `None` selects the native form where the cluster supports it.
     pub native: Option<bool>,
-    /// What every sidecar gets.
+    /// Defaults of every sidecar.
     pub sidecar: SidecarDefaults,
-    /// Bounds of what is asked of the API server.
+    /// Timeouts and intervals of the watches.
     pub timing: Timing,
-    /// Where sidecars open their streams; `None`: nowhere, and nothing is told or tuned.
+    /// Listen address of the control streams; `None` disables pushing and tuning.
     pub streams: Option<SocketAddr>,
-    /// Between two looks of the slow loop; `None`: nothing is tuned.
+    /// Interval of the slow loop; `None` disables tuning.
     pub tuner: Option<Duration>,
-    /// The time to end in.
+    /// Time allowed for shutdown.
     pub drain: Duration,
 }
 
-/// Where certificates come from.
+/// Source of the certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Certificate {
-    /// Made here, kept in this Secret, and told to this `MutatingWebhookConfiguration`.
+    /// Issued by the controller, stored in this Secret, and published as CA bundle in this
+    /// `MutatingWebhookConfiguration`.
     Own {
-        /// The Secret.
+        /// Name of the Secret.
         secret: String,
-        /// The configuration.
+        /// Name of the webhook configuration.
         webhooks: Option<String>,
     },
-    /// Files that somebody else makes: `tls.crt`, `tls.key` and `ca.crt` in this folder.
+    /// Files issued elsewhere: `tls.crt`, `tls.key` and `ca.crt` in this directory.
     Files(PathBuf),
 }
 
-/// What the parts share.
+/// Handles shared by the parts.
 #[derive(Clone)]
 pub struct Parts {
-    /// To ask the API server.
+    /// Client of the API server.
     pub client: kube::Client,
-    /// What is known of the cluster.
+    /// The cluster state.
     pub shared: Shared,
-    /// Who leads.
+    /// The leadership state.
     pub leadership: Leadership,
-    /// The certificates that are shown and believed.
+    /// The certificates in use and the CA bundle.
     pub served: Served,
-    /// What each look found: the policy of every pod, and what is to be.
+    /// Result of every round: the policy of every pod, and the desired state.
     pub rounds: watch::Receiver<Arc<Round>>,
-    /// Where notices for events go.
+    /// Queue of Events to publish.
     pub notices: mpsc::Sender<Notice>,
-    /// Counters.
+    /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// The clock of the process.
     pub clock: Clock,
-    /// Becomes true when the process is to end.
+    /// Becomes `true` at shutdown.
     pub stop: watch::Receiver<bool>,
 }
 
-/// A controller that runs.
+/// A running controller.
 pub struct Running {
-    /// Where the webhook is.
+    /// Bound address of the webhook.
     pub webhook: SocketAddr,
-    /// Where probes are answered.
+    /// Bound address of the probes.
     pub health: SocketAddr,
-    /// Where sidecars open their streams.
+    /// Bound address of the control streams.
     pub streams: Option<SocketAddr>,
-    /// What its parts share.
+    /// Handles shared by the parts.
     pub parts: Parts,
     listening: webhook::Listening,
     ending: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
-    /// Told last, when the webhook answers nobody any more.
+    /// Closes the health port, after the webhook has been drained.
     close: watch::Sender<bool>,
     elector: Option<tokio::task::JoinHandle<()>>,
     tasks: JoinSet<()>,
     drain: Duration,
 }
 
-/// What is to be asked of the API server with, however it is reached: no tries of its own, since every part has its own pace, and an end to every silence.
+/// Prepares a client configuration for the controller: no built-in retries, since every part has
+/// its own backoff, and timeouts for silent connections.
 #[must_use]
 pub fn prepared(mut config: kube::Config) -> kube::Config {
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
-    // Above the longest watch, which would be cut otherwise.
+    // Longer than the longest watch, which it would interrupt otherwise.
     config.read_timeout = Some(Timing::default().watch + Duration::from_secs(30));
     config.reset_reader_on_write = true;
     config
@@ -145,7 +151,8 @@ pub fn prepared(mut config: kube::Config) -> kube::Config {
 /// Starts all parts.
 ///
 /// # Errors
-/// When an address cannot be bound, or the certificates of callers cannot be read.
+/// Returns an error if an address cannot be bound or the CA certificates of clients cannot be
+/// parsed.
 #[expect(clippy::needless_pass_by_value, reason = "the parts are started with what is theirs")]
 pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Running, BoxError> {
     let webhook = bind(config.webhook, "webhook")?;
@@ -280,7 +287,8 @@ fn certificates(
     }
 }
 
-/// The installation's values, with the certificates of the moment.
+/// Returns a function that builds the injection context common to all pods, with the current CA
+/// bundle.
 fn base(config: &Config, served: &Served) -> Arc<dyn Fn() -> Context + Send + Sync> {
     let (sidecar, address) = (config.sidecar.clone(), config.stream_address.clone());
     let (unless_disabled, redirect) = (config.unless_disabled, config.redirect);
@@ -306,7 +314,7 @@ impl fmt::Debug for Parts {
 // === impl Running ===
 
 impl Running {
-    /// Resolves if a part ends by itself, which is a defect: the process is of no use without it.
+    /// Resolves if a part ends by itself, which is a defect: the process cannot work without it.
     pub async fn failed(&mut self) -> String {
         let Self { elector, tasks, .. } = self;
         let elected = async {
@@ -325,23 +333,25 @@ impl Running {
         }
     }
 
-    /// Ends in good order: not ready, leading no more, answering what is asked for a while still, then gone.
+    /// Shuts down in order: fails readiness and gives up leadership, answers reviews for a while
+    /// longer, drains the webhook, and stops the remaining parts.
     pub async fn end(self) {
         let Self { listening, ending, stop, close, elector, mut tasks, drain, .. } = self;
         ending.store(true, Ordering::Relaxed);
-        // Nobody listens when all have ended.
+        // An error means that all receivers are dropped, which is ignored.
         stop.send(true).ok();
         let linger = drain / LINGER;
         if let Some(elector) = elector {
-            // So that another replica leads at once. What panicked was told by `failed`.
+            // The elector releases the lease, so another replica can lead at once. A panic was
+            // reported by `failed` already.
             tokio::time::timeout(linger, elector).await.ok();
         }
-        // The API server may not know yet that this replica is no endpoint any more.
+        // The API server may not have observed yet that this replica is no endpoint any more.
         tokio::time::sleep(linger).await;
         listening.drain(linger).await;
         close.send(true).ok();
         let all = async { while tasks.join_next().await.is_some() {} };
-        // What is left is dropped with the set.
+        // The remaining tasks are aborted when the set is dropped.
         tokio::time::timeout(linger / LINGER, all).await.ok();
     }
 }

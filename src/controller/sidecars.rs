@@ -1,12 +1,16 @@
-//! Sidecars: what they say over their streams, and what each of them is told.
+//! Sidecars: the reports that arrive on their streams, and the configuration pushed to each of
+//! them.
 //!
 //! ```text
-//! control::server ─▶ Hub: Hello, Report, Event ─▶ book::Book ─▶ course::Course, one a policy: rollout and tuner ─▶ telling::Told ─▶ mailbox of the stream
-//!                                                     ▲ asked in every round (`Source::look`), by the leader alone
+//! control::server ─▶ Hub: Hello, Report, Event ─▶ book::Book
+//!   ─▶ course::Course, one per policy: rollout and tuner   (each round of the leader: `look`)
+//!   ─▶ telling::Told ─▶ mailbox of the stream
 //! ```
-//! A replica that does not lead sends whoever comes to the one that does. Where none is known, as while the API server is away, streams stay where they are.
+//! A replica that does not lead redirects sidecars to the leader. If no leader is known, for
+//! example while the API server is unreachable, streams remain open.
 //!
-//! It leaves out the stream itself (`control`), what is right to do (`rollout`, `tuner`) and writing any of it down (`recompute`, `apply`).
+//! The stream itself is in `control`, the decisions are in `rollout` and `tuner`, and results are
+//! written by `recompute` and `apply`.
 
 mod book;
 mod course;
@@ -48,35 +52,37 @@ use crate::telemetry::names::Told as Fate;
 use crate::tuner;
 use crate::tuner::learned::Start;
 
-/// What of a sidecar's Events is told as an Event on its pod, besides its warnings: nothing, since every edit would be one on each of ten thousand pods.
+/// Reasons of a sidecar's warnings that become Events on its pod under their own name; other
+/// warnings become `SidecarWarning`. Reports that are no warnings create no Event: each edit of a
+/// policy would create one on every one of up to ten thousand pods.
 const WARNINGS: [(&str, &str); 3] = [
     ("ConfigRefused", "ConfigRefused"),
     ("ConfigPartlyUnknown", "ConfigPartlyUnknown"),
     ("SteppedAside", "SteppedAside"),
 ];
 
-/// What it needs of a controller.
+/// Dependencies of [`Sidecars`].
 #[derive(Debug, Clone)]
 pub struct Needs {
-    /// What is known of the cluster.
+    /// The cluster state.
     pub shared: Shared,
-    /// Who leads.
+    /// The leadership state.
     pub leadership: Leadership,
-    /// The certificates that are shown.
+    /// The certificates in use.
     pub served: Served,
-    /// Where Events go.
+    /// Queue of Events to publish.
     pub notices: mpsc::Sender<Notice>,
-    /// Counters.
+    /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// The clock of the process.
     pub clock: Clock,
-    /// The mode where neither policy nor pod says one.
+    /// Mode that applies if neither policy nor pod specifies one.
     pub mode: Mode,
-    /// Between two looks of the slow loop; `None`: it is off.
+    /// Interval of the slow tuning loop; `None` disables it.
     pub tuner: Option<Duration>,
 }
 
-/// Every sidecar and every policy's course.
+/// All connected sidecars, and the runtime state of every policy.
 pub struct Sidecars {
     needs: Needs,
     streams: OnceLock<Streams>,
@@ -87,33 +93,35 @@ pub struct Sidecars {
 struct State {
     book: Book,
     courses: BTreeMap<Key, Course>,
-    /// What each pod is to be told, by UID, as the last round found.
+    /// Configuration to push to each pod, by UID, as computed by the last round.
     told: HashMap<String, (Arc<Told>, Option<Start>)>,
-    /// The pods with a sidecar, by UID.
+    /// Injected pods, by UID.
     pods: HashMap<String, Key>,
-    /// The reign that the courses are of.
+    /// Leadership term in which `courses` were created.
     reign: Option<Reign>,
-    /// Looks through all pods for one that no round has seen.
+    /// Limits full scans of the pods for a UID that no round has seen yet.
     searches: Option<Meter>,
 }
 
-/// Searches a second, and at once: twice as many as tokens are reviewed. Anybody may ask for a pod that is none, and each search goes through all pods. One that a
-/// round has seen is not searched for, and the next round is a second away.
+/// Rate per second and burst of these scans: twice the rate of token reviews. Any client may
+/// present the UID of a pod that does not exist, and each scan visits all pods. A pod that a round
+/// has seen needs no scan, and the next round is at most a second away.
 const SEARCHES: (u64, u64) = (100, 100);
 
 // === impl Sidecars ===
 
 impl Sidecars {
-    /// Nobody is there yet.
+    /// Creates the state without any sidecar.
     #[must_use]
     pub fn new(needs: Needs) -> Arc<Self> {
         Arc::new(Self { needs, streams: OnceLock::new(), state: Mutex::default() })
     }
 
-    /// Serves streams on this port until told to stop; whoever is there then is sent on.
+    /// Serves streams on this port until shutdown is signalled; sidecars that are connected then
+    /// are redirected.
     ///
     /// # Errors
-    /// When TLS cannot be set up.
+    /// Returns an error if TLS cannot be set up.
     pub fn listen(
         self: &Arc<Self>,
         port: TcpListener,
@@ -132,13 +140,13 @@ impl Sidecars {
         })
     }
 
-    /// The streams, once they are served.
+    /// Returns the open streams once the port is served.
     #[must_use]
     pub fn streams(&self) -> Option<&Streams> {
         self.streams.get()
     }
 
-    /// Tells everybody of other certificates, and at the end to go elsewhere.
+    /// Pushes new CA bundles to all sidecars, and redirects them at shutdown.
     async fn keep_up(
         &self,
         streams: Streams,
@@ -155,7 +163,7 @@ impl Sidecars {
                         streams.push_all(&push);
                     }
                 }
-                // An error means the same: the process ends.
+                // An error means that the sender is dropped, which is a shutdown too.
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -166,7 +174,7 @@ impl Sidecars {
         }
     }
 
-    /// Whom to believe, where that is not a public authority.
+    /// Returns the CA bundle to push, or `None` if the certificate is issued by a public authority.
     fn bundle(&self) -> Option<Push> {
         let ca = self.needs.served.watch().borrow().as_ref().map(|presented| presented.bundle.clone())?;
         if ca.is_empty() {
@@ -175,7 +183,7 @@ impl Sidecars {
         Push::bundle(Bundle { ca, ..Bundle::default() }).ok()
     }
 
-    /// Where the leader is, if that is somebody else, and known.
+    /// Returns the leader's stream address if another replica leads and its address is known.
     fn elsewhere(&self) -> Option<String> {
         let leader = self.needs.leadership.leader().filter(|_| !self.needs.leadership.leads())?;
         leader.address
@@ -190,7 +198,8 @@ impl Sidecars {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A look of the leader.
+    /// Runs one round on the leader: advances every policy and computes the configuration of every
+    /// pod.
     fn lead(&self, state: &mut State, world: &World, attached: &Attached, now: Timestamp) -> Live {
         let mut live = Live::default();
         let wall = Epoch(u64::try_from(now.as_second()).unwrap_or(0));
@@ -224,7 +233,8 @@ impl Sidecars {
             let resume = || Course::resume(&policy.meta.uid, &policy.status);
             let course = state.courses.entry(key.clone()).or_insert_with(resume);
             if !course.is_of(&policy.meta.uid) {
-                // Deleted and made anew between two looks: nothing of the old one's is about this one.
+                // The policy was deleted and recreated between two rounds: the old state does not
+                // apply.
                 *course = resume();
             }
             let seen = course.look(&view, &mut state.book);
@@ -234,7 +244,9 @@ impl Sidecars {
             live.policies.insert(key.clone(), seen.live);
         }
         self.without_policy(state, world, attached, &mut told);
-        // A policy that is not obeyed at present keeps its course and what was told of it, but for what is tried: nobody looks at that, so it ends by itself.
+        // A policy that is not obeyed at present keeps its state and its pushed configuration.
+        // Experiment arms are dropped: without a round for the policy they are not renewed and
+        // expire.
         for (uid, before) in state.told.drain().filter(|(_, (told, _))| !told.kept_up) {
             told.entry(uid).or_insert(before);
         }
@@ -242,6 +254,7 @@ impl Sidecars {
             let key = state.pods.get(uid)?;
             live.policies.get(attached.followed.get(key)?)?.current.clone()
         };
+        // The state of each connected sidecar is relative to the configurations computed above.
         let pods: BTreeMap<String, PodLive> = state
             .book
             .here()
@@ -266,7 +279,8 @@ impl Sidecars {
         live
     }
 
-    /// Pods whose policy has gone get what they would have without one; those that never had one keep what they were given at admission.
+    /// Pods that had a policy before get the defaults. Pods that never had one keep the
+    /// configuration that they were admitted with.
     fn without_policy(
         &self,
         state: &mut State,
@@ -290,7 +304,7 @@ impl Sidecars {
         }
     }
 
-    /// Gives every sidecar what it does not have yet, and keeps up what would end.
+    /// Pushes configurations that sidecars do not have yet, and renews those that expire.
     fn give(&self, state: &mut State) {
         let Some(streams) = self.streams.get() else { return };
         let State { book, told, .. } = state;
@@ -308,13 +322,13 @@ impl Sidecars {
     }
 }
 
-/// Gives a sidecar what it is to be told, unless it has it.
+/// Pushes its configuration to a sidecar unless it has it already.
 fn give(streams: &Streams, book: &mut Book, uid: &str, (told, start): &(Arc<Told>, Option<Start>), now: Tick) {
     let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.here) else { return };
     let due = match &sidecar.given {
         Some((hash, at)) if *hash == told.hash => told.kept_up && now.since(*at) >= KEPT_UP,
         Some(_) => true,
-        // It may have said that it has it.
+        // The sidecar may have reported this configuration in its `Hello`.
         None => told.kept_up || sidecar.in_force.as_ref().is_none_or(|now| now.hash != told.hash),
     };
     if !due {
@@ -336,7 +350,8 @@ impl Source for Sidecars {
         state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
         self.count();
         if !leads {
-            // Whoever leads writes the statuses that a course resumes from. Where nobody else does, this replica goes on when it can.
+            // The leader writes the statuses that a successor resumes from. If no other replica
+            // leads, this one keeps its state and continues with it once it leads again.
             if self.needs.leadership.leader().is_some() {
                 state.courses.clear();
                 state.told.clear();
@@ -351,7 +366,7 @@ impl Source for Sidecars {
         }
         let reign = self.needs.leadership.reign();
         if std::mem::replace(&mut state.reign, reign) != reign {
-            // Somebody may have led since, and been gone again before this replica saw it.
+            // Another replica may have led in between without this one observing it.
             state.courses.clear();
             state.told.clear();
             tracing::info!("this replica leads: it tells sidecars what to do");
@@ -373,7 +388,7 @@ impl Pods for Sidecars {
             let may = key.is_none() && searches.take(now, 1);
             (key, may)
         };
-        // A pod that was made a moment ago may not have been looked at yet.
+        // A pod that was created a moment ago may not be part of a round yet.
         let key = key.or_else(|| {
             if !may {
                 return None;
@@ -395,14 +410,15 @@ impl Hub for Sidecars {
         }
         self.streams.get_or_init(|| streams.clone());
         self.state().book.opened(pod, hello);
-        // The next round, within a second, finds what it is to be told: that depends on what it has.
+        // The next round, within a second, computes the configuration. It depends on the one in
+        // force.
         self.needs.shared.update(|_| true);
     }
 
     fn report(&self, pod: &Arc<Identity>, report: Report) {
         let changed = self.state().book.report(pod, report, Epoch(Clock::wall_micros() / 1_000_000));
         if changed {
-            // `Programmed` follows from it.
+            // The condition `Programmed` depends on the configuration in force.
             self.needs.shared.update(|_| true);
         }
     }

@@ -1,64 +1,65 @@
-//! What is said of a policy: conditions and counts, from what was found. Pure; writing is `apply`'s.
+//! Conditions of a policy's status, computed from findings. Pure; `apply` writes them.
 //!
-//! Seven conditions, each true when all is well: `Accepted` (it can be obeyed), `Programmed`
-//! (sidecars run it), `TrafficCaptured` (what comes to the pods goes through them), `SLOMet`,
-//! `Merging`, `RolloutHealthy`, and `Ready`, which sums them up. What cannot be said yet is
-//! `Unknown`, never a guess.
+//! There are seven conditions, each true in the good case: `Accepted` (the policy is valid and has
+//! precedence), `Programmed` (the sidecars run it), `TrafficCaptured` (the traffic of the pods
+//! passes through their sidecars), `SLOMet`, `Merging`, `RolloutHealthy`, and `Ready`, which
+//! summarizes them. A condition that cannot be determined yet is `Unknown`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::jiff::Timestamp;
 
-/// A condition's type.
+/// Type of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Type {
-    /// It can be obeyed, and nobody older says otherwise.
+    /// The policy is valid, and no older policy has precedence.
     Accepted,
-    /// Sidecars run what it says.
+    /// The sidecars run the policy.
     Programmed,
-    /// What comes to the pods goes through sidecars.
+    /// The traffic of the pods passes through their sidecars.
     TrafficCaptured,
-    /// Answers are as quick as promised.
+    /// Latencies meet the SLO.
     SloMet,
-    /// Calls are merged where that pays.
+    /// Calls are merged where merging pays.
     Merging,
-    /// What is being tried does no harm.
+    /// The profile under rollout does no harm.
     RolloutHealthy,
-    /// All of it but `Merging`: where nothing is merged, pods serve as they would without a
-    /// sidecar.
+    /// All other conditions hold. `Merging` is not counted: without merging, pods serve as they
+    /// would without a sidecar.
     Ready,
 }
 
-/// Whether it is so.
+/// Value of a condition: true, false or unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Holds {
-    /// Yes.
+    /// The condition holds.
     True,
-    /// No.
+    /// The condition does not hold.
     False,
-    /// It cannot be said.
+    /// The condition cannot be determined.
     Unknown,
 }
 
-/// What is to be said of one condition.
+/// The result for one condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// Which.
+    /// Type of the condition.
     pub kind: Type,
-    /// Whether it is so.
+    /// Value of the condition.
     pub holds: Holds,
-    /// Why, in one word.
+    /// Machine-readable reason, in one word.
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     pub message: String,
 }
 
-/// Letters of a message: sentences, not lists. The schema takes 32768.
+/// Maximum length of a message in characters. Messages are sentences, not lists; the schema allows
+/// 32768.
 const MESSAGE_CHARS_MAX: usize = 600;
 
 // === impl Type ===
 
 impl Type {
-    /// Every type, in the order in which they are written.
+    /// All types, in the order in which they are written.
     pub const ALL: [Self; 7] = [
         Self::Accepted,
         Self::Programmed,
@@ -69,7 +70,7 @@ impl Type {
         Self::Ready,
     ];
 
-    /// As it is written.
+    /// Returns the name used in the status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -87,7 +88,7 @@ impl Type {
 // === impl Holds ===
 
 impl Holds {
-    /// As it is written.
+    /// Returns the value used in the status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -101,15 +102,16 @@ impl Holds {
 // === impl Finding ===
 
 impl Finding {
-    /// A finding.
+    /// Creates a finding.
     #[must_use]
     pub fn new(kind: Type, holds: Holds, reason: &str, message: impl Into<String>) -> Self {
         Self { kind, holds, reason: reason.to_owned(), message: message.into() }
     }
 }
 
-/// `Ready` from all others but `Merging`: what is not so makes it not so, in the order of the
-/// types; what cannot be said makes it unsaid, but for `SLOMet`: a policy without traffic is ready.
+/// Summarizes all other findings except `Merging` as `Ready`. The first false finding, in the order
+/// of the types, makes it false; otherwise the first unknown one makes it unknown. An unknown
+/// `SLOMet` is ignored: a policy without traffic is ready.
 #[must_use]
 pub fn ready(others: &[Finding]) -> Finding {
     let counts = |finding: &&Finding| match finding.kind {
@@ -129,10 +131,11 @@ pub fn ready(others: &[Finding]) -> Finding {
     Finding::new(Type::Ready, Holds::True, "Ready", "all is as it should be")
 }
 
-/// The reason of `SLOMet` where the policy promises nothing.
+/// Reason of `SLOMet` if the policy has no SLO.
 pub const NO_SLO: &str = "NoSLO";
 
-/// Findings as conditions. One that is as it was keeps its time; `before` is what was written last.
+/// Converts findings to conditions. `before` is the last written status: a condition with an
+/// unchanged value keeps its transition time.
 #[must_use]
 pub fn conditions(before: &[Condition], findings: &[Finding], generation: i64, now: Timestamp) -> Vec<Condition> {
     let condition = |finding: &Finding| {
@@ -150,7 +153,8 @@ pub fn conditions(before: &[Condition], findings: &[Finding], generation: i64, n
     findings.iter().map(condition).collect()
 }
 
-/// Kubernetes keeps whole seconds; what is compared with what was read must have no more.
+/// Truncates to whole seconds, as Kubernetes stores them: the result is compared with times that
+/// were read back.
 fn whole_second(now: Timestamp) -> Time {
     Time(Timestamp::from_second(now.as_second()).unwrap_or(now))
 }
@@ -163,7 +167,7 @@ fn cut(message: &str) -> String {
     format!("{kept} ...")
 }
 
-/// The first of a list in a sentence, and how many more there are.
+/// Joins the first `shown` elements of a list for a sentence, followed by the number of the others.
 #[must_use]
 pub fn some_of(all: &[String], shown: usize) -> String {
     let first = all.iter().take(shown).cloned().collect::<Vec<_>>().join(", ");

@@ -1,10 +1,11 @@
-//! Follows the cluster: one reflector a kind, each with a pace of its own, into one [`World`].
+//! Watches the cluster: one reflector per kind, each with its own backoff, into one [`World`].
 //!
-//! Nothing is shared between kinds but the place where they write: a kind that fails, hangs or is forbidden holds up none of the others, which a single
-//! backoff over all of them would do. Every question has a bound (`guard`), so does what comes back; a list that is broken off begins anew. What was known
-//! stays known until a whole list takes its place. Kinds that an installation may lack come and go and never hold up readiness.
+//! Kinds share nothing but the cluster state that they write to: a kind that fails, hangs or is
+//! forbidden delays no other, which a common backoff would do. Requests and responses are bounded
+//! (`guard`); an interrupted list starts again. The last state of a kind remains until a complete
+//! list replaces it. Optional kinds may appear and disappear and never delay readiness.
 //!
-//! Left out: what follows from a change (`recompute`).
+//! The reactions to a change are in `recompute`.
 
 mod follow;
 mod guard;
@@ -28,10 +29,11 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
 
-/// A kind without any answer, good or bad, for so long is stuck, and the process says so of itself.
+/// Time without any response, successful or not, after which a kind counts as stuck and the
+/// liveness probe fails.
 pub const STUCK: Duration = Duration::from_secs(600);
 
-/// A kind that is followed.
+/// A watched kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// `BatchPolicy`.
@@ -44,9 +46,9 @@ pub enum Kind {
     Services,
     /// `NetworkPolicy`.
     Networks,
-    /// Pods with a sidecar.
+    /// Injected pods.
     Pods,
-    /// Pods without.
+    /// Pods without a sidecar.
     Bare,
     /// Deployments.
     Deployments,
@@ -58,32 +60,34 @@ pub enum Kind {
     ReplicaSets,
     /// Nodes.
     Nodes,
-    /// `InferencePool`; may be missing.
+    /// `InferencePool`; optional.
     Pools,
-    /// `InferenceService`; may be missing.
+    /// `InferenceService`; optional.
     InferenceServices,
 }
 
-/// Bounds of what is asked. The defaults are for use; tests wait less.
+/// Timeouts and intervals of the watches. Tests use shorter ones than the defaults.
 #[derive(Debug, Clone, Copy)]
 pub struct Timing {
-    /// What the server is told to end a watch after. Below the 240 s after which load balancers of clouds drop what is idle.
+    /// Requested duration of a watch. It is below the 240 s after which cloud load balancers drop
+    /// idle connections.
     pub watch: Duration,
-    /// A list, whole; the head of a watch.
+    /// Timeout of a whole list, and of the response head of a watch.
     pub answer: Duration,
-    /// Between two tries after an error, growing from the first to the second, drawn anew each time.
+    /// Bounds of the exponential backoff after an error, with jitter.
     pub backoff: (Duration, Duration),
-    /// Between two watches of a kind that end at once, in good order: a server that does so must not make us spin.
+    /// Minimum interval between two watches of a kind that end successfully at once, to prevent a
+    /// busy loop.
     pub pace: Duration,
-    /// Between two looks for an API server that cannot be reached, by one task alone.
+    /// Interval between two probes of an unreachable API server, sent by one task.
     pub probe: Duration,
-    /// Between two looks for a kind that is not installed.
+    /// Interval between two attempts to list a kind that is not installed.
     pub absent: Duration,
-    /// No server is waited for longer, whatever its Retry-After says.
+    /// Upper bound of a `Retry-After` that is honored.
     pub retry_after_max: Duration,
 }
 
-/// What is known, and that it changed.
+/// The cluster state and its change notification, shared by all parts. Cheap to clone.
 #[derive(Clone)]
 pub struct Shared {
     world: Arc<RwLock<World>>,
@@ -93,19 +97,19 @@ pub struct Shared {
     clock: Clock,
 }
 
-/// How a kind is doing.
+/// Liveness of a kind.
 #[derive(Debug, Default)]
 struct Beat {
-    /// When anything was heard of it last.
+    /// Instant of the last response or error.
     heard: AtomicU64,
-    /// 0 until it was listed once.
+    /// 0 until the kind was listed, then 1.
     listed: AtomicU64,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Self; 14] = [
         Self::Policies,
         Self::Profiles,
@@ -123,7 +127,8 @@ impl Kind {
         Self::InferenceServices,
     ];
 
-    /// In metrics and messages: the resource's name; pods without a sidecar have their own.
+    /// Returns the label for metrics and messages: the name of the resource, with a separate one
+    /// for pods without a sidecar.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -144,7 +149,7 @@ impl Kind {
         }
     }
 
-    /// Whether a cluster may lack it.
+    /// Returns `true` if a cluster may lack the kind.
     #[must_use]
     pub const fn optional(self) -> bool {
         matches!(self, Self::Pools | Self::InferenceServices)
@@ -168,7 +173,7 @@ impl Default for Timing {
 // === impl Shared ===
 
 impl Shared {
-    /// Nothing known yet.
+    /// Creates an empty state.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let heard = clock.now().0;
@@ -182,37 +187,37 @@ impl Shared {
         }
     }
 
-    /// What is known now; a clone costs a few pointers.
+    /// Returns a snapshot of the cluster. Cloning it copies a few pointers.
     #[must_use]
     pub fn world(&self) -> World {
         self.world.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Changes what is known; `change` says whether it did.
+    /// Modifies the cluster state. `change` returns `true` if it changed anything.
     pub fn update(&self, change: impl FnOnce(&mut World) -> bool) {
         if change(&mut self.world.write().unwrap_or_else(PoisonError::into_inner)) {
             self.changed.send_modify(|count| *count += 1);
         }
     }
 
-    /// Moves on with every change.
+    /// Returns a counter that is incremented by every change.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changed.subscribe()
     }
 
-    /// The reachability of the API server.
+    /// Returns the reachability of the API server.
     #[must_use]
     pub const fn reach(&self) -> &ApiReach {
         &self.reach
     }
 
-    /// Something was heard of a kind: an answer or an error.
+    /// Records a response or an error of a kind.
     fn heard(&self, kind: Kind) {
         self.beats[kind as usize].heard.store(self.clock.now().0, Ordering::Relaxed);
     }
 
-    /// A kind was listed whole, or is not installed.
+    /// Records that a kind was listed completely, or is not installed.
     fn listed(&self, kind: Kind) {
         self.beats[kind as usize].listed.store(1, Ordering::Relaxed);
         let all = self.missing().next().is_none();
@@ -223,19 +228,19 @@ impl Shared {
         });
     }
 
-    /// The kinds that were never listed and that everything waits for.
+    /// Returns the mandatory kinds that were never listed.
     pub fn missing(&self) -> impl Iterator<Item = Kind> {
         let listed = |kind: &Kind| self.beats[*kind as usize].listed.load(Ordering::Relaxed) == 1;
         Kind::ALL.into_iter().filter(move |kind| !kind.optional() && !listed(kind))
     }
 
-    /// How long ago something was heard of a kind.
+    /// Returns the time since the last response or error of a kind.
     #[must_use]
     pub fn silence(&self, kind: Kind) -> Duration {
         self.clock.now().since(Tick(self.beats[kind as usize].heard.load(Ordering::Relaxed)))
     }
 
-    /// The kinds of which nothing was heard for too long: neither an object nor an error.
+    /// Returns the kinds without any response or error for longer than [`STUCK`].
     pub fn stuck(&self) -> impl Iterator<Item = Kind> {
         Kind::ALL.into_iter().filter(|kind| self.silence(*kind) > STUCK)
     }
@@ -247,7 +252,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-/// Follows every kind until told to stop.
+/// Watches all kinds until shutdown is signalled.
 pub async fn follow(
     client: kube::Client,
     shared: Shared,
@@ -264,7 +269,7 @@ pub async fn follow(
     let networks = dynamic("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies");
     let pools = dynamic("inference.networking.k8s.io", "v1", "InferencePool", "inferencepools");
     let inference = dynamic("serving.kserve.io", "v1beta1", "InferenceService", "inferenceservices");
-    // Running or about to: what has ended neither serves nor can be missed.
+    // Terminated pods are excluded: they neither serve nor lack a sidecar.
     let alive = "status.phase!=Succeeded,status.phase!=Failed";
     tokio::join!(
         all.dynamic(

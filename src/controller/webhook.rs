@@ -1,10 +1,13 @@
-//! The admission webhook: the API server asks about a pod that is being made, and gets the sidecar as a patch.
+//! The admission webhook: adds the sidecar as a patch to a pod that is being created.
 //!
-//! It never stands in anybody's way: what it does not understand, or does not know enough about yet, goes on as it came, with a warning at most. Deciding is
-//! `answer`, a pure function of the question and of what is known; [`serve`] does the rest within bounds on bytes, time and connections. It runs no
-//! template and no program, and asks nobody: its answer is made from what the reflectors hold.
+//! It never blocks a pod: a review that it does not understand, or cannot decide yet, is allowed
+//! unchanged, with a warning at most. The decision in `answer` is a pure function of the review and
+//! the cluster state; [`serve`] does the I/O with bounds on bytes, time and connections. No
+//! template or program runs and no other service is called: the response depends only on the state
+//! of the reflectors.
 //!
-//! Left out: what is done to the pod (`injector`), and registering with the API server (the installation's manifests, `certs` for whom to believe).
+//! The changes of the pod are made in `injector`. The registration with the API server is part of
+//! the installation's manifests, and its CA bundle is maintained by `certs`.
 
 mod answer;
 mod bodies;
@@ -15,7 +18,7 @@ pub use self::answer::{Answer, Known, answer, would};
 pub use self::review::{Question, Unreadable, decode, warnings};
 pub use self::server::{Config, Listening, serve};
 
-/// The path that the API server posts to.
+/// The path of the webhook.
 pub const PATH: &str = "/inject";
-/// The largest question: etcd takes objects of 1.5 MiB, and an update carries two.
+/// Maximum size of a review in bytes: etcd accepts objects of 1.5 MiB, and an update contains two.
 pub const QUESTION_BYTES_MAX: usize = 3 << 20;

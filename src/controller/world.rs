@@ -1,7 +1,9 @@
-//! What is known of the cluster: small plain values, cut from objects as they come in.
+//! The observed cluster state: small plain values extracted from objects as they arrive.
 //!
-//! Everything that decides (`attach`, `recompute`, the webhook) is a function of a [`World`]. It holds of each object what some decision looks at and nothing
-//! else, so ten thousand pods are some megabytes. A clone is a few pointers; a table is copied only where somebody still holds the one before.
+//! Every decision (`attach`, `recompute`, the webhook) is a function of a [`World`]. It holds only
+//! the parts of an object that some decision reads, so ten thousand pods take a few megabytes. A
+//! clone copies a few pointers; a table is copied on write only while an older snapshot still
+//! references it.
 
 mod read;
 mod unmoved;
@@ -20,7 +22,7 @@ pub use self::read::{
 pub use self::unmoved::recipe_failure;
 use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchProfileStatus};
 
-/// Namespace and name; the namespace is empty for what has none.
+/// Namespace and name of an object; the namespace is empty for cluster-scoped objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Key {
     /// The namespace.
@@ -29,29 +31,29 @@ pub struct Key {
     pub name: String,
 }
 
-/// The objects of a kind.
+/// All objects of one kind, shared between snapshots.
 pub type Table<T> = Arc<BTreeMap<Key, Arc<T>>>;
 
-/// What is known of the cluster.
+/// A snapshot of the cluster.
 #[derive(Debug, Clone, Default)]
 pub struct World {
     /// `BatchPolicy`s.
     pub policies: Table<Policy>,
     /// `BatchProfile`s.
     pub profiles: Table<Profile>,
-    /// Namespaces, by name alone.
+    /// Namespaces, keyed by name alone.
     pub namespaces: Table<Namespace>,
-    /// Pods with a sidecar.
+    /// Injected pods.
     pub pods: Table<Pod>,
-    /// Pods without.
+    /// Pods without a sidecar.
     pub bare: Table<Pod>,
-    /// Services as they are, without what no decision looks at.
+    /// Services as objects, reduced to the fields that a decision reads.
     pub services: Table<Value>,
-    /// `NetworkPolicy`s likewise.
+    /// `NetworkPolicy`s, reduced likewise.
     pub networks: Table<Value>,
-    /// `InferencePool`s likewise; `None` where the kind is not installed.
+    /// `InferencePool`s, reduced likewise; `None` if the kind is not installed.
     pub pools: Option<Table<Value>>,
-    /// `InferenceService`s; `None` where the kind is not installed.
+    /// `InferenceService`s; `None` if the kind is not installed.
     pub inference_services: Option<Table<Owner>>,
     /// Deployments.
     pub deployments: Table<Owner>,
@@ -63,29 +65,29 @@ pub struct World {
     pub replica_sets: Table<Owner>,
     /// Nodes.
     pub nodes: Table<Node>,
-    /// Whether the API server is one that knows native sidecars whole; `None` until it was asked.
+    /// `true` if the API server fully supports native sidecars; `None` until its version is known.
     pub server_native: Option<bool>,
-    /// Whether everything was listed once.
+    /// `true` once every mandatory kind was listed.
     pub synced: bool,
 }
 
-/// What every object has.
+/// Metadata common to all objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Meta {
     /// Namespace and name.
     pub key: Key,
     /// The UID.
     pub uid: String,
-    /// The generation of its spec.
+    /// The generation of the spec.
     pub generation: i64,
-    /// When it was made, RFC 3339 in UTC, so that texts compare as times.
+    /// Creation time in RFC 3339 and UTC, so that comparing the strings compares the times.
     pub created: String,
 }
 
-/// A reference to what made an object.
+/// A reference to the controlling owner of an object.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct OwnerRef {
-    /// `apps/v1` and the like.
+    /// API version, for example `apps/v1`.
     pub api_version: String,
     /// Its kind.
     pub kind: String,
@@ -98,30 +100,30 @@ pub struct OwnerRef {
 /// A `BatchPolicy`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
-    /// What every object has.
+    /// Common metadata.
     pub meta: Meta,
-    /// Those of its annotations that are ours.
+    /// Annotations with the prefix `groupage.dev/`.
     pub annotations: BTreeMap<String, String>,
-    /// What it says, or why that cannot be read.
+    /// The spec, or the error of parsing it.
     pub spec: Result<BatchPolicySpec, String>,
-    /// What is wrong with it, found by the loader that a local file goes through.
+    /// Validation error, found by the loader that also validates a local policy file.
     pub invalid: Option<String>,
-    /// What was said of it last; nothing where that cannot be read.
+    /// The last status; empty if it cannot be parsed.
     pub status: BatchPolicyStatus,
 }
 
 /// A `BatchProfile`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
-    /// What every object has.
+    /// Common metadata.
     pub meta: Meta,
-    /// What it says, or why that cannot be read.
+    /// The spec, or the error of parsing it.
     pub spec: Result<BatchProfileSpec, String>,
-    /// What was said of it last.
+    /// The last status.
     pub status: BatchProfileStatus,
-    /// The UID of the policy that it was generated for.
+    /// UID of the policy that generated the profile.
     pub owner: Option<String>,
-    /// Whether somebody deletes it already.
+    /// `true` if the profile is being deleted.
     pub ending: bool,
 }
 
@@ -130,56 +132,58 @@ pub struct Profile {
 pub struct Namespace {
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations; a mesh may be asked for there.
+    /// Its annotations; a service mesh may be enabled there.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// Something that pods or their owners are made by.
+/// An object that owns pods or other owners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
     /// Its UID.
     pub uid: String,
-    /// What made it.
+    /// The controlling owner.
     pub owner: Option<OwnerRef>,
 }
 
 /// A pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
-    /// What every object has.
+    /// Common metadata.
     pub meta: Meta,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Those of its annotations that are ours.
+    /// Annotations with the prefix `groupage.dev/`.
     pub annotations: BTreeMap<String, String>,
-    /// What made it.
+    /// The controlling owner.
     pub owner: Option<OwnerRef>,
     /// The node that it runs on.
     pub node: Option<String>,
-    /// Whether all of it is ready.
+    /// `true` if the pod's condition `Ready` is true.
     pub ready: bool,
-    /// Its application does not come up where a recipe has moved it.
+    /// Description of the failure if the application does not start at the listen address to which
+    /// a recipe has moved it.
     pub recipe_failure: Option<String>,
-    /// Whether somebody deletes it already.
+    /// `true` if the pod is being deleted.
     pub ending: bool,
 }
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
-    /// Its kubelet's minor version, of major version 1.
+    /// Minor version of its kubelet, where the major version is 1.
     pub kubelet: Option<u32>,
-    /// The kind of machine: the accelerator where a label names one, else the instance type.
+    /// Machine type: the accelerator if a label names one, otherwise the instance type.
     pub machine: Option<String>,
 }
 
-/// The minor version whose kubelets run native sidecars with named ports that reach Services.
+/// First minor version of Kubernetes 1 with kubelets that run native sidecars with named ports that
+/// Services can target.
 pub const NATIVE_SINCE: u32 = 33;
 
 // === impl Key ===
 
 impl Key {
-    /// A key of a namespace and a name.
+    /// Creates a key from a namespace and a name.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
@@ -195,29 +199,33 @@ impl std::fmt::Display for Key {
 // === impl World ===
 
 impl World {
-    /// Whether pods may get the native form: the API server and every kubelet know it. Where nothing is known of a node, it does not.
+    /// Returns `true` if pods may get the native sidecar form: the API server and every kubelet
+    /// support it. A node of unknown version counts as not supporting it.
     #[must_use]
     pub fn native(&self) -> bool {
         self.server_native == Some(true)
             && self.nodes.values().all(|node| node.kubelet.is_some_and(|minor| minor >= NATIVE_SINCE))
     }
 
-    /// The labels of a namespace.
+    /// Returns the labels of a namespace.
     #[must_use]
     pub fn namespace_labels(&self, name: &str) -> Option<&BTreeMap<String, String>> {
         self.namespaces.get(&Key::new("", name)).map(|namespace| &namespace.labels)
     }
 
-    /// The annotations of a namespace.
+    /// Returns the annotations of a namespace.
     #[must_use]
     pub fn namespace_annotations(&self, name: &str) -> Option<&BTreeMap<String, String>> {
         self.namespaces.get(&Key::new("", name)).map(|namespace| &namespace.annotations)
     }
 
-    /// The workload that a pod with these labels belongs to: a `ReplicaSet` of a Deployment stands for the Deployment.
+    /// Returns the workload of a pod with these labels. A `ReplicaSet` that belongs to a Deployment
+    /// is replaced by the Deployment.
     ///
-    /// The first pods of a rollout may be asked about before their `ReplicaSet` was seen. Its name then says whose it is: a Deployment names it after itself
-    /// and the hash that it gives the pods as a label. Where that Deployment was not seen either, it has no UID.
+    /// The first pods of a rollout may be admitted before their `ReplicaSet` was observed. The name
+    /// of the Deployment is then derived: a `ReplicaSet` is named after its Deployment and the
+    /// `pod-template-hash` that is also a label of the pods. The UID is empty if the Deployment was
+    /// not observed either.
     #[must_use]
     pub fn workload(
         &self,
@@ -244,20 +252,20 @@ impl World {
         })
     }
 
-    /// A pod with a sidecar by what its token says: all three have to be its own.
+    /// Returns the injected pod that a token identifies. Namespace, name and UID must all match.
     #[must_use]
     pub fn pod(&self, key: &Key, uid: &str) -> Option<&Arc<Pod>> {
         self.pods.get(key).filter(|pod| pod.meta.uid == uid)
     }
 
-    /// The kind of machine that a pod runs on.
+    /// Returns the machine type of the node that a pod runs on.
     #[must_use]
     pub fn machine(&self, pod: &Pod) -> Option<&str> {
         self.nodes.get(&Key::new("", pod.node.as_deref()?))?.machine.as_deref()
     }
 }
 
-/// What a table holds of one namespace.
+/// Returns the entries of a table in one namespace.
 pub fn within<'a, T>(table: &'a Table<T>, namespace: &'a str) -> impl Iterator<Item = (&'a Key, &'a Arc<T>)> {
     table.range(Key::new(namespace, "")..).take_while(move |(key, _)| key.namespace == namespace)
 }

@@ -1,11 +1,12 @@
-//! What stands behind each code, for whoever has got one and wants to know why and what to do: `groupage explain CODE` and the page of errors say it.
+//! Causes of the error codes and advice for users, as printed by `groupage explain CODE` and on the
+//! page of errors.
 
 use super::FailureKind;
 
 // === impl FailureKind ===
 
 impl FailureKind {
-    /// Why it is said.
+    /// Returns the cause of the failure.
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -57,7 +58,7 @@ impl FailureKind {
         }
     }
 
-    /// What can be done about it.
+    /// Returns the advice for users.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {

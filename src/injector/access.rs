@@ -1,23 +1,23 @@
-//! Reading and writing raw JSON by path, with nothing assumed about its shape.
+//! Access to raw JSON by path, without any assumption about its structure.
 
 use serde_json::{Map, Value};
 
-/// The value at a path, `Null` where there is none.
+/// Returns the value at a path, or `Null` if there is none.
 pub(super) fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
     path.iter().fold(value, |value, key| value.get(key).unwrap_or(&Value::Null))
 }
 
-/// The text at a path.
+/// Returns the string at a path.
 pub(super) fn text<'a>(value: &'a Value, path: &[&str]) -> Option<&'a str> {
     at(value, path).as_str()
 }
 
-/// The items at a path; none where there is no list.
+/// Returns the items at a path; empty if the value is not a list.
 pub(super) fn list<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
     at(value, path).as_array().map_or(&[], Vec::as_slice)
 }
 
-/// The map at a path, made where it is absent or null.
+/// Returns the map at a path, created if it is absent or null.
 pub(super) fn map_mut<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Map<String, Value> {
     let mut value = value;
     for key in path {
@@ -26,7 +26,7 @@ pub(super) fn map_mut<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Map<St
     as_map(value)
 }
 
-/// The list at a path, made where it is absent or null.
+/// Returns the list at a path, created if it is absent or null.
 pub(super) fn list_mut<'a>(value: &'a mut Value, path: &[&str]) -> &'a mut Vec<Value> {
     let Some((last, path)) = path.split_last() else { return as_list(value) };
     as_list(map_mut(value, path).entry(*last).or_insert(Value::Null))
@@ -46,12 +46,13 @@ fn as_list(value: &mut Value) -> &mut Vec<Value> {
     value.as_array_mut().expect("it was just made one")
 }
 
-/// The value at a JSON Pointer's keys, to be changed.
+/// Returns a mutable reference to the value at the keys of a JSON Pointer (RFC 6901).
 pub(super) fn at_mut<'a>(value: &'a mut Value, path: &[&str]) -> Option<&'a mut Value> {
     path.iter().try_fold(value, |value, key| value.get_mut(key))
 }
 
-/// A whole number, however it is spelt: JSON has one kind of number, and a program that knows only floats writes `8000.0`.
+/// Returns a non-negative integer, including one in floating-point notation: JSON has a single
+/// number type, and a program without an integer type writes `8000.0`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     let spelt_otherwise = || {
         let float = value.as_f64().filter(|float| (0.0..=WHOLE_MAX).contains(float) && float.fract() == 0.0)?;
@@ -60,20 +61,21 @@ pub(super) fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(spelt_otherwise)
 }
 
-/// Up to here every whole number is a float of its own.
+/// Maximum integer up to which every integer has an exact `f64` representation (2^53).
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// A port number, where it is one.
+/// Returns a port number, if the value is a valid one.
 pub(super) fn number(value: &Value) -> Option<u16> {
     whole(value).and_then(|number| u16::try_from(number).ok()).filter(|number| *number > 0)
 }
 
-/// Whether `labels` (a map, or nothing) satisfy a map of wanted labels.
+/// Returns `true` if `labels` (a map or null) satisfy a map of required labels.
 pub(super) fn labelled(labels: &Value, wanted: &Value) -> bool {
     wanted.as_object().is_some_and(|wanted| wanted.iter().all(|(key, value)| labels.get(key) == Some(value)))
 }
 
-/// Whether `labels` satisfy a label selector (`matchLabels`, `matchExpressions`); an empty one selects everything.
+/// Returns `true` if `labels` satisfy a label selector (`matchLabels`, `matchExpressions`). An
+/// empty selector matches everything.
 pub(super) fn selected(labels: &Value, selector: &Value) -> bool {
     let all = at(selector, &["matchLabels"])
         .as_object()

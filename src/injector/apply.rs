@@ -1,4 +1,5 @@
-//! Does what was decided: a pod becomes a pod with the sidecar, and everything changed in the user's part is written down.
+//! Execution of the plan: adds the sidecar to a pod and writes an undo record of every change in
+//! the user's part.
 
 use std::collections::BTreeMap;
 
@@ -16,29 +17,30 @@ use super::{
     shape, tell,
 };
 
-/// The annotation that `kubectl logs` and `exec` look at.
+/// Annotation with the default container of `kubectl logs` and `exec`.
 pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// The kernel setting below which ports need privileges.
+/// Sysctl with the first port number that needs no privileges to bind.
 const UNPRIVILEGED: &str = "net.ipv4.ip_unprivileged_port_start";
-/// Where it is by default.
+/// Default value of that sysctl.
 const UNPRIVILEGED_DEFAULT: u16 = 1024;
-/// What Kubernetes takes where a pod does not say.
+/// Termination grace period that Kubernetes uses if the pod sets none, in seconds.
 const GRACE_DEFAULT: u64 = 30;
 
-/// What of a container calls one of its own ports.
+/// Fields of a container with handlers that may connect to its own ports.
 pub(super) const HANDLERS: [&str; 5] =
     ["livenessProbe", "readinessProbe", "startupProbe", "lifecycle/postStart", "lifecycle/preStop"];
-/// Where containers stand that may declare ports.
+/// Lists of containers that may declare ports.
 const CONTAINERS: [&str; 2] = ["containers", "initContainers"];
-/// What of a container asks whether it lives.
+/// Probes of a container.
 pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startupProbe"];
-/// Where the kubelet asks the sidecar for a drain; the token follows.
+/// Path prefix of the sidecar's drain endpoint, which the kubelet calls; the token follows.
 pub(super) const DRAIN: &str = "/drain/";
-/// How the names begin that an application's ports get where theirs were moved.
+/// Prefix of the names that the application's ports get if their names were moved.
 pub(super) const RENAMED: &str = "gpg-";
-/// Where the sidecar says whether an application's port accepts connections; the number follows.
+/// Path prefix of the sidecar's connect endpoint, which reports whether an application port accepts
+/// connections; the port number follows.
 pub(super) const CONNECT: &str = "/connect/";
-/// Maps and lists of a pod that an injection makes where they are absent.
+/// Maps and lists of a pod that an injection creates if they are absent.
 pub(super) const MADE: [&str; 9] = [
     "metadata",
     "metadata/labels",
@@ -50,20 +52,21 @@ pub(super) const MADE: [&str; 9] = [
     "spec/securityContext/sysctls",
     "spec/resources/requests",
 ];
-/// The same of an application's container.
+/// Maps and lists of an application container that an injection creates if they are absent.
 pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
 
-/// A pod in the making.
+/// A pod during injection.
 struct Draft {
     pod: Value,
     undo: Undo,
     report: Report,
 }
 
-/// Adds the sidecar to `original`; `incoming` is the same pod as it came, perhaps with a sidecar of an earlier pass, of which `known` is told.
+/// Adds the sidecar to `original`. `incoming` is the same pod as received, possibly with the
+/// sidecar of an earlier pass; `known` is the status of that pass.
 ///
 /// # Errors
-/// Why it is left alone.
+/// Returns the reason for leaving the pod unchanged.
 pub(super) fn apply(
     original: &Value,
     incoming: &Value,
@@ -86,7 +89,8 @@ pub(super) fn apply(
         capture::plan(original, context, overrides, candidates, &mut numbers)?;
     draft.report.warnings.extend(warnings);
     let resources = resources::plan(original, overrides, context)?;
-    // The running pod knows its token; another one would only make a new rollout.
+    // The running pod uses the token of the earlier pass; a new one would only cause another
+    // rollout.
     let token = known.and_then(|known| known.drain_token(incoming)).or_else(|| context.token.clone());
     let token = token.unwrap_or_else(|| derived(original, context));
     let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
@@ -104,6 +108,7 @@ pub(super) fn apply(
         grace,
     };
     draft.report.facts.push(if native { "as a native sidecar".to_owned() } else { "as a plain container".to_owned() });
+    // Changes in the application's containers, each with an undo record.
     draft.names(&planned);
     draft.loopback(original, overrides, &planned);
     draft.recipes(&recipes, &planned);
@@ -114,6 +119,7 @@ pub(super) fn apply(
     draft.report.facts.extend(notes);
     draft.probes(incoming, &planned, numbers.metrics);
     draft.hooks(incoming, &planned, numbers.metrics, &token);
+    // Additions to the pod itself. The status comes last, because it contains the undo record.
     let (hash, fields) = draft.containers(incoming, known, &parts);
     draft.default_container(native);
     draft.requests(&resources.whole);
@@ -154,7 +160,7 @@ fn captured(planned: Planned) -> Captured {
     Captured { container: port.container, name: port.name, port: port.number, mode, listen, bypass }
 }
 
-/// Whether the pod ends by itself when its containers do.
+/// Returns `true` if the pod completes when its containers exit.
 fn is_job(pod: &Value, context: &Context) -> bool {
     let owned = list(pod, &["metadata", "ownerReferences"]).iter().any(|owner| text(owner, &["kind"]) == Some("Job"));
     owned
@@ -162,7 +168,8 @@ fn is_job(pod: &Value, context: &Context) -> bool {
         || matches!(text(pod, &["spec", "restartPolicy"]), Some("Never" | "OnFailure"))
 }
 
-/// A token that follows from the template: a random one would make every `inject | apply` a new rollout.
+/// Derives the drain token from the template. A random token would make every `inject | apply` a
+/// new rollout.
 fn derived(pod: &Value, context: &Context) -> String {
     let mut hash = blake3::Hasher::new_derive_key("groupage 2026 drain token of a template");
     for part in [&context.namespace.name, &context.workload.kind, &context.workload.name] {
@@ -185,18 +192,21 @@ impl Draft {
         ports::applications(&self.pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect()
     }
 
-    /// Moves the names of captured ports to the sidecar: in every container, since a Service would reach the next that has one.
+    /// Moves the names of captured ports to the sidecar. They are moved in every container, because
+    /// a Service would otherwise resolve to the next container with the name.
     fn names(&mut self, planned: &[Planned]) {
         let named = planned.iter().filter(|planned| planned.mode == Mode::Named);
         let moved: Vec<&str> = named.flat_map(Planned::names).collect();
-        // Never one that stands or stood anywhere in the pod: a Service looks for it in every container, and it is looked up again to take the sidecar out.
+        // A new name must not occur in the pod, before or after the move: a Service resolves names
+        // across all containers, and the undo looks the name up.
         let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
         let names = all.flat_map(|own| list(own, &["ports"])).filter_map(|port| text(port, &["name"]));
         let taken: Vec<String> = names.chain(moved.iter().copied()).map(str::to_owned).collect();
         for container in self.applications() {
             let from = self.undo.names.len();
             self.rename(&container, &moved, taken.clone());
-            // Of twins, which the API server refuses, the first is the one that is looked up.
+            // If a name occurs twice in a container, which the API server rejects, the first port
+            // resolves it.
             let mut seen: Vec<&str> = Vec::new();
             let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
             for Renamed { port, was, .. } in &renamed {
@@ -208,7 +218,8 @@ impl Draft {
         }
     }
 
-    /// Renames a container's TCP ports of these names, in one pass: a name given here may be what another port was called.
+    /// Renames a container's TCP ports of these names, in one pass, because an assigned name may
+    /// equal the previous name of another port.
     fn rename(&mut self, container: &str, moved: &[&str], mut taken: Vec<String>) {
         let ports = self.container(container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut());
         let Some(ports) = ports else { return };
@@ -234,7 +245,8 @@ impl Draft {
         self.undo.names.extend(renamed);
     }
 
-    /// Makes numbers of a container's own references to a name that it has no more: the kubelet looks it up in the same container.
+    /// Replaces a container's own references to a moved name by the number, because the kubelet
+    /// resolves port names in the same container.
     fn refer(&mut self, container: &str, name: &str, number: u16) {
         for handler in HANDLERS {
             for kind in ["httpGet", "tcpSocket"] {
@@ -249,7 +261,8 @@ impl Draft {
         }
     }
 
-    /// Tells the application to listen on loopback, and lets the sidecar listen where it listened.
+    /// Applies the `app-listen` override to the application, and adds the sysctl that allows the
+    /// sidecar to bind a port below 1024 if it takes over such a port.
     fn loopback(&mut self, original: &Value, overrides: &Overrides, planned: &[Planned]) {
         let on_loopback: Vec<&Planned> =
             planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved)).collect();
@@ -305,8 +318,10 @@ impl Draft {
         }
     }
 
-    /// Lets probes that only connect ask the sidecar, which connects to the application itself: where the kubelet connects the sidecar has accepted, whatever the
-    /// application does. One that names another host is about something else.
+    /// Directs TCP probes to the sidecar's connect endpoint, which connects to the application
+    /// itself. A connection of the kubelet would be accepted by the sidecar, whatever the state of
+    /// the application. A probe with a `host` is not directed at this pod's port and is left
+    /// unchanged.
     fn probes(&mut self, incoming: &Value, planned: &[Planned], metrics: u16) {
         let ours =
             planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved | Mode::Redirect));
@@ -329,7 +344,8 @@ impl Draft {
         }
     }
 
-    /// Lets the kubelet ask for a drain before it ends an application: a native sidecar outlives it and still holds a queue.
+    /// Adds a preStop hook that makes the kubelet drain the sidecar before it stops an application.
+    /// A native sidecar outlives the application and may still hold a queue.
     fn hooks(&mut self, incoming: &Value, planned: &[Planned], metrics: u16, token: &str) {
         for container in self.applications() {
             if !planned.iter().any(|planned| planned.port.container == container && planned.mode != Mode::None) {
@@ -350,7 +366,8 @@ impl Draft {
         }
     }
 
-    /// Puts the containers and volumes in; the sidecar's hash, and one for each field of each container.
+    /// Adds the containers and volumes. Returns the hash of the sidecar container, and the field
+    /// hashes of each container.
     fn containers(
         &mut self,
         incoming: &Value,
@@ -369,7 +386,8 @@ impl Draft {
         if let Some(redirect) = parts.redirect() {
             put(&mut self.pod, "initContainers", REDIRECT, redirect);
         }
-        // Last: what loads a model before us runs without us, and of the sidecars we are told to end first.
+        // The sidecar is last: init containers that load a model run before it, and it is the first
+        // of the native sidecars to be terminated.
         put(&mut self.pod, if parts.native { "initContainers" } else { "containers" }, CONTAINER, wanted);
         for volume in sidecar::volumes() {
             let there =
@@ -386,7 +404,7 @@ impl Draft {
         (hash, fields)
     }
 
-    /// Writes out what the API server would no longer take the pod's own requests to be.
+    /// Adds the pod-level requests that the API server would no longer default to the limits.
     fn requests(&mut self, whole: &[(String, Value)]) {
         for (resource, amount) in whole {
             let requests = map_mut(&mut self.pod, &["spec", "resources", "requests"]);
@@ -395,7 +413,8 @@ impl Draft {
         }
     }
 
-    /// `kubectl logs` should go on to show the application; a native sidecar is no candidate for it.
+    /// Keeps the application as the default container of `kubectl logs`. A native sidecar is never
+    /// chosen as the default.
     fn default_container(&mut self, native: bool) {
         let first = self.applications().into_iter().find(|name| name != CONTAINER);
         let Some(first) = first.filter(|_| !native) else { return };
@@ -406,13 +425,13 @@ impl Draft {
         }
     }
 
-    /// The label, and the place of the annotation; the record is put into it last.
+    /// Adds the label, and an empty status annotation that is filled in last.
     fn marks(&mut self) {
         self.undo.label = map_mut(&mut self.pod, &["metadata", "labels"]).insert(INJECTED.to_owned(), json!("true"));
         self.undo.status = map_mut(&mut self.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(""));
     }
 
-    /// Writes down which maps and lists were not there, so that they go with what stands in them.
+    /// Records which maps and lists were absent, so that the undo removes them when they are empty.
     fn made(&mut self, original: &Value) {
         for path in MADE {
             let keys: Vec<&str> = path.split('/').collect();
@@ -428,7 +447,7 @@ impl Draft {
     }
 }
 
-/// The port of this pod to which a probe connects and does nothing else.
+/// Returns the port of this pod that a pure TCP probe connects to.
 fn connects_to(container: &Value, probe: &str) -> Option<u16> {
     let socket = at(container, &[probe, "tcpSocket"]);
     let elsewhere = text(socket, &["host"]).is_some_and(|host| !host.is_empty());
@@ -436,7 +455,7 @@ fn connects_to(container: &Value, probe: &str) -> Option<u16> {
         return None;
     }
     let port = at(socket, &["port"]);
-    // A name is one of the same container's, as the kubelet looks it up.
+    // A port name refers to the same container, as the kubelet resolves it.
     let declared = list(container, &["ports"]).iter().find(|entry| port.is_string() && at(entry, &["name"]) == port);
     super::access::number(declared.map_or(port, |entry| at(entry, &["containerPort"])))
 }

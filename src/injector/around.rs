@@ -1,7 +1,8 @@
-//! What goes around the sidecar of a pod that was injected, as the cluster is now.
+//! Traffic that bypasses the sidecar of an injected pod, in the current state of the cluster.
 //!
-//! A pod is injected once; Services that lead to it come, change and go. Manifests often name the Deployment before the Service, so the first pods may be
-//! admitted before anybody knows of it.
+//! A pod is injected once, but the Services that select it are created, changed and deleted later.
+//! Manifests often list the Deployment before the Service, so the first pods may be admitted before
+//! the Service exists.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +14,15 @@ use super::ports::Candidate;
 use super::referrers;
 use super::status::Status;
 
-/// How lines begin that are about objects which a controller follows: what it says of them now counts.
+/// Prefixes of lines about objects that a controller watches; the current objects supersede such
+/// lines.
 const FOLLOWED: [&str; 4] = ["svc/", "clients of the headless svc/", "inferencepool/", "networkpolicy/"];
 
-/// What goes around a pod's sidecar now; `None` where its annotation `groupage.dev/status` cannot be read.
+/// Returns the current bypasses of a pod's sidecar; `None` if its annotation `groupage.dev/status`
+/// cannot be parsed.
 ///
-/// `objects` are the Services, pools and network policies that are about pods with these labels. What else the pod was said to be passed by when it was
-/// injected stays so for its life.
+/// `objects` are the Services, pools and network policies that select pods with these labels. Other
+/// bypasses that the injection recorded do not change during the life of the pod.
 #[must_use]
 pub fn around(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value]) -> Option<Vec<String>> {
     let status = Status::read(status)?;

@@ -1,7 +1,9 @@
-//! How each port is captured: one decision for each, from who names it and what the pod allows.
+//! Selection of a capture mode for each port, from the objects that refer to the port and from the
+//! permissions of the pod.
 //!
-//! No mode is right everywhere. `Named` moves the port's name to the sidecar and changes nothing else; who names the number goes around it. `Loopback` needs an
-//! application that can be told to listen on loopback, `Redirect` an init container with `NET_ADMIN`.
+//! No mode suits every pod. `Named` moves the port's name to the sidecar and changes nothing else;
+//! callers that use the port number bypass the sidecar. `Loopback` requires an application with a
+//! configurable listen address. `Redirect` requires an init container with `NET_ADMIN`.
 
 use serde_json::Value;
 
@@ -13,78 +15,79 @@ use super::referrers::{self, Referrers};
 use super::{Context, RedirectUse, Skip, Skipped, View, dialled, told};
 use crate::api::v1alpha1::Capture;
 
-/// How a port is captured.
+/// Capture mode of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) enum Mode {
-    /// Its name is moved to the sidecar.
+    /// The port's name moves to the sidecar.
     Named,
     /// The application listens on loopback, the sidecar on the pod's addresses.
     Loopback,
     /// A recipe moves the application to another port, and the sidecar listens on its number.
     Moved,
-    /// The kernel leads what comes from outside to the sidecar.
+    /// The kernel redirects inbound connections to the sidecar.
     Redirect,
-    /// The sidecar listens, and nothing leads to it by itself.
+    /// The sidecar listens, but no reference to the port leads to it.
     None,
 }
 
-/// What was decided.
+/// The capture decisions for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// One for each number, in the order in which the ports are declared.
+    /// One entry for each port number, in the order of declaration.
     pub(super) ports: Vec<Planned>,
-    /// The recipes that are used.
+    /// The recipes in use.
     pub(super) recipes: Vec<RecipeMatch>,
-    /// What the user should know besides what stands at the ports.
+    /// Warnings other than those about a single port.
     pub(super) warnings: Vec<String>,
-    /// Facts about ports that move with others.
+    /// Facts about uncaptured ports that move together with captured ones.
     pub(super) notes: Vec<String>,
 }
 
-/// A port and how it is captured.
+/// A port and its capture mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Planned {
     pub(super) port: Candidate,
-    /// Other names that were moved with it: of the same number, declared again.
+    /// Other names of the same port number, which moved with it.
     pub(super) also: Vec<String>,
     pub(super) mode: Mode,
-    /// Where the sidecar listens; with `Loopback` the port's own number, on the pod's addresses.
+    /// Port number of the sidecar's listener. With `Loopback` it equals the application's port
+    /// number, on the pod's addresses.
     pub(super) listen: u16,
-    /// Where the application listens: at the port's own number, except with `Moved`.
+    /// Port number of the application. It differs from the declared number only with `Moved`.
     pub(super) application: u16,
-    /// What goes around the sidecar, or does not reach it.
+    /// Traffic that bypasses the sidecar, or that is lost on the way to it.
     pub(super) bypass: Vec<String>,
-    /// Why nothing leads to the sidecar by itself, with `None`.
+    /// Reason why no reference to the port leads to the sidecar, for mode `None`.
     pub(super) uncaptured: Option<String>,
 }
 
-/// What a pod allows.
+/// Capture options of a pod.
 struct Allowed<'a> {
     wish: Capture,
-    /// The use of a redirect where no annotation names one.
+    /// Use of a redirect if no annotation requests one.
     redirect: RedirectUse,
     knob: Option<&'a AppListen>,
     view: View,
-    /// The container that can be told to listen on loopback.
+    /// Container that the `app-listen` override applies to.
     told: Option<String>,
     recipes: &'a [RecipeMatch],
-    /// An annotation names the recipe.
+    /// `true` if an annotation names the recipe.
     is_recipe_named: bool,
 }
 
-/// A candidate on its way.
+/// A candidate with its preliminary mode.
 struct Decided {
     port: Candidate,
     named: Referrers,
-    /// Why its name cannot be moved.
+    /// Reason why its name cannot be moved.
     unmovable: Option<String>,
     mode: Mode,
 }
 
-/// Decides for every candidate.
+/// Selects a capture mode for every candidate.
 ///
 /// # Errors
-/// A redirect is asked for that must not be, or there is no number to listen on.
+/// A redirect is requested but forbidden, or no port number is free.
 pub(super) fn plan(
     pod: &Value,
     context: &Context,
@@ -99,12 +102,15 @@ pub(super) fn plan(
     }
     let knob = overrides.app_listen.as_ref();
     let told = knob.and_then(|knob| knob.container.clone());
+    // Recipes apply in mode `Auto` only, and an `app-listen` override takes precedence over them.
     let recipes = match overrides.recipe {
         _ if knob.is_some() || overrides.capture != Capture::Auto => Vec::new(),
         RecipeChoice::None => Vec::new(),
         RecipeChoice::Auto => recipe::find(pod, None),
         RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
     };
+    // The sidecar must not use a port of a known server, even if the server's recipe is not
+    // applied.
     numbers.take(recipe::find(pod, None).iter().flat_map(RecipeMatch::numbers_of_all))?;
     let is_recipe_named = matches!(overrides.recipe, RecipeChoice::Named(_));
     let wish = overrides.capture;
@@ -122,12 +128,15 @@ pub(super) fn plan(
     };
     let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
     let mut plan = Plan::default();
+    // A setting moves several listeners at once, so the modes of a container's ports depend on each
+    // other.
     match &recipes[..] {
         [] => plan.warnings = whole_containers(pod, allowed.told.as_deref(), &mut decided, decide),
         _ => plan.whole_recipes(pod, &recipes, &mut decided, decide),
     }
     plan.warnings.extend(unused_recipe(overrides.recipe, &recipes));
     let is_recipe_sought = knob.is_none() && wish == Capture::Auto && overrides.recipe == RecipeChoice::Auto;
+    // Duplicates: a repeated name is dropped here, a repeated number is merged in `add`.
     let firsts = plan.second_to_none(decided);
     if context.view == View::Files {
         plan.unseen(&firsts);
@@ -153,12 +162,12 @@ pub(super) fn plan(
 // === impl Planned ===
 
 impl Planned {
-    /// The names that lead to it, which stand at the sidecar's port where they were moved.
+    /// Returns the names that refer to this port. The sidecar's port has them if they were moved.
     pub(super) fn all_names(&self) -> Vec<&str> {
         self.port.name.iter().chain(&self.also).map(String::as_str).collect()
     }
 
-    /// The names that were moved to the sidecar.
+    /// Returns the names that were moved to the sidecar.
     pub(super) fn names(&self) -> Vec<&str> {
         if self.mode == Mode::Named { self.all_names() } else { Vec::new() }
     }
@@ -167,8 +176,9 @@ impl Planned {
 // === impl Allowed ===
 
 impl Allowed<'_> {
-    /// The reason not to capture a port that the server has on loopback as it is, and to which
-    /// nothing leads: others would reach what is kept from them, around a proxy of the pod's own.
+    /// Returns the reason not to capture a port that the server already has on loopback and that no
+    /// object refers to. Capturing it would expose the port to other pods, past a proxy inside the
+    /// pod.
     fn local(&self, pod: &Value, port: &Candidate, named: &Referrers) -> Option<String> {
         if self.wish != Capture::Auto || self.is_recipe_named || *named != Referrers::default() {
             return None;
@@ -194,15 +204,17 @@ impl Allowed<'_> {
             MoveKind::Number => Mode::Moved,
         });
         match (self.wish, moved) {
-            // Without a knob the application is trusted to listen on loopback by itself; with one, only the container that it is for.
+            // Without an override the application is expected to listen on loopback by its own
+            // configuration. With one, only the container that it applies to is.
             (Capture::Loopback, _) if told || self.knob.is_none() => Mode::Loopback,
             (Capture::Redirect, _) => Mode::Redirect,
             (Capture::Auto, _) if self.redirect == RedirectUse::Always => Mode::Redirect,
-            // Nobody is known who could tell whether the name is enough, and the number always is.
+            // In a file the Services may be missing, so it is unknown whether moving the name
+            // suffices. Capturing the number always suffices.
             (Capture::Auto, _) if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
-            // A Service that comes later may use the number.
+            // A Service that is created later may use the number.
             (Capture::Auto, Some(moved)) if self.is_recipe_named || *named == Referrers::default() => moved,
-            // A port of the node keeps leading to the number.
+            // A `hostPort` keeps leading to the number.
             (Capture::Auto, _)
                 if movable && named.by_number.is_empty() && named.rules.is_empty() && port.host_port.is_none() =>
             {
@@ -211,7 +223,7 @@ impl Allowed<'_> {
             (Capture::Auto, _) if told => Mode::Loopback,
             (Capture::Auto, Some(moved)) => moved,
             (Capture::Auto, _) if self.redirect == RedirectUse::WhenNeeded => Mode::Redirect,
-            // Callers would be dropped on their way to the sidecar's port.
+            // The rule would drop callers on their way to the sidecar's port.
             (Capture::Auto, _) if !named.rules.is_empty() => Mode::None,
             (Capture::Named | Capture::Loopback | Capture::Auto, _) => by_name,
         }
@@ -221,8 +233,8 @@ impl Allowed<'_> {
 // === impl Plan ===
 
 impl Plan {
-    /// Moves all captured ports of a server where one is moved by its recipe, and keeps the recipes
-    /// that move any.
+    /// Moves all captured ports of a server if its recipe moves at least one of them, and records
+    /// the recipes that move any.
     fn whole_recipes(
         &mut self,
         pod: &Value,
@@ -236,7 +248,8 @@ impl Plan {
             if !decided.iter_mut().filter(own).any(|each| moves(each)) {
                 continue;
             }
-            // What its own probes and scrapes dial has to be there too.
+            // Ports that the container's own probes and scrapes use must be captured too, because
+            // they move to loopback with the others.
             let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&recipe.container));
             for number in
                 container.map(dialled::by_itself).unwrap_or_default().into_iter().chain(dialled::by_scrapes(pod))
@@ -275,8 +288,9 @@ impl Plan {
         }
     }
 
-    /// Leaves out those whose name leads to an earlier container: nobody reaches them by it. Their names are moved with the first all the same, since a Service
-    /// takes the first container that has the name.
+    /// Drops a port if its name resolves to an earlier container, because no caller reaches it by
+    /// that name. The name is still moved together with the first one, because a Service resolves
+    /// to the next container that has the name.
     fn second_to_none(&mut self, decided: Vec<Decided>) -> Vec<Decided> {
         let mut firsts: Vec<Decided> = Vec::new();
         for each in decided {
@@ -300,7 +314,8 @@ impl Plan {
         firsts
     }
 
-    /// Says of which ports no Service was seen: one that names the number would go around.
+    /// Warns about ports without a known Service. A Service that refers to the number would bypass
+    /// the sidecar.
     fn unseen(&mut self, decided: &[Decided]) {
         let alone = |each: &&Decided| {
             each.mode == Mode::Named && each.named.by_name.is_empty() && each.named.by_number.is_empty()
@@ -320,7 +335,8 @@ impl Plan {
     fn add(&mut self, each: Decided, numbers: &mut Numbers) -> Result<(), Skipped> {
         let Decided { port, named, unmovable, mode } = each;
         if let Some(there) = self.ports.iter_mut().find(|there| there.port.number == port.number) {
-            // Declared again: one process listens on a number, whoever declares it.
+            // The number is declared twice. One process listens on it, whichever container declares
+            // it.
             match (there.mode, mode) {
                 (Mode::Named, Mode::Named) => {
                     let more = port.name.filter(|name| !there.all_names().contains(&name.as_str()));
@@ -347,7 +363,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Warns of known servers that no recipe fits, where one would have captured a port.
+    /// Warns about known servers that match no recipe, if a recipe could have captured a port.
     fn unread_servers(&mut self, pod: &Value, recipes: &[RecipeMatch]) {
         for container in ports::applications(pod) {
             let name = text(container, &["name"]).unwrap_or_default();
@@ -364,7 +380,7 @@ impl Plan {
         }
     }
 
-    /// Says which containers must listen on loopback without being told.
+    /// Warns about containers that must listen on loopback without an override that configures it.
     fn untold(&mut self, allowed: &Allowed<'_>) {
         let Some(told) = &allowed.told else {
             let ports = self.ports.iter().filter(|planned| planned.mode == Mode::Loopback);
@@ -386,7 +402,7 @@ impl Plan {
     }
 }
 
-/// The reason not to move a name where rules let calls to its number alone through.
+/// Returns the reason not to move a name if rules admit calls to the port's number only.
 fn ruled_out(port: &Candidate, named: &Referrers) -> Option<String> {
     let rules = (!named.rules.is_empty()).then(|| named.rules.join("; "))?;
     Some(format!(
@@ -396,7 +412,7 @@ fn ruled_out(port: &Candidate, named: &Referrers) -> Option<String> {
     ))
 }
 
-/// A warning where the recipe that was chosen fits no container.
+/// Returns a warning if the requested recipe matches no container.
 fn unused_recipe(choice: RecipeChoice, recipes: &[RecipeMatch]) -> Option<String> {
     let RecipeChoice::Named(name) = choice else { return None };
     recipes.is_empty().then(|| {
@@ -404,7 +420,9 @@ fn unused_recipe(choice: RecipeChoice, recipes: &[RecipeMatch]) -> Option<String
     })
 }
 
-/// Why a name would lead nowhere on a native sidecar of an older cluster, which somebody asked for.
+/// Returns the reason not to move a name to a native sidecar on a cluster before Kubernetes 1.33,
+/// where a native sidecar can be forced by annotation or policy but Services do not resolve its
+/// ports.
 fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<String> {
     (native && !context.native).then(|| {
         format!(
@@ -415,9 +433,11 @@ fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<Stri
     })
 }
 
-/// An application's loopback knob moves all its listeners: where one port of a container is captured so, all are, and in the one that is
-/// told also those that it does not declare and that its own probes and hooks dial. One that nobody tells moves nothing: what its probes reach today they go on
-/// to reach, and the sidecar could not listen there. What is said of it: ports that move and are not captured.
+/// Extends mode `Loopback` to all ports of a container, because an `app-listen` override moves all
+/// listeners of its application. In the container of the override this includes undeclared ports
+/// that the container's own probes and hooks connect to. A container without an override is not
+/// reconfigured: its probes keep reaching undeclared ports, and the sidecar could not listen there.
+/// Returns warnings about ports that move but are not captured.
 fn whole_containers(
     pod: &Value,
     told: Option<&str>,
@@ -461,7 +481,8 @@ fn whole_containers(
     warnings
 }
 
-/// What reaches the application without the sidecar, or what of the sidecar's is not reached.
+/// Returns the traffic that reaches the application without the sidecar, and the traffic that is
+/// lost on the way to the sidecar.
 pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers) -> Vec<String> {
     let name = port.name.as_deref().filter(|_| mode == Mode::Named);
     let around = named.by_number.into_iter().map(|by| {
@@ -473,7 +494,8 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
         format!("{}, around the sidecar: {way}", by.text)
     });
     let mut bypass: Vec<String> = match mode {
-        // The name leads to another number now, for which such a rule says nothing.
+        // The name leads to another port number now, which a rule for the old number does not
+        // cover.
         Mode::Named => around
             .chain(
                 named
@@ -490,7 +512,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
                 )
             }))
             .collect(),
-        // They keep the number, so what names it reaches the sidecar.
+        // The port keeps its number, so every reference leads to the sidecar.
         Mode::Loopback | Mode::Moved | Mode::Redirect => return Vec::new(),
     };
     if let Some(host) = port.host_port {
@@ -499,7 +521,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
     bypass
 }
 
-/// Why no redirect may be added.
+/// Returns the reason why a redirect is forbidden, or `None` if it is allowed.
 fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
     if context.redirect == RedirectUse::Never {
         return Some(Skip::RedirectForbidden.because(
@@ -522,7 +544,7 @@ fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
     None
 }
 
-/// Containers that a mesh redirects to, or that set its redirects up.
+/// Containers of meshes that redirect, and init containers that set up the redirects.
 const MESH_CONTAINERS: [&str; 8] = [
     "istio-proxy",
     "istio-init",
@@ -534,8 +556,9 @@ const MESH_CONTAINERS: [&str; 8] = [
     "consul-dataplane",
 ];
 
-/// How a pod or its namespace is asked into a mesh: the key of a label or annotation, and the words that mean yes, none for any. Another word of a pod means no,
-/// whatever its namespace says.
+/// Keys of labels and annotations that enable a mesh for a pod or namespace, with the values that
+/// enable it; an empty list accepts any value. A different value on the pod disables the mesh,
+/// whatever its namespace has.
 const MESH_KEYS: [(&str, &[&str]); 7] = [
     ("sidecar.istio.io/inject", &["true"]),
     ("istio-injection", &["enabled"]),
@@ -546,7 +569,7 @@ const MESH_KEYS: [(&str, &[&str]); 7] = [
     ("consul.hashicorp.com/connect-inject", &["true"]),
 ];
 
-/// Whether a mesh that redirects is in the pod, or will be.
+/// Returns `true` if a redirecting mesh is in the pod, or will be injected.
 fn is_meshed(pod: &Value, context: &Context) -> bool {
     let mut containers = list(pod, &["spec", "containers"]).iter().chain(list(pod, &["spec", "initContainers"]));
     if containers.any(|container| text(container, &["name"]).is_some_and(|name| MESH_CONTAINERS.contains(&name))) {
@@ -567,7 +590,8 @@ fn is_meshed(pod: &Value, context: &Context) -> bool {
     let no_sidecar = pods_own("sidecar.istio.io/inject").is_some_and(|said| !said.eq_ignore_ascii_case("true"));
     MESH_KEYS
         .iter()
-        // The pod's own word goes before what brings Istio's sidecar to a whole namespace.
+        // The pod's own opt-out takes precedence over the keys that add Istio's sidecar to a whole
+        // namespace.
         .filter(|(key, _)| !(no_sidecar && matches!(*key, "istio-injection" | "istio.io/rev")))
         .any(|(key, words)| asked(key, words))
 }

@@ -1,15 +1,15 @@
-//! The stable codes of what a user asks of an injection and cannot have.
+//! Stable codes of injection errors.
 
 use std::fmt;
 
-/// A kind of problem.
+/// Code of an injection error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Code {
-    /// An annotation whose value cannot be read.
+    /// An annotation with an invalid value.
     BadValue,
-    /// An annotation with our prefix that does not exist.
+    /// An unknown annotation with the prefix of Groupage.
     UnknownKey,
-    /// A file that is no YAML, or no Kubernetes objects.
+    /// A file that contains no valid YAML, or no Kubernetes objects.
     Unreadable,
 }
 
@@ -19,7 +19,7 @@ impl Code {
     /// Every code.
     pub const ALL: [Self; 3] = [Self::BadValue, Self::UnknownKey, Self::Unreadable];
 
-    /// As it is written everywhere.
+    /// Returns the code as text, such as `GRP2101`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl Code {
         }
     }
 
-    /// What it says.
+    /// Returns a short description.
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
@@ -39,7 +39,7 @@ impl Code {
         }
     }
 
-    /// Why it is said.
+    /// Returns the reason why the error is not ignored.
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
@@ -51,7 +51,7 @@ impl Code {
         }
     }
 
-    /// What can be done about it.
+    /// Returns the remedy.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {

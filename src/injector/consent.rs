@@ -1,4 +1,5 @@
-//! Who wants the sidecar: pod annotation over pod label over namespace label over the default.
+//! Opt-in to injection. The first of these that is present decides: pod annotation, pod label,
+//! namespace label, default of the installation.
 
 use serde_json::Value;
 
@@ -6,15 +7,16 @@ use super::access::at;
 use super::overrides::{shown, unquoted};
 use super::{Code, Context, Holder, INJECT, Problem, Skip, Skipped};
 
-/// Whether a word means yes, as an annotation or label of a pod may say it.
+/// Returns `true` for a value that enables injection in an annotation or label of a pod.
 pub(super) fn is_yes(word: &str) -> bool {
     matches!(word.trim().to_ascii_lowercase().as_str(), "enabled" | "true")
 }
 
-/// Whether the pod is to be injected; if not, why.
+/// Decides whether the pod is injected; if not, returns the reason.
 ///
 /// # Errors
-/// Somebody says what is neither yes nor no: nothing is guessed, and nobody below is asked.
+/// The deciding value neither enables nor disables injection. The lower levels are then not
+/// consulted.
 pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, Problem> {
     let own = |holder, map| Some((holder, at(pod, &["metadata", map, INJECT]).clone()));
     let namespaces = context.namespace.labels.get(INJECT).map(|word| Value::from(word.as_str()));
@@ -34,7 +36,8 @@ pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, P
         Holder::Label => "label",
         Holder::Namespace => "label of the namespace",
     };
-    // The webhook's selector takes a namespace's label letter by letter, and so does everybody else.
+    // The webhook's namespace selector matches label values exactly, so no other spelling is
+    // accepted here.
     let exact = |word: &str| holder != Holder::Namespace || matches!(word, "enabled" | "true");
     match value.as_str().map(|word| (word, word.trim().to_ascii_lowercase())) {
         Some((word, _)) if is_yes(word) && exact(word) => Ok(None),

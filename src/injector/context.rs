@@ -1,4 +1,5 @@
-//! What an injection needs to know besides the pod: the namespace, the objects that name the pod's ports, policies, and the installation's own values.
+//! Inputs of an injection other than the pod: the namespace, the objects that refer to the pod's
+//! ports, policies, and the defaults of the installation.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -8,57 +9,61 @@ use serde_json::Value;
 
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
 
-/// What is known around a pod.
+/// Environment of a pod.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
     /// The pod's namespace.
     pub namespace: Namespace,
-    /// What made the pod, as far as it is known.
+    /// The owner of the pod, as far as it is known.
     pub workload: Workload,
-    /// The namespace that Groupage itself runs in, where nothing is injected; empty: not known.
+    /// The namespace of Groupage itself, in which no pod is injected; empty if unknown.
     pub own_namespace: String,
     /// The policies of the namespace.
     pub policies: Arc<[NamedPolicy]>,
     /// The profiles of the namespace.
     pub profiles: Arc<[NamedProfile]>,
-    /// Objects of the namespace, and policies of the whole cluster, that may name the pod's ports, as they are: Services, `InferencePool`s, `NetworkPolicy`s and others of [`super::REFERRERS`].
+    /// Raw objects of the namespace, and cluster-wide policies, that may refer to the pod's ports:
+    /// Services, `InferencePool`s, `NetworkPolicy`s and the other kinds of [`super::REFERRERS`].
     pub referrers: Arc<[Value]>,
-    /// The installation's values.
+    /// Defaults of the installation.
     pub sidecar: SidecarDefaults,
-    /// Where the controller is; `None`: there is none.
+    /// The controller; `None` if the sidecar runs without one.
     pub controller: Option<Controller>,
-    /// Whether a pod that says nothing is injected: the chart's default in a cluster, always for a file that a user names.
+    /// `true` if a pod without an injection key is injected: the chart's default in a cluster,
+    /// always `true` for a file passed to `groupage inject`.
     pub unless_disabled: bool,
-    /// Where the objects were seen.
+    /// Origin of the objects.
     pub view: View,
-    /// The use of capture by `Redirect`.
+    /// Use of capture mode `Redirect`.
     pub redirect: RedirectUse,
-    /// Whether every kubelet runs native sidecars whose named ports reach Services (1.33).
+    /// `true` if every kubelet runs native sidecars and Services resolve their port names
+    /// (Kubernetes 1.33).
     pub native: bool,
-    /// A random token for the drain hook; `None`: one that follows from the template, so that the same file gives the same output.
+    /// Random token for the drain hook. `None` derives the token from the template, so that the
+    /// same file yields the same output.
     pub token: Option<String>,
 }
 
-/// Where objects were seen, and so whether all are known that lead to a pod.
+/// Origin of the referring objects, which determines whether all of them are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum View {
-    /// In a cluster: all are known.
+    /// A cluster: all objects are known.
     #[default]
     Cluster,
-    /// In files: others may lead to it too.
+    /// Files: further objects may refer to the pod.
     Files,
 }
 
-/// The use that an installation makes of capture by `Redirect`, which adds an init container with
-/// `NET_ADMIN`. Pod Security of the namespace may forbid it all the same.
+/// Use of capture mode `Redirect` in an installation. The mode adds an init container with
+/// `NET_ADMIN`, which Pod Security of the namespace may still forbid.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RedirectUse {
-    /// It is refused.
+    /// Requests for `Redirect` are refused.
     #[default]
     Never,
-    /// For ports that nothing else captures, and where an annotation names it.
+    /// For ports that no other mode captures, and on request by annotation.
     WhenNeeded,
-    /// For every port whose capture is `Auto`.
+    /// For every port in mode `Auto`.
     Always,
 }
 
@@ -69,49 +74,50 @@ pub struct Namespace {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// Its annotations; a mesh may be asked for there, and told of ports.
+    /// Its annotations, which may enable a mesh and configure the mesh's ports.
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What made a pod.
+/// The owner of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Workload {
-    /// API group, empty for the core group.
+    /// API group; empty for the core group.
     pub group: String,
-    /// Such as `Deployment`.
+    /// Kind, such as `Deployment`.
     pub kind: String,
     /// Its name.
     pub name: String,
 }
 
-/// A `BatchPolicy`.
+/// A `BatchPolicy` with its name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NamedPolicy {
     /// Its name.
     pub name: String,
-    /// When it was made (RFC 3339, so that texts compare as times); the older of two for the same pod wins.
+    /// Creation time (RFC 3339, so that strings compare like times). If two policies match a pod,
+    /// the older one applies.
     pub created: String,
-    /// What it says.
+    /// Its specification.
     pub spec: BatchPolicySpec,
 }
 
-/// A `BatchProfile`.
+/// A `BatchProfile` with its name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NamedProfile {
     /// Its name.
     pub name: String,
-    /// What it says.
+    /// Its specification.
     pub spec: BatchProfileSpec,
 }
 
-/// The values of the installation, under every policy and annotation.
+/// Defaults of the installation, which every policy and annotation overrides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarDefaults {
-    /// The image.
+    /// Image of the sidecar.
     pub image: String,
-    /// When it is pulled.
+    /// Image pull policy.
     pub pull_policy: String,
-    /// Secrets to pull it with.
+    /// Names of the image pull secrets.
     pub pull_secrets: Vec<String>,
     /// CPU request.
     pub cpu_request: String,
@@ -121,23 +127,23 @@ pub struct SidecarDefaults {
     pub memory_limit: String,
     /// Log level.
     pub log_level: String,
-    /// What is done with calls where no policy says.
+    /// Mode of a sidecar without a policy, or with a policy that sets no mode.
     pub mode: Mode,
 }
 
-/// Where the controller is.
+/// Address and trust anchor of the controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Controller {
     /// Its address: `https://HOST:PORT`.
     pub address: String,
-    /// The certificates that it is known by, as PEM; empty: the sidecar learns nothing of it yet.
+    /// CA certificates in PEM. If empty, the sidecar does not connect to the controller yet.
     pub ca: String,
 }
 
 // === impl RedirectUse ===
 
 impl RedirectUse {
-    /// The word for it, as the chart and the command line have it.
+    /// Returns the value's name in the chart and on the command line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -166,7 +172,8 @@ impl Default for SidecarDefaults {
             image: concat!("groupage.dev/groupage:", env!("CARGO_PKG_VERSION")).to_owned(),
             pull_policy: "IfNotPresent".to_owned(),
             pull_secrets: Vec::new(),
-            // A static binary idles below 12 MiB; buffered bytes are at most a quarter of the limit.
+            // A static binary idles below 12 MiB; buffered bytes are at most a quarter of the
+            // limit.
             cpu_request: "50m".to_owned(),
             memory_request: "48Mi".to_owned(),
             memory_limit: "128Mi".to_owned(),

@@ -1,8 +1,10 @@
-//! What becomes of a container or volume of ours that is there already, from an earlier pass.
+//! Convergence with a container or volume that an earlier pass added.
 //!
-//! Between two passes of one admission others change it: the API server fills in defaults, a mesh rewrites its probes, a registry's mirror its image, something
-//! sets a proxy in its environment. They are not asked again when we have changed it back. So a field that we would write as we wrote it then stays as it is
-//! now, whatever it has become; one that we would write otherwise is written, and of its lists what others put in stays.
+//! Between two passes of one admission, other components change it: the API server fills in
+//! defaults, a mesh rewrites the probes, a registry mirror replaces the image, another webhook adds
+//! proxy variables. They do not run again after the injector. So a field with the same desired
+//! value as in the earlier pass keeps its current value, whatever it is. A field with another
+//! desired value is written, and foreign entries of its lists are kept.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +12,14 @@ use serde_json::{Map, Value};
 
 use super::access::text;
 
-/// A hash of each field of a container.
+/// Returns a hash of each field of a container.
 pub(super) fn fields(container: &Value) -> BTreeMap<String, String> {
     let hash = |value: &Value| blake3::hash(value.to_string().as_bytes()).to_hex().chars().take(8).collect();
     container.as_object().into_iter().flatten().map(|(key, value)| (key.clone(), hash(value))).collect()
 }
 
-/// The container that is to stand where `there` stands, of which we wrote `before` and would write `wanted`.
+/// Merges the existing container `there` with the desired container `wanted`. `before` are the
+/// field hashes of the container that the earlier pass wrote.
 pub(super) fn container(there: Option<&Value>, wanted: Value, before: Option<&BTreeMap<String, String>>) -> Value {
     let (Some(Value::Object(there)), Some(before)) = (there, before) else { return wanted };
     let hashes = fields(&wanted);
@@ -41,12 +44,12 @@ pub(super) fn container(there: Option<&Value>, wanted: Value, before: Option<&BT
     Value::Object(merged)
 }
 
-/// The volume or hook that is to stand where `there` stands: as it is where it says all that ours says.
+/// Returns the existing volume or hook if it covers the desired one, otherwise the desired one.
 pub(super) fn covered(there: Option<&Value>, wanted: Value) -> Value {
     there.filter(|there| covers(there, &wanted)).cloned().unwrap_or(wanted)
 }
 
-/// Our entries, and after them those of a list that are not ours.
+/// Returns the injector's entries, followed by the foreign entries of a list.
 fn with_others(ours: Value, now: &[Value], is_ours: impl Fn(&str) -> bool) -> Value {
     let Value::Array(mut all) = ours else { return ours };
     let theirs = now.iter().filter(|entry| !text(entry, &["name"]).is_some_and(&is_ours));
@@ -54,7 +57,7 @@ fn with_others(ours: Value, now: &[Value], is_ours: impl Fn(&str) -> bool) -> Va
     Value::Array(all)
 }
 
-/// Whether a value says all that another says.
+/// Returns `true` if a value contains everything that another contains.
 fn covers(there: &Value, wanted: &Value) -> bool {
     match (there, wanted) {
         (Value::Object(there), Value::Object(wanted)) => {

@@ -1,15 +1,16 @@
-//! Ports that nobody declares and that a container's own probes and hooks dial.
+//! Undeclared ports that a container's own probes and hooks connect to.
 //!
-//! A declaration is for people: a server listens on what it likes. An application that is told to
-//! listen on loopback moves such ports too, and a kubelet that dials them would find nobody. What
-//! is left out: what only other pods dial, of which a pod says nothing.
+//! Port declarations are informational: a server may listen on any port. An application that an
+//! `app-listen` override moves to loopback moves such ports too, and a kubelet that connects to
+//! them would be refused. Ports that only other pods connect to are excluded, because the pod
+//! contains no trace of them.
 
 use serde_json::Value;
 
 use super::access::{at, number, text};
 use super::apply::{CONNECT, DRAIN, HANDLERS};
 
-/// The numbers, each once, in the order in which they stand.
+/// Returns the port numbers, each once, in the order of the handlers.
 pub(super) fn by_itself(container: &Value) -> Vec<u16> {
     let mut found = Vec::new();
     for handler in HANDLERS {
@@ -17,7 +18,7 @@ pub(super) fn by_itself(container: &Value) -> Vec<u16> {
             let path: Vec<&str> = handler.split('/').chain([kind]).collect();
             let way = at(container, &path);
             let elsewhere = text(way, &["host"]).is_some_and(|host| !host.is_empty());
-            // Left by an injection whose record is lost: it is the sidecar's.
+            // A leftover of an injection without an undo record: the port is the sidecar's.
             let ours = text(way, &["path"]).is_some_and(|path| path.starts_with(CONNECT) || path.starts_with(DRAIN));
             let dialled = number(at(way, &["port"])).filter(|number| !elsewhere && !ours && !found.contains(number));
             found.extend(dialled);
@@ -26,10 +27,10 @@ pub(super) fn by_itself(container: &Value) -> Vec<u16> {
     found
 }
 
-/// Annotations with the port that is scraped: Prometheus' own convention, and KServe's.
+/// Annotations with the scraped port: the convention of Prometheus, and that of KServe.
 const SCRAPES: [&str; 2] = ["prometheus.io/port", "prometheus.kserve.io/port"];
 
-/// The numbers that are scraped, by the pod's annotations.
+/// Returns the port numbers that are scraped according to the pod's annotations.
 pub(super) fn by_scrapes(pod: &Value) -> impl Iterator<Item = u16> + '_ {
     let annotations = at(pod, &["metadata", "annotations"]);
     SCRAPES.iter().filter_map(|name| text(annotations, &[name])?.parse().ok())

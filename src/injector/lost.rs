@@ -1,8 +1,10 @@
-//! What an injection left in a pod whose record is lost, or whose containers have other names by now.
+//! Recovery of the changes of an injection if the undo record is lost or containers were renamed.
 //!
-//! People edit injected manifests. Without this a name that we gave would be taken for the user's and moved to the sidecar, where no Service looks for it, and a
-//! hook that we wrote would be called by a token that nobody knows. The sidecar itself says what it took: its ports have the names that were moved to it. What is
-//! left out is what it says nothing of: variables, arguments, references by name.
+//! Users edit injected manifests. Without recovery, a name that the injector assigned would be
+//! taken for the user's and moved to the sidecar, where no Service looks for it, and an old drain
+//! hook would use an unknown token. The sidecar container itself shows what it captured: its ports
+//! have the names that were moved to it. Variables, arguments and references by name leave no trace
+//! there and are not recovered.
 
 use std::collections::BTreeSet;
 
@@ -13,12 +15,12 @@ use super::apply::{CONNECT, DRAIN, PROBES};
 use super::ports::{self, is_given, is_tcp};
 use super::status::{Status, Undo};
 
-/// Takes back what can be known from the sidecar alone.
+/// Reverts the changes that can be derived from the sidecar container alone.
 pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
     let args: Vec<&str> = list(sidecar, &["args"]).iter().filter_map(Value::as_str).collect();
     let after = |flag: &'static str| args.windows(2).filter(move |pair| pair[0] == flag).map(|pair| pair[1]);
     let metrics = after("--metrics").find_map(|address| address.rsplit_once(':')?.1.parse::<u16>().ok());
-    // Versions before 0.2 wrote two words.
+    // Versions before 0.2 wrote the flag and its value as two words.
     let captures = args.iter().filter_map(|arg| arg.strip_prefix("--capture=")).chain(after("--capture"));
     let moved: Vec<(u16, Vec<&str>)> = captures.filter_map(|capture| moved(capture, sidecar)).collect();
     let applications: Vec<String> =
@@ -36,7 +38,8 @@ pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
     }
 }
 
-/// A captured number and the names that were moved with it: they stand at the number that the sidecar listens on.
+/// Returns a captured port number and the names that were moved with it. The sidecar's listener
+/// port has these names.
 fn moved<'a>(capture: &str, sidecar: &'a Value) -> Option<(u16, Vec<&'a str>)> {
     let (captured, listen) = capture.rsplit_once('@')?;
     let captured = captured.rsplit_once(':')?.1.parse().ok()?;
@@ -46,7 +49,8 @@ fn moved<'a>(capture: &str, sidecar: &'a Value) -> Option<(u16, Vec<&'a str>)> {
     (!names.is_empty()).then_some((captured, names))
 }
 
-/// Gives a container's ports of this number their names again, in their order; no name stands twice in a container.
+/// Restores the names of a container's ports of this number, in order. No name is given twice in a
+/// container.
 fn name_again(own: &mut Value, captured: u16, names: &[&str]) {
     let there: Vec<String> =
         list(own, &["ports"]).iter().filter_map(|port| text(port, &["name"])).map(str::to_owned).collect();
@@ -62,7 +66,7 @@ fn name_again(own: &mut Value, captured: u16, names: &[&str]) {
     }
 }
 
-/// Takes a drain hook away.
+/// Removes a drain hook.
 fn unhook(own: &mut Value, metrics: u16) {
     if !asks(at(own, &["lifecycle", "preStop"]), DRAIN, metrics) {
         return;
@@ -74,7 +78,7 @@ fn unhook(own: &mut Value, metrics: u16) {
     }
 }
 
-/// Lets a probe connect by itself again.
+/// Turns a probe of the sidecar's connect endpoint back into a TCP probe of the application.
 fn connect_again(own: &mut Value, probe: &str, metrics: u16) {
     let asked = at(own, &[probe]);
     if !asks(asked, CONNECT, metrics) || !at(asked, &["tcpSocket"]).is_null() {
@@ -87,13 +91,14 @@ fn connect_again(own: &mut Value, probe: &str, metrics: u16) {
     asked.insert("tcpSocket".to_owned(), json!({"port": number}));
 }
 
-/// Whether a probe or hook asks the sidecar.
+/// Returns `true` if a probe or hook is directed at this endpoint of the sidecar.
 fn asks(handler: &Value, path: &str, metrics: u16) -> bool {
     text(handler, &["httpGet", "path"]).is_some_and(|asked| asked.starts_with(path))
         && number(at(handler, &["httpGet", "port"])) == Some(metrics)
 }
 
-/// The record with its containers called as they are called now, as far as what was changed in them tells which is which.
+/// Returns the undo record with the current names of renamed containers, as far as the changes in
+/// them identify each one.
 pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
     let mut undo = status.undo.clone();
     let mut known: BTreeSet<String> = status.capture.iter().map(|captured| captured.container.clone()).collect();
@@ -102,7 +107,8 @@ pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
     let named = |own: &Value, name: &str| text(own, &["name"]) == Some(name);
     let mut missing: Vec<String> =
         known.iter().filter(|name| !containers.iter().any(|own| named(own, name))).cloned().collect();
-    // Those with names that we gave first: of these there is one in the whole pod.
+    // Containers with assigned port names come first, because such a name occurs only once in the
+    // pod.
     missing.sort_by_key(|name| !undo.names.iter().any(|renamed| renamed.container == *name));
     for was in missing {
         let mut marked = containers.iter().filter_map(|own| {
@@ -123,7 +129,9 @@ pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
     undo
 }
 
-/// Whether a container has what was changed in the one of this name: by the strongest mark that there is, since only the first is surely ours.
+/// Returns `true` if a container has the changes that were made in the container named `was`. Only
+/// the strongest kind of change that the record has is compared, because weaker ones may also have
+/// another origin.
 fn is_marked(own: &Value, was: &str, undo: &Undo) -> bool {
     let mut names = undo.names.iter().filter(|renamed| renamed.container == was).peekable();
     if names.peek().is_some() {
@@ -142,7 +150,7 @@ fn is_marked(own: &Value, was: &str, undo: &Undo) -> bool {
         || args.any(|set| list(own, &[&set.list]).contains(&json!(set.set)))
 }
 
-/// Every place of a record where a container's name stands, but for its paths.
+/// Returns every container name of an undo record, except those inside paths.
 fn owners(undo: &mut Undo) -> Vec<&mut String> {
     let Undo { names, refs, probes, env, args, hooks, .. } = undo;
     let names = names.iter_mut().map(|it| &mut it.container);

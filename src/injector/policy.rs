@@ -1,4 +1,4 @@
-//! Which policy a pod has, and what of it the sidecar is told at its start.
+//! Selection of a pod's policy, and the sidecar configuration derived from it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,16 +11,19 @@ use super::{Context, NamedPolicy, NamedProfile};
 use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, Word};
 use crate::config;
 
-/// The keys of `spec.proxy` that hold for a local file only; in a pod they come from the injection (`policy.yaml`).
+/// Keys of `spec.proxy` that apply to a local configuration file only. In a pod the injection sets
+/// them.
 const LOCAL: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
 
-/// The keys of `spec` that say something to the controller and nothing to the sidecar.
+/// Keys of `spec` that concern the controller and not the sidecar.
 const CONTROLLER: [&str; 5] = ["targetRefs", "selector", "profileRef", "rollout", "injection"];
 
-/// Of what the sidecar is told at its start. The kernel takes 128 KiB for one variable (`MAX_ARG_STRLEN`); beyond it the container could not start.
+/// Maximum size of the initial configuration. The kernel limits one environment variable to 128 KiB
+/// (`MAX_ARG_STRLEN`); a container with a larger one does not start.
 const SNAPSHOT_BYTES_MAX: usize = 64 << 10;
 
-/// The policy for a pod: the one that it names, else the oldest of those that select it or name its workload, else the oldest that is for the whole namespace.
+/// Selects the policy of a pod: the one that it names, otherwise the oldest that selects it or
+/// targets its workload, otherwise the oldest for the whole namespace.
 pub(super) fn choose<'a>(
     pod: &Value,
     context: &'a Context,
@@ -41,12 +44,13 @@ pub(super) fn choose<'a>(
     oldest(&|policy| attached(pod, context, &policy.spec)).or_else(|| oldest(&|policy| is_default(&policy.spec)))
 }
 
-/// Whether a policy is for everything in its namespace that has no other.
+/// Returns `true` if a policy applies to all pods of its namespace that have no other policy.
 fn is_default(spec: &BatchPolicySpec) -> bool {
     spec.selector.is_none() && spec.target_refs.as_ref().is_none_or(Vec::is_empty)
 }
 
-/// Whether a policy selects this pod, or names what made it or what leads to it.
+/// Returns `true` if a policy selects this pod, or targets its workload or an object that leads to
+/// it.
 fn attached(pod: &Value, context: &Context, spec: &BatchPolicySpec) -> bool {
     let labels = at(pod, &["metadata", "labels"]);
     if let Some(selector) = &spec.selector {
@@ -54,7 +58,7 @@ fn attached(pod: &Value, context: &Context, spec: &BatchPolicySpec) -> bool {
     }
     spec.target_refs.iter().flatten().any(|target| {
         let (Some(kind), Some(name)) = (target.kind.as_deref(), target.name.as_deref()) else { return false };
-        // Absent, it is any group that has the kind.
+        // Without a group, the reference matches any group that has the kind.
         let in_group = |group: &str| target.group.as_deref().is_none_or(|wanted| wanted == group);
         let made = &context.workload;
         if made.kind == kind && made.name == name && in_group(&made.group) {
@@ -72,15 +76,16 @@ fn attached(pod: &Value, context: &Context, spec: &BatchPolicySpec) -> bool {
     })
 }
 
-/// The label of pods that KServe made, with the name of what they are for.
+/// Label of pods that KServe created, with the name of their `InferenceService`.
 const INFERENCE_SERVICE: &str = "serving.kserve.io/inferenceservice";
 
 fn group(object: &Value) -> &str {
     at(object, &["apiVersion"]).as_str().and_then(|version| version.split_once('/')).map_or("", |(group, _)| group)
 }
 
-/// What the sidecar is told at its start, as text: the policy's part that concerns it, with the annotations laid over. What is too large to be told is told by the
-/// controller; until then everything passes through.
+/// Returns the initial configuration of the sidecar as JSON: the sidecar's part of the policy,
+/// overridden by the annotations. If it is too large, the sidecar starts in pass-through mode until
+/// the controller pushes the configuration.
 pub(super) fn snapshot(overrides: &Overrides, context: &Context, warnings: &mut Vec<String>) -> String {
     let told = at_start(overrides, context).to_string();
     if told.len() <= SNAPSHOT_BYTES_MAX {
@@ -97,7 +102,8 @@ pub(super) fn snapshot(overrides: &Overrides, context: &Context, warnings: &mut 
 fn at_start(overrides: &Overrides, context: &Context) -> Value {
     let mut spec = overrides.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
     if let Some(profile) = profile(&spec, context) {
-        // A policy has either these or a profile; where both stand all the same, what is written in the policy holds.
+        // A policy has either these keys or a profile. If both are present, the policy takes
+        // precedence.
         spec.limits = spec.limits.take().or_else(|| profile.spec.limits.clone());
         spec.scheduling = spec.scheduling.take().or_else(|| profile.spec.scheduling.clone());
     }
@@ -108,8 +114,9 @@ fn at_start(overrides: &Overrides, context: &Context) -> Value {
     value
 }
 
-/// What a running sidecar is told of a policy: what of it concerns a sidecar, with the annotations of its pod laid over, of which those that cannot be read
-/// count for nothing. `otherwise` is the mode where neither says one.
+/// Returns the configuration of a running sidecar: the sidecar's part of the policy, overridden by
+/// the pod's annotations, of which invalid ones are ignored. `otherwise` is the mode if neither
+/// sets one.
 #[must_use]
 pub fn settings(spec: BatchPolicySpec, annotations: &BTreeMap<String, String>, otherwise: Mode) -> Value {
     let (mode, drain) = running(annotations);
@@ -143,14 +150,14 @@ fn laid_over(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Durati
     value
 }
 
-/// What is worth a warning of the profile that a policy refers to.
+/// Returns a warning if the profile of a policy does not exist.
 pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &Context) -> Option<String> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     let missing = profile(spec, context).is_none();
     missing.then(|| format!("there is no BatchProfile {name}: the defaults hold until there is"))
 }
 
-/// The profile that a policy refers to.
+/// Returns the profile that a policy refers to.
 pub(super) fn profile<'a>(spec: &BatchPolicySpec, context: &'a Context) -> Option<&'a NamedProfile> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     context.profiles.iter().find(|profile| profile.name == name)

@@ -1,4 +1,4 @@
-//! Which ports of a pod may be captured, and which numbers are free for the sidecar.
+//! Ports of a pod that may be captured, and allocation of port numbers for the sidecar.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use super::apply::RENAMED;
 use super::{Skip, Skipped, dialled, referrers};
 use crate::api::v1alpha1::Port;
 
-/// Containers of other proxies, whose ports are theirs: capturing them breaks their scraping and their health.
+/// Containers of other proxies. Capturing their ports would break their scraping and their health
+/// checks.
 const PROXIES: [&str; 9] = [
     "istio-proxy",
     "linkerd-proxy",
@@ -22,31 +23,32 @@ const PROXIES: [&str; 9] = [
     "vault-agent",
 ];
 
-/// Ports of Istio's proxy, declared by no container before Istio has come (istio.io, "Ports used by Istio").
+/// Ports of Istio's proxy, which no container declares before Istio's webhook has run (istio.io,
+/// "Ports used by Istio").
 const ISTIO: [u16; 11] = [15000, 15001, 15002, 15004, 15006, 15008, 15009, 15020, 15021, 15053, 15090];
 
-/// Ports that one sidecar captures; what the proxy takes (`--capture`).
+/// Maximum number of captured ports per sidecar, equal to that of the proxy (`--capture`).
 pub(super) const CAPTURED_MAX: usize = 64;
 
-/// The first number that a captured port listens on.
+/// First port number tried for the listener of a captured port.
 const LISTEN_FIRST: u16 = 15080;
-/// Where `/metrics` is, if that is free.
+/// Preferred port of `/metrics`.
 const METRICS: u16 = 9190;
-/// Where `/api` is, if that is free.
+/// Preferred port of `/api`.
 const ADMIN: u16 = 9191;
 
 /// A port that may be captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// The application's container.
+    /// Name of the application's container.
     pub(super) container: String,
     pub(super) name: Option<String>,
     pub(super) number: u16,
-    /// The port of the node that leads to it, past everything.
+    /// Port of the node that leads directly to this port.
     pub(super) host_port: Option<u16>,
 }
 
-/// The numbers that the sidecar listens on.
+/// Port numbers of the sidecar's listeners.
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
     taken: BTreeSet<u16>,
@@ -54,28 +56,29 @@ pub(super) struct Numbers {
     pub(super) admin: u16,
 }
 
-/// The application's containers: all but other proxies.
+/// Returns the application's containers: all except those of other proxies.
 pub(super) fn applications(pod: &Value) -> impl Iterator<Item = &Value> {
     let own = |container: &&Value| text(container, &["name"]).is_some_and(|name| !PROXIES.contains(&name));
     list(pod, &["spec", "containers"]).iter().filter(own)
 }
 
-/// The containers whose ports are never captured: other proxies, and everything that runs before the application.
+/// Returns the containers without capturable ports: other proxies and init containers.
 pub(super) fn others(pod: &Value) -> impl Iterator<Item = &Value> {
     proxies(pod).chain(list(pod, &["spec", "initContainers"]))
 }
 
-/// Other proxies, where they are plain containers.
+/// Returns the containers of other proxies that are plain containers.
 fn proxies(pod: &Value) -> impl Iterator<Item = &Value> {
     let proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXIES.contains(&name));
     list(pod, &["spec", "containers"]).iter().filter(proxy)
 }
 
-/// The ports that may be captured: those that the user names, else all that are declared or that a Service leads to. What nobody declares is taken to be the
-/// port of the container `teller`, that of the application's knob, else of the first.
+/// Returns the ports that may be captured: those that the user lists, otherwise all that are
+/// declared or that a Service leads to. A port that no container declares is attributed to the
+/// container `teller`, the one of the `app-listen` override, otherwise to the first container.
 ///
 /// # Errors
-/// There is no port to stand before.
+/// The pod has no port to capture, or too many.
 pub(super) fn candidates(
     pod: &Value,
     objects: &[Value],
@@ -108,7 +111,7 @@ pub(super) fn candidates(
         }
         chosen
     };
-    // In the order in which they are declared, as a Service looks for a name.
+    // The order is that of the declarations, in which a Service resolves a port name.
     let place = |port: &Candidate| declared.iter().position(|declared| declared == port).unwrap_or(usize::MAX);
     chosen.sort_by_key(place);
     let numbers: BTreeSet<u16> = chosen.iter().map(|port| port.number).collect();
@@ -155,12 +158,12 @@ fn is(candidate: &Candidate, port: &Port) -> bool {
     }
 }
 
-/// Whether a declared port is one of those that the user names; of all where none is named.
+/// Returns `true` if the user lists this port, or lists none at all.
 pub(super) fn is_wanted(candidate: &Candidate, wanted: &[Port]) -> bool {
     wanted.is_empty() || wanted.iter().any(|port| is(candidate, port))
 }
 
-/// The TCP ports that a container declares.
+/// Returns the TCP ports that a container declares.
 pub(super) fn of_container(container: &Value) -> impl Iterator<Item = Candidate> + '_ {
     let name = text(container, &["name"]).unwrap_or_default();
     list(container, &["ports"]).iter().filter(|port| is_tcp(port)).filter_map(move |port| {
@@ -173,39 +176,45 @@ pub(super) fn of_container(container: &Value) -> impl Iterator<Item = Candidate>
     })
 }
 
-/// Every TCP port that a container of the pod declares.
+/// Returns every TCP port that a container of the pod declares.
 pub(super) fn declared(pod: &Value) -> impl Iterator<Item = Candidate> + '_ {
     applications(pod).chain(others(pod)).flat_map(of_container)
 }
 
-/// Whether a number is one of Istio's proxy, to which it leads probes that it has rewritten.
+/// Returns `true` if the number is a port of Istio's proxy, to which Istio points the probes that
+/// it rewrites.
 pub(super) fn is_meshs(number: u16) -> bool {
     ISTIO.contains(&number)
 }
 
-/// Absent means TCP, and so does an empty text: a typed client's zero, for which the API server writes the default too.
+/// Returns `true` for a TCP port. An absent or empty protocol is TCP: typed clients serialize an
+/// unset field as an empty string, which the API server also replaces by the default.
 pub(super) fn is_tcp(port: &Value) -> bool {
     matches!(text(port, &["protocol"]), None | Some("" | "TCP"))
 }
 
-/// The ports of a container that are not TCP, with their protocols.
+/// Returns the non-TCP ports of a container with their protocols.
 pub(super) fn not_tcp(container: &Value) -> impl Iterator<Item = (u16, &str)> {
     let ports = list(container, &["ports"]).iter().filter(|port| !is_tcp(port));
     ports.filter_map(|port| Some((number(at(port, &["containerPort"]))?, text(port, &["protocol"])?)))
 }
 
-/// Whether a name is one that an injection gives: what it stood for is not known here.
+/// Returns `true` if the name has the form of a name that an injection assigns. The original name
+/// is then unknown.
 pub(super) fn is_given(name: &str) -> bool {
     name.strip_prefix(RENAMED).is_some_and(|rest| {
         rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-')
     })
 }
 
-/// Why the name of a port cannot be moved to the sidecar, if it cannot; `native`: the sidecar is a native one.
+/// Returns the reason why a port's name cannot be moved to the sidecar, or `None` if it can.
+/// `native` is `true` for a native sidecar.
 ///
-/// A Service finds the first container of the pod that has the name, the containers before the native sidecars, and never looks at init containers that end
-/// (`FindPort` in Kubernetes). So it is the first application's to move; every application's port can be renamed, another proxy's cannot, and it would be found
-/// before the sidecar. A plain sidecar is found before every native one.
+/// A Service resolves a port name to the first container that has it: plain containers before
+/// native sidecars, and never init containers that terminate (`FindPort` in Kubernetes). So only
+/// the first application container with the name can move it. Ports of applications can be renamed,
+/// those of another proxy cannot, and such a port would be found before the sidecar's. A plain
+/// sidecar is found before every native one.
 pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<String> {
     let Candidate { container, name, number, .. } = port;
     let Some(name) = name else {
@@ -244,10 +253,11 @@ fn none(pod: &Value) -> Skipped {
 // === impl Numbers ===
 
 impl Numbers {
-    /// Looks what is taken in a pod; `more` are numbers that are captured without being declared.
+    /// Collects the port numbers in use and allocates those of `/metrics` and `/api`. `more` are
+    /// captured ports that no container declares.
     ///
     /// # Errors
-    /// There is no free number.
+    /// No port number is free.
     pub(super) fn new(pod: &Value, more: &[Candidate]) -> Result<Self, Skipped> {
         let dialled = applications(pod).flat_map(dialled::by_itself);
         let known = declared(pod).map(|port| port.number).chain(more.iter().map(|port| port.number));
@@ -258,10 +268,11 @@ impl Numbers {
         Ok(numbers)
     }
 
-    /// Takes numbers on which the application listens without declaring them.
+    /// Reserves numbers that the application listens on without declaring them. `/metrics` or
+    /// `/api` moves if it had one of them.
     ///
     /// # Errors
-    /// There is no free number for what had one of them.
+    /// No port number is free.
     pub(super) fn take(&mut self, more: impl Iterator<Item = u16>) -> Result<(), Skipped> {
         let own = [self.metrics, self.admin];
         let more: Vec<u16> = more.filter(|number| self.taken.insert(*number) || own.contains(number)).collect();
@@ -274,15 +285,15 @@ impl Numbers {
         Ok(())
     }
 
-    /// The next number for a captured port.
+    /// Allocates the next number for a captured port.
     ///
     /// # Errors
-    /// There is none.
+    /// No port number is free.
     pub(super) fn listen(&mut self) -> Result<u16, Skipped> {
         self.free(LISTEN_FIRST)
     }
 
-    /// The first number from `first` on that is not taken, and takes it.
+    /// Allocates the first free number from `first` on.
     fn free(&mut self, first: u16) -> Result<u16, Skipped> {
         let number = (first..=u16::MAX).find(|number| !self.taken.contains(number));
         let number = number.ok_or_else(|| {

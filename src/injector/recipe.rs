@@ -1,9 +1,10 @@
-//! Recipes: how a server that is known moves off its ports, so that the sidecar can listen there.
+//! Recipes: rules that move known model servers off their ports, so that the sidecar can listen
+//! there.
 //!
-//! A server is recognised by what its container declares: command, arguments, environment, and the
-//! name of the image where there is no command. It is moved to loopback by its own flag or variable,
-//! or, where it has none for the address, to another port. The numbers stay as they are for whatever
-//! refers to them. Where a command cannot be read for sure there is no recipe.
+//! A server is recognized by what its container declares: command, arguments, environment, and the
+//! name of the image if there is no command. A recipe moves the server to loopback by its own flag
+//! or variable or, if it has none for the address, to another port. References to the port keep its
+//! number. No recipe matches if the command line is ambiguous.
 
 mod command;
 mod edit;
@@ -23,22 +24,23 @@ use self::table::{RECIPES, Recipe};
 use super::access::{list, text};
 use super::ports;
 
-/// Options of Python that take no value.
+/// Python options that take no value.
 const PYTHON_OPTIONS: [&str; 5] = ["-u", "-O", "-B", "-I", "-E"];
 
-/// Names of all recipes.
+/// Returns the names of all recipes.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|recipe| recipe.name)
 }
 
-/// The recipes that fit the application's containers; `wanted`: only the one of this name.
+/// Returns the recipes that match the application's containers. `wanted` restricts the result to
+/// the recipe of this name.
 pub(super) fn find(pod: &Value, wanted: Option<&str>) -> Vec<RecipeMatch> {
     let is_alone = list(pod, &["spec", "containers"]).len() == 1;
     let found = ports::applications(pod).filter_map(|container| of_container(container, wanted));
     found.map(|found| RecipeMatch { is_alone, ..found }).collect()
 }
 
-/// The servers that captured containers run, and what of their calls is merged: a line for each.
+/// Returns one line for each known server in a captured container, with the calls that are merged.
 #[must_use]
 pub fn merged_calls(pod: &Value, is_captured: impl Fn(&str) -> bool) -> Vec<String> {
     find(pod, None)
@@ -48,7 +50,8 @@ pub fn merged_calls(pod: &Value, is_captured: impl Fn(&str) -> bool) -> Vec<Stri
         .collect()
 }
 
-/// The known server that a command names; it may be one of several, or in a text that is not read.
+/// Returns the known server that occurs in a container's command, even if it is one of several or
+/// in a script that cannot be parsed.
 pub(super) fn named_server(container: &Value) -> Option<&'static str> {
     let items = ["command", "args"].into_iter().flat_map(|key| list(container, &[key]));
     let texts: Vec<&str> = items.filter_map(Value::as_str).collect();
@@ -64,7 +67,7 @@ pub(super) fn named_server(container: &Value) -> Option<&'static str> {
 fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> {
     let recipes = || RECIPES.iter().filter(|recipe| wanted.is_none_or(|name| recipe.name == name));
     let commands = command::commands(container);
-    // A server that runs in some case alone: which of them has the port is not known.
+    // A server that runs only under a condition is ambiguous: another one may own the port.
     let is_server = |words| RECIPES.iter().any(|recipe| recipe.program_words(command::unwrapped(words)).is_some());
     if commands.iter().filter_map(|words| command::conditional(words)).any(is_server) {
         return None;
@@ -79,7 +82,7 @@ fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> 
     });
     match (found.next(), found.next()) {
         (Some(one), None) => return Some(one),
-        // Two servers in one text: which of them has which port is not known.
+        // Two servers in one script are ambiguous: the owner of each port is unknown.
         (Some(_), Some(_)) => return None,
         (None, _) => {}
     }
@@ -92,7 +95,7 @@ fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> 
     RecipeMatch::new(recipes.next()?, container, words, 0)
 }
 
-/// An image's repository: without its tag and its digest.
+/// Returns an image's repository, without tag and digest.
 fn repository(image: &str) -> &str {
     let image = image.split('@').next().unwrap_or_default();
     match image.rsplit_once(':') {
@@ -101,7 +104,7 @@ fn repository(image: &str) -> &str {
     }
 }
 
-/// Returns `true` for a repository of this name, in any registry.
+/// Returns `true` for a repository of this name in any registry.
 fn ends_with(repository: &str, name: &str) -> bool {
     repository.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
@@ -109,7 +112,7 @@ fn ends_with(repository: &str, name: &str) -> bool {
 // === impl Recipe ===
 
 impl Recipe {
-    /// The number of words that start it, where a command does.
+    /// Returns the number of words that start the server, if the command starts it.
     fn program_words(&self, words: &[CommandWord]) -> Option<usize> {
         let at = |index: usize| words.get(index).map_or("", |word| word.text.as_str());
         let is_program = |index: usize| self.programs.contains(&base_name(at(index)));
@@ -122,12 +125,12 @@ impl Recipe {
         } else if is_python && at(start) == "-m" && self.modules.contains(&at(start + 1)) {
             start + 2
         } else if is_python && at(start).contains('/') && is_program(start) {
-            // The program's script, which Python is given by its path.
+            // The script of the program, given to Python by its path.
             start + 1
         } else {
             return None;
         };
-        // A module within a package is the server itself, and takes no subcommand.
+        // A module inside a package is the server itself and takes no subcommand.
         if self.verbs.is_empty() || at(count - 1).contains('.') && !is_program(count - 1) {
             return Some(count);
         }

@@ -1,4 +1,5 @@
-//! Who names a pod's ports, and how: by name, which moves with the port, or by number, which does not.
+//! Referrers of a pod's ports: objects that refer to a port by its name, which moves to the
+//! sidecar, or by its number, which does not.
 
 mod egress;
 
@@ -8,7 +9,7 @@ use super::Namespace;
 use super::access::{at, labelled, list, number, selected, text, whole};
 use super::ports::{Candidate, is_tcp};
 
-/// Annotations of meshes that name ports of the application by number.
+/// Mesh annotations that refer to application ports by number.
 const MESH_PORTS: [&str; 6] = [
     "traffic.sidecar.istio.io/includeInboundPorts",
     "traffic.sidecar.istio.io/excludeInboundPorts",
@@ -18,13 +19,14 @@ const MESH_PORTS: [&str; 6] = [
     "traffic.kuma.io/exclude-inbound-ports",
 ];
 
-/// How those begin that are also read from the namespace of a pod that has none of its own: linkerd gives them to the pods.
+/// Key prefix of the annotations that are also read from the namespace if the pod has none of its
+/// own. linkerd copies them to the pods.
 const OF_NAMESPACE: &str = "config.linkerd.io/";
 
-/// The label by which Cilium knows the namespace of a pod.
+/// Label by which Cilium selects the namespace of a pod.
 const CILIUMS_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 
-/// Kinds that lead to ports or say who may reach them.
+/// Kinds of objects that lead to ports or restrict access to them.
 pub const KINDS: [&str; 8] = [
     "Service",
     "InferencePool",
@@ -36,27 +38,27 @@ pub const KINDS: [&str; 8] = [
     "Server",
 ];
 
-/// What names one port.
+/// Objects that refer to one port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Referrers {
-    /// By its name.
+    /// Services that refer to it by name.
     pub(super) by_name: Vec<String>,
-    /// Those who dial its number.
+    /// Services, pools and clients that use its number.
     pub(super) by_number: Vec<Dialler>,
-    /// Those who say by its number who may reach it or how: they say nothing of the sidecar's own number.
+    /// Rules that restrict access by its number. They do not cover the sidecar's own port number.
     pub(super) rules: Vec<String>,
 }
 
-/// Who dials a port by its number.
+/// A Service, pool or client that uses the number of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Dialler {
-    /// In the words of a warning.
+    /// Text for a warning.
     pub(super) text: String,
-    /// Whether it could use the name instead.
+    /// `true` if it could use the port's name instead.
     pub(super) may_name: bool,
 }
 
-/// Labels that controllers add to the pods that they make: a template does not have them.
+/// Labels that controllers add to the pods that they create; a pod template does not have them.
 const ADDED_LATER: [&str; 4] = [
     "statefulset.kubernetes.io/pod-name",
     "apps.kubernetes.io/pod-index",
@@ -64,29 +66,29 @@ const ADDED_LATER: [&str; 4] = [
     "leaderworkerset.sigs.k8s.io/worker-index",
 ];
 
-/// Returns `true` for a Service that leads to pods with these labels, or to some of those that a template with them
-/// makes.
+/// Returns `true` if a Service selects pods with these labels, or some of the pods of a template
+/// with these labels.
 fn leads_to(labels: &Value, selector: &Value) -> bool {
     let is_added = |key: &str| ADDED_LATER.contains(&key) && labels.get(key).is_none();
     selector.as_object().is_some_and(|wanted| {
         let stands = |(key, value): (&String, &Value)| labels.get(key) == Some(value);
-        // By the added ones alone the pods of anything could be meant.
+        // A selector of added labels alone could match pods of any workload.
         wanted.iter().all(|each| is_added(each.0) || stands(each)) && wanted.iter().any(stands)
     })
 }
 
-/// Whether an object is about pods with these labels.
+/// Returns `true` if an object selects pods with these labels.
 pub(super) fn selects(object: &Value, labels: &Value) -> bool {
     match text(object, &["kind"]) {
         Some("Service") => {
             let selector = at(object, &["spec", "selector"]);
             let is_empty = selector.as_object().is_none_or(serde_json::Map::is_empty);
-            // Without a selector its endpoints are somebody else's doing.
+            // The endpoints of a Service without a selector are managed externally.
             !is_empty && text(object, &["spec", "type"]) != Some("ExternalName") && leads_to(labels, selector)
         }
         Some("InferencePool") => {
             let selector = at(object, &["spec", "selector"]);
-            // v1 has `matchLabels`, v1alpha2 the labels themselves.
+            // v1 has `matchLabels`; in v1alpha2 the selector is the map of labels.
             let labels_wanted = selector.get("matchLabels").filter(|wanted| wanted.is_object()).unwrap_or(selector);
             labels_wanted.as_object().is_some_and(|wanted| !wanted.is_empty()) && labelled(labels, labels_wanted)
         }
@@ -95,16 +97,17 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
             (types.is_empty() || types.iter().any(|word| word == "Ingress"))
                 && selected(labels, at(object, &["spec", "podSelector"]))
         }
-        // Without an endpoint selector it is for nodes.
+        // Without an endpoint selector the policy applies to nodes.
         Some("CiliumNetworkPolicy" | "CiliumClusterwideNetworkPolicy") => {
             let selector = at(object, &["spec", "endpointSelector"]);
             selector.is_object() && egress::chosen(selector, labels)
         }
-        // Istio's; without a selector they are for the whole namespace. Those with `targetRefs` are for its gateways.
+        // Istio's kinds. Without a selector they apply to the whole namespace; with `targetRefs`
+        // they apply to its gateways.
         Some("AuthorizationPolicy" | "PeerAuthentication") => {
             at(object, &["spec", "targetRefs"]).is_null() && selected(labels, at(object, &["spec", "selector"]))
         }
-        // Linkerd's; others have kinds of that name.
+        // Linkerd's `Server`. Other projects have kinds of the same name.
         Some("Server") => {
             let selector = at(object, &["spec", "podSelector"]);
             selector.is_object() && selected(labels, selector)
@@ -113,13 +116,14 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
     }
 }
 
-/// Returns `true` for a rule of calls to pods, such as a network policy, that names a number.
+/// Returns `true` if an object restricts access to pods by this port number, such as a network
+/// policy.
 pub(super) fn rules_number(object: &Value, number: u16) -> bool {
     let kind = text(object, &["kind"]).unwrap_or_default();
     ruled(object, kind).iter().any(|(first, last)| (*first..=*last).contains(&number))
 }
 
-/// Who names this port. `namespace` is the pod's, empty where it is not known.
+/// Returns the referrers of this port. `namespace` is the pod's; its name is empty if unknown.
 pub(super) fn of<'a>(
     port: &Candidate,
     pod: &Value,
@@ -161,15 +165,16 @@ pub(super) fn of<'a>(
     found
 }
 
-/// Whether a policy of the whole cluster is for the pods of another namespace.
+/// Returns `true` if a cluster-wide policy applies to the pods of another namespace only.
 fn is_elsewheres(object: &Value, namespace: &Namespace) -> bool {
     let wanted = at(object, &["spec", "endpointSelector", "matchLabels"]).as_object();
     let mut wanted = wanted.into_iter().flatten().filter(|(key, _)| egress::bare(key) == CILIUMS_NAMESPACE);
     !namespace.name.is_empty() && wanted.any(|(_, name)| *name != namespace.name)
 }
 
-/// TCP ports that Services and pools lead to by number. Those of headless Services count where nothing else is known: their clients dial what they like, and
-/// a port is often written there only because one had to be.
+/// Returns the TCP port numbers that Services and pools refer to. Headless Services count only if
+/// no other port is known: their clients choose the port themselves, and the manifest often lists a
+/// port only because one is required.
 pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16> {
     let labels = at(pod, &["metadata", "labels"]);
     let mut found = Vec::new();
@@ -185,8 +190,8 @@ pub(super) fn numbers(pod: &Value, objects: &[Value], headless: bool) -> Vec<u16
     found
 }
 
-/// The ports of a Service that lead to a number, by their place and their own number; none of a
-/// headless one, whose clients dial the pods.
+/// Returns the ports of a Service that refer to this target number, as index and Service port. A
+/// headless Service has none, because its clients connect to the pods directly.
 pub(super) fn by_number(object: &Value, wanted: u16) -> Vec<(usize, u16)> {
     if is_headless(object) {
         return Vec::new();
@@ -202,7 +207,8 @@ fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) 
     for entry in service_ports(object) {
         let shown = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());
         if is_headless(object) {
-            // Its clients get the pod's address and dial a number of their own.
+            // Clients of a headless Service resolve the pod's address and connect to a port of
+            // their own choice.
             if number(at(entry, &["port"])) == Some(port.number) || number(target(entry)) == Some(port.number) {
                 let text = format!("clients of the headless svc/{name}:{shown} dial {}", port.number);
                 found.by_number.push(Dialler { text, may_name: false });
@@ -216,7 +222,7 @@ fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) 
     }
 }
 
-/// The ranges of port numbers that a policy or rule of a mesh names.
+/// Returns the ranges of port numbers in a policy or mesh rule.
 fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
     let one = |value: &Value| numeric(value).map(|number| (number, number));
     let ingress = list(object, &["spec", "ingress"]).iter();
@@ -244,14 +250,14 @@ fn ruled(object: &Value, kind: &str) -> Vec<(u16, u16)> {
     }
 }
 
-/// The numbers of an entry of a policy's ports.
+/// Returns the range of port numbers in one entry of a policy's ports.
 fn entry(entry: &Value) -> Option<(u16, u16)> {
     let first = numeric(at(entry, &["port"]))?;
     let last = number(at(entry, &["endPort"])).unwrap_or(first);
     (is_tcp(entry) || text(entry, &["protocol"]) == Some("ANY")).then_some((first, last))
 }
 
-/// A port number, also one that stands there as a text.
+/// Parses a port number, which may be a JSON string.
 fn numeric(value: &Value) -> Option<u16> {
     number(value).or_else(|| value.as_str()?.parse().ok()).filter(|number| *number > 0)
 }
@@ -261,11 +267,11 @@ fn service_ports(object: &Value) -> impl Iterator<Item = &Value> {
     ports.filter(|port| is_tcp(port))
 }
 
-/// Without `targetPort` it is the Service's own number.
+/// Returns the target port, which defaults to the Service's own port.
 fn target(port: &Value) -> &Value {
     match at(port, &["targetPort"]) {
         Value::Null => at(port, &["port"]),
-        // The zero of a typed client that said nothing.
+        // Typed clients serialize an unset `targetPort` as 0.
         target if whole(target) == Some(0) => at(port, &["port"]),
         target => target,
     }
@@ -280,7 +286,7 @@ fn pool_numbers(object: &Value) -> Vec<u16> {
     listed.chain(number(at(object, &["spec", "targetPortNumber"]))).collect()
 }
 
-/// Whether a list such as `80,8000-8010` has a number.
+/// Returns `true` if a list such as `80,8000-8010` contains a number.
 fn in_ranges(text: &str, number: u16) -> bool {
     text.split(',').any(|part| {
         let (first, last) = part.trim().split_once('-').unwrap_or((part.trim(), part.trim()));

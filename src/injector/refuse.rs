@@ -1,4 +1,4 @@
-//! Why a pod is left alone.
+//! Reasons for not injecting a pod, and the checks that precede planning.
 
 use serde_json::Value;
 
@@ -6,40 +6,40 @@ use super::access::{at, list, text};
 use super::sidecar::{STATE_VOLUME, TOKEN_VOLUME};
 use super::{COMPONENT, CONTAINER, Context, REDIRECT, STATUS, Skipped, shape};
 
-/// A reason, a word for events and metrics.
+/// Reason for a skip; its name is used in events and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Skip {
-    /// The pod says no.
+    /// The pod or its namespace disables injection.
     Disabled,
-    /// Nobody says yes.
+    /// Neither the pod, its namespace nor the default enables injection.
     NotEnabled,
-    /// A namespace or a pod of the system, or one of ours.
+    /// The pod belongs to `kube-system` or to Groupage itself.
     Excluded,
-    /// It uses the node's network, where our ports would be the node's.
+    /// The pod uses the host network, so the sidecar's ports would be the node's.
     HostNetwork,
-    /// A pod that the kubelet made by itself, or its mirror.
+    /// A static pod of the kubelet, or its mirror pod.
     StaticPod,
-    /// It runs on Windows.
+    /// The pod runs on Windows.
     Windows,
     /// Knative's own proxy reaches the application over loopback.
     Knative,
-    /// It has a container or volume of our name that we did not add.
+    /// A container or volume of the user has a name that the sidecar needs.
     NameTaken,
-    /// It is no pod that the API server would take.
+    /// The API server would reject the pod.
     Malformed,
-    /// It has more of something than is looked at, or than the API server takes.
+    /// The pod exceeds a limit of the injector or of the API server.
     TooLarge,
-    /// No port to stand before.
+    /// The pod has no port to capture.
     NoTcpPort,
-    /// Only ports that are not TCP.
+    /// The pod declares only ports that are not TCP.
     UdpOnly,
-    /// A plain container would keep the Job from ending.
+    /// A plain container would keep the pod of a Job from completing.
     JobNeedsNativeSidecar,
-    /// Redirect is asked for, and the pod's security or the installation forbids it.
+    /// `Redirect` is requested, but Pod Security or the installation forbids it.
     RedirectForbidden,
-    /// Redirect is asked for beside a mesh that redirects too.
+    /// `Redirect` is requested in a pod of a mesh that redirects too.
     RedirectMeshed,
-    /// The pod's own `resources` leave no room.
+    /// The pod-level `resources` leave no room for the sidecar.
     NoRoom,
 }
 
@@ -66,7 +66,7 @@ impl Skip {
         Self::NoRoom,
     ];
 
-    /// What it means, for the reference.
+    /// Returns a description for the reference documentation.
     #[must_use]
     pub const fn means(self) -> &'static str {
         match self {
@@ -93,7 +93,7 @@ impl Skip {
         }
     }
 
-    /// As it stands in events and metrics.
+    /// Returns the name used in events and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -116,7 +116,8 @@ impl Skip {
         }
     }
 
-    /// Whether somebody asked and did not get it, which is worth an event; the others are as the user wants it.
+    /// Returns `true` if injection was requested and could not be done, which is worth an event.
+    /// The other reasons match the user's configuration.
     #[must_use]
     pub const fn is_news(self) -> bool {
         !matches!(self, Self::Disabled | Self::NotEnabled | Self::Excluded)
@@ -127,7 +128,7 @@ impl Skip {
     }
 }
 
-/// What can be seen before anything is planned. `pod` is without our sidecar.
+/// Checks that precede planning. `pod` is the pod without the sidecar.
 pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
     let spec = at(pod, &["spec"]);
     let annotations = at(pod, &["metadata", "annotations"]);

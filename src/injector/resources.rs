@@ -1,6 +1,8 @@
-//! What the sidecar asks of the node, so that the pod keeps its quality of service.
+//! Resource requests and limits of the sidecar, chosen so that the pod keeps its quality of service
+//! class.
 //!
-//! A Guaranteed pod stays one: a sidecar without equal limits and requests would make it Burstable, and its exclusive cores would go (istio#33283).
+//! A Guaranteed pod stays Guaranteed. A sidecar without equal limits and requests would make it
+//! Burstable, and the pod would lose its exclusive cores (istio#33283).
 
 use serde_json::{Value, json};
 
@@ -9,27 +11,29 @@ use super::overrides::Overrides;
 use super::{Context, Skip, Skipped};
 use crate::config::quantity::{self, Milli};
 
-/// The CPU of a sidecar in a Guaranteed pod, where nobody chose one: there it is a limit too, and at 50m a call would wait up to 95 of each 100 ms.
+/// Default CPU of a sidecar in a Guaranteed pod. It is also the limit there, and at 50m a call
+/// could be throttled for up to 95 of each 100 ms.
 const GUARANTEED_CPU: &str = "200m";
-/// The most CPU of a sidecar whose pod limits everybody's: its calls have one thread unless somebody says otherwise (`--threads`), so one core slows it down least.
+/// Maximum default CPU limit of a sidecar in a pod that limits every container, in millicores. The
+/// sidecar serves calls on one thread unless `--threads` is set, so one core throttles it least.
 const LIMITED_CPU: Milli = 1000;
-/// Less memory is not enough to start in: [`quantity::MEMORY`].
+/// Minimum memory with which the sidecar starts, in thousandths of a byte: [`quantity::MEMORY`].
 const MEMORY_MIN: Milli = (16 << 20) * 1000;
 
-/// Resources, and what there is to say about them.
+/// Resources of the sidecar, with notes and warnings.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Resources {
     pub(super) value: Value,
-    /// Requests of the pod as a whole that have to be written out, with their amounts.
+    /// Pod-level requests that must be added explicitly, with their amounts.
     pub(super) whole: Vec<(String, Value)>,
     pub(super) notes: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
 
-/// The sidecar's resources in this pod.
+/// Computes the sidecar's resources in this pod.
 ///
 /// # Errors
-/// The pod's own `resources` leave no room.
+/// The pod-level `resources` leave no room.
 pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Result<Resources, Skipped> {
     let defaults = &context.sidecar;
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
@@ -41,7 +45,7 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
     let mut limit = read(overrides.memory_limit.as_deref().unwrap_or(&defaults.memory_limit));
     let asked = overrides.memory_request.as_deref().map(read);
     if overrides.memory_limit.is_none() {
-        // Whoever asks for more and says nothing of a limit wants both.
+        // A memory request without a limit raises the limit to the request.
         limit = limit.max(asked.unwrap_or_default());
     }
     let mut memory = asked.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
@@ -81,7 +85,8 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
                 .push("the pod was BestEffort and is Burstable now, since the sidecar asks for resources".to_owned());
         }
         let mut limits = json!({"memory": quantity::memory(limit)});
-        // What the pod has as a whole is limited as a whole, and a quota asks no container of it.
+        // Pod-level resources are limited as a whole, and a quota then requires no limit of each
+        // container.
         if let Some(largest) = largest_cpu_limit(pod).filter(|_| !whole) {
             let most = quantity::cpu(cpu.max(LIMITED_CPU.min(largest)));
             notes.push(format!("every container has a CPU limit, as a ResourceQuota may ask: the sidecar's is {most}"));
@@ -104,7 +109,7 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     list(pod, &["spec", "containers"]).iter().chain(list(pod, &["spec", "initContainers"]))
 }
 
-/// A quantity at a path; a whole number may stand there without quotes.
+/// Parses the quantity at a path. It may be a JSON number.
 fn amount(value: &Value, path: &[&str]) -> Option<Milli> {
     match at(value, path) {
         Value::String(text) => quantity::parse(text),
@@ -113,7 +118,8 @@ fn amount(value: &Value, path: &[&str]) -> Option<Milli> {
     }
 }
 
-/// Whether the pod as a whole has resources, which then decide its quality of service (KEP-2837, "pod level resources").
+/// Returns `true` if the pod has pod-level resources, which then determine its quality of service
+/// class (KEP-2837, "pod level resources").
 fn has_whole(pod: &Value) -> bool {
     ["requests", "limits"].iter().any(|kind| {
         let set = at(pod, &["spec", "resources", kind]).as_object();
@@ -125,9 +131,11 @@ fn has_whole(pod: &Value) -> bool {
     })
 }
 
-/// The pod's own limits for which the API server takes the request to be the same: there is none, and no container says anything of that resource. With the
-/// sidecar's request beside it the pod's would be the sum of its containers' (`defaultPodRequests` in Kubernetes, `pkg/apis/core/v1/defaults.go`), that is the
-/// sidecar's, and a pod that is Guaranteed would be so no more.
+/// Returns the pod-level limits that the API server would use as the default of an absent pod-level
+/// request. This holds if no container has a request or limit for the resource. With the sidecar's
+/// request, the default would become the sum of the containers' requests (`defaultPodRequests` in
+/// Kubernetes, `pkg/apis/core/v1/defaults.go`), that is the sidecar's alone, and a Guaranteed pod
+/// would lose its class.
 fn unsaid(pod: &Value) -> Vec<(String, Value)> {
     let says = |value: &Value, kind: &str, name: &str| !at(value, &["resources", kind, name]).is_null();
     let spec = at(pod, &["spec"]);
@@ -141,7 +149,8 @@ fn unsaid(pod: &Value) -> Vec<(String, Value)> {
     limits.map(|name| (name.to_owned(), at(spec, &["resources", "limits", name]).clone())).collect()
 }
 
-/// Whether every container has limits for both, and requests that are equal or absent.
+/// Returns `true` if every container has limits for CPU and memory, and requests that are equal or
+/// absent.
 fn is_guaranteed(pod: &Value) -> bool {
     let mut any = false;
     containers(pod).all(|container| {
@@ -154,8 +163,9 @@ fn is_guaranteed(pod: &Value) -> bool {
     }) && any
 }
 
-/// The largest CPU limit, where every container has one. A `ResourceQuota` of `limits.cpu` refuses a pod in which one has none, also of init containers, and no
-/// container is above the most that a `LimitRange` allows.
+/// Returns the largest CPU limit if every container has one. A `ResourceQuota` of `limits.cpu`
+/// rejects a pod with a container that has none, including init containers. No container exceeds
+/// the maximum of a `LimitRange`.
 fn largest_cpu_limit(pod: &Value) -> Option<Milli> {
     let limits = containers(pod)
         .map(|container| amount(container, &["resources", "limits", "cpu"]).filter(|limit| *limit > 0))
@@ -163,7 +173,7 @@ fn largest_cpu_limit(pod: &Value) -> Option<Milli> {
     limits.into_iter().max()
 }
 
-/// Whether no container asks for anything.
+/// Returns `true` if no container has requests or limits for CPU or memory.
 fn is_best_effort(pod: &Value) -> bool {
     containers(pod).all(|container| {
         ["requests", "limits"].iter().all(|kind| {
@@ -174,7 +184,8 @@ fn is_best_effort(pod: &Value) -> bool {
     })
 }
 
-/// What the pod's own request leaves beside its containers'; `None` where the pod sets none.
+/// Returns the part of the pod-level request that its containers do not use; `None` if the pod sets
+/// neither request nor limit.
 fn slack(pod: &Value, resource: &str) -> Option<Milli> {
     let whole = amount(pod, &["spec", "resources", "requests", resource])
         .or_else(|| amount(pod, &["spec", "resources", "limits", resource]))?;

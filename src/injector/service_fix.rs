@@ -1,7 +1,8 @@
-//! Services that lead around a sidecar by a number, and the name that would lead them through it.
+//! Services that bypass a sidecar because they refer to a port by number, and the port name that
+//! would lead them through it.
 //!
-//! A port's name moves to the sidecar, its number does not. Where the port has no name yet, the pods
-//! need one first: a Service that refers to a name that no pod has leads nowhere.
+//! A port's name moves to the sidecar, its number does not. If the port has no name yet, the pods
+//! need one first: a Service that refers to a name which no pod has leads nowhere.
 
 use std::collections::BTreeSet;
 
@@ -15,29 +16,30 @@ use super::ports::is_tcp;
 use super::referrers;
 use super::status::{Captured, Status};
 
-/// A port of a Service that has a number as `targetPort`.
+/// A Service port with a numeric `targetPort`, and its replacement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceFix {
-    /// The Service.
+    /// Name of the Service.
     pub service: String,
-    /// The place of the port in `spec.ports`.
+    /// Index of the port in `spec.ports`.
     pub index: usize,
-    /// The Service's own port.
+    /// The Service's own port number.
     pub port: u16,
-    /// The container of the application.
+    /// Name of the application's container.
     pub container: String,
-    /// The `targetPort` now.
+    /// Current `targetPort`.
     pub number: u16,
-    /// The `targetPort` that leads to the sidecar.
+    /// Port name that leads to the sidecar.
     pub name: String,
-    /// The port of the container has no name: it needs this one first.
+    /// `true` if the container's port has no name yet and must get this one first.
     pub unnamed: bool,
 }
 
 // === impl ServiceFix ===
 
 impl ServiceFix {
-    /// The change of the Service (RFC 6902), which is refused if the port was changed meanwhile.
+    /// Returns the JSON Patch (RFC 6902) of the Service. It fails if the port was changed in the
+    /// meantime.
     #[must_use]
     pub fn patch(&self) -> json_patch::Patch {
         let at = |field: &str| {
@@ -54,12 +56,12 @@ impl ServiceFix {
     }
 }
 
-/// The Services that have to refer to a captured port by its name; none where the annotation
-/// `groupage.dev/status` cannot be read. `objects` are those that select the pod.
+/// Returns the Services that have to refer to a captured port by its name; empty if the annotation
+/// `groupage.dev/status` cannot be parsed. `objects` are those that select the pod.
 #[must_use]
 pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
     let captured = Status::read(status).map(|status| status.capture).unwrap_or_default();
-    // The name leads to another number, for which a rule of the old one says nothing.
+    // The name leads to another port number, which a rule for the old number does not cover.
     let is_ruled = |captured: &&Captured| objects.iter().any(|object| referrers::rules_number(object, captured.port));
     let mut fixes: Vec<ServiceFix> = captured
         .iter()
@@ -90,8 +92,8 @@ fn fixes_of(captured: &Captured, object: &Value) -> Vec<ServiceFix> {
     named.into_iter().map(fix).collect()
 }
 
-/// The change of a workload (RFC 6902) that gives ports of its pod template the names that they lack;
-/// `None` where each has one.
+/// Returns the JSON Patch (RFC 6902) of a workload that names the unnamed ports of its pod
+/// template; `None` if all are named.
 ///
 /// # Errors
 /// The template has no such container, or another port has the name.
@@ -135,8 +137,8 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
     Ok((!operations.is_empty()).then_some(json_patch::Patch(operations)))
 }
 
-/// The remedy for calls that go around the sidecars of a workload: one command where Services can
-/// be mended, else the setting that moves the application.
+/// Returns the remedy for traffic that bypasses the sidecars of a workload: one command if Services
+/// can be fixed, otherwise the setting that moves the application.
 #[must_use]
 pub fn remedy(fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &str)>) -> String {
     match workload {

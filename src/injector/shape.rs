@@ -1,7 +1,9 @@
-//! Whether a pod has the shape that the rest relies on: nothing is changed in what could not be changed back.
+//! Validation of the structure of a pod, on which the other modules rely. A pod with another
+//! structure is not changed, because the changes could not be reverted.
 //!
-//! What the API server would refuse anyway (a list where a map belongs, two containers of one name) is left alone here, so that every other file may find
-//! containers by name. The bounds keep a hostile object from costing more than its bytes.
+//! A pod that the API server would reject anyway (a list in place of a map, two containers of one
+//! name) is skipped here, so every other module may look up containers by name. The limits bound
+//! the work for a hostile object.
 
 use std::collections::BTreeSet;
 
@@ -11,14 +13,16 @@ use super::access::{at, list, number};
 use super::overrides::shown;
 use super::{Skip, Skipped};
 
-/// Containers of a pod, of every kind. The API server has no bound; pods of more than some tens are not seen.
+/// Maximum number of containers of a pod, of every kind. The API server has no limit; real pods
+/// have at most some tens.
 const CONTAINERS_MAX: usize = 256;
-/// Entries of one list that is looked through for each captured port.
+/// Maximum length of one list, because the lists are scanned for each captured port.
 const ENTRIES_MAX: usize = 4096;
-/// What the API server takes for all annotations together, keys and values (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation`).
+/// The API server's limit for all annotations together, keys and values
+/// (`TotalAnnotationSizeLimitB` in `k8s.io/apimachinery/pkg/api/validation`).
 const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
 
-/// A kind of value; each may also be absent or null.
+/// Expected JSON type of a value, which may also be absent or null.
 #[derive(Clone, Copy)]
 enum Kind {
     Map,
@@ -48,7 +52,7 @@ const CONTAINER: [(&[&str], Kind); 5] = [
     (&["lifecycle"], Kind::Map),
 ];
 
-/// What is wrong with a pod's shape, if anything is.
+/// Returns the first structural error of a pod.
 pub(super) fn check(pod: &Value) -> Option<Skipped> {
     let malformed = |what: String| Some(Skip::Malformed.because(what));
     if let Some(what) = wrong(pod, &POD) {
@@ -95,7 +99,7 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
     None
 }
 
-/// Whether the annotations have become more than the API server takes.
+/// Returns the reason for a skip if the annotations exceed the API server's limit.
 pub(super) fn overfull(pod: &Value) -> Option<Skipped> {
     let annotations = at(pod, &["metadata", "annotations"]).as_object();
     let bytes: usize =
@@ -118,10 +122,10 @@ fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
     })
 }
 
-/// What is said of what YAML reads as no text.
+/// End of the message about a container name that YAML does not parse as a string.
 const QUOTES: &str = "at most 63 of them, and is a text: on, yes and numbers stand in quotes";
 
-/// What is wrong with the first port that is none.
+/// Returns the error of the first invalid port.
 fn wrong_port(container: &Value) -> Option<String> {
     let mut ports = list(container, &["ports"]).iter().enumerate();
     ports.find_map(|(index, port)| {
@@ -134,7 +138,7 @@ fn wrong_port(container: &Value) -> Option<String> {
     })
 }
 
-/// A DNS label, as the names of containers are.
+/// Returns `true` for a DNS label, the form of container names (RFC 1123).
 pub(super) fn is_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')

@@ -1,4 +1,4 @@
-//! The sidecar's container, the redirect's init container, and their volumes, as JSON.
+//! JSON manifests of the sidecar container, the redirect init container and their volumes.
 
 use serde_json::{Value, json};
 
@@ -8,24 +8,26 @@ use super::overrides::Overrides;
 use super::ports::Numbers;
 use super::{CONTAINER, Context, REDIRECT};
 
-/// The variable with what the drain hook is called by.
+/// Environment variable with the token that authenticates the drain hook.
 pub(super) const DRAIN_TOKEN: &str = "GROUPAGE_DRAIN_TOKEN";
-/// The volume with the token for the controller.
+/// Volume with the service account token for the controller.
 pub(super) const TOKEN_VOLUME: &str = "groupage-token";
-/// The volume with the last good settings.
+/// Volume with the last valid configuration.
 pub(super) const STATE_VOLUME: &str = "groupage-state";
-/// Where the token is mounted: where the workload's own would be, which the sidecar must not have.
+/// Mount path of the token. It is the path of the workload's own service account token, so the
+/// sidecar does not get that one.
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Where the state is.
+/// Mount path of the state volume.
 const STATE_PATH: &str = "/var/run/groupage";
-/// The name of the port where `/metrics` is.
+/// Name of the container port that serves `/metrics`.
 const METRICS_NAME: &str = "gpg-metrics";
-/// For whom the token is.
+/// Audience of the service account token.
 const AUDIENCE: &str = "groupage.dev";
-/// The user of the image, named where the pod's own user is root, which `runAsNonRoot` refuses.
+/// User ID of the image. It is set explicitly if the pod's own user is root, which `runAsNonRoot`
+/// rejects.
 const USER: u32 = 65532;
 
-/// What the containers are made from.
+/// Inputs of the container manifests.
 pub(super) struct Parts<'a> {
     pub(super) pod: &'a Value,
     pub(super) context: &'a Context,
@@ -35,16 +37,16 @@ pub(super) struct Parts<'a> {
     pub(super) resources: &'a Value,
     pub(super) native: bool,
     pub(super) token: &'a str,
-    /// What the sidecar is told of its policy.
+    /// Initial policy configuration of the sidecar.
     pub(super) snapshot: &'a str,
-    /// Seconds between the pod's end and its being killed.
+    /// Termination grace period of the pod, in seconds.
     pub(super) grace: u64,
 }
 
 // === impl Parts ===
 
 impl Parts<'_> {
-    /// The sidecar.
+    /// Builds the sidecar container.
     pub(super) fn container(&self) -> Value {
         let defaults = &self.context.sidecar;
         let mut container = json!({
@@ -54,7 +56,8 @@ impl Parts<'_> {
             "args": self.args(),
             "env": self.env(),
             "ports": self.ports(),
-            // Only the proxy itself: as a native sidecar it holds up the application's start, and a probe that waited for the model would wait for ever.
+            // The probe checks only the proxy. A native sidecar delays the start of the
+            // application, so a probe that waited for the model would deadlock.
             "startupProbe": self.probe("/livez", 1, 60),
             "readinessProbe": self.probe("/readyz", 2, 1),
             "livenessProbe": self.probe("/livez", 10, 3),
@@ -73,7 +76,7 @@ impl Parts<'_> {
         container
     }
 
-    /// The init container that redirects ports, where any is redirected.
+    /// Builds the init container that redirects ports; `None` if no port is redirected.
     pub(super) fn redirect(&self) -> Option<Value> {
         let rules: Vec<String> = self
             .planned
@@ -91,7 +94,7 @@ impl Parts<'_> {
             "imagePullPolicy": self.context.sidecar.pull_policy,
             "args": args,
             "resources": self.resources,
-            // The kernel takes rules from nobody else.
+            // The kernel accepts nf_tables rules only from processes with NET_ADMIN.
             "securityContext": {
                 "allowPrivilegeEscalation": false,
                 "capabilities": {"add": ["NET_ADMIN"], "drop": ["ALL"]},
@@ -117,7 +120,7 @@ impl Parts<'_> {
                 Mode::Moved => format!("={}", planned.application),
                 _ => String::new(),
             };
-            // One word: a port's name never becomes a flag.
+            // Flag and value are one argument, so a port name can never be parsed as a flag.
             args.push(format!("--capture={name}:{}{application}@{listen}", planned.port.number));
         }
         let rest = [
@@ -169,7 +172,7 @@ impl Parts<'_> {
                 names.push(name);
             }
         }
-        // An application may have a port of that name.
+        // The application may have a port of the same name.
         let own =
             if names.iter().filter(|name| **name == METRICS_NAME).count() > 1 { "gpg-metrics-2" } else { METRICS_NAME };
         ports.push(json!({"name": own, "containerPort": self.numbers.metrics, "protocol": "TCP"}));
@@ -177,7 +180,7 @@ impl Parts<'_> {
     }
 
     fn probe(&self, path: &str, period: u32, failures: u32) -> Value {
-        // No `host`: Pod Security refuses it from 1.34 on.
+        // No `host`: Pod Security rejects it from Kubernetes 1.34 on.
         json!({
             "httpGet": {"path": path, "port": self.numbers.metrics},
             "periodSeconds": period,
@@ -190,7 +193,8 @@ impl Parts<'_> {
         format!("127.0.0.1:{}", self.numbers.admin)
     }
 
-    /// What Pod Security `restricted` asks for. The user is the image's, so that a cluster may give another (`OpenShift` does).
+    /// Builds a security context that satisfies Pod Security `restricted`. The user is that of the
+    /// image, so a cluster may assign another (`OpenShift` does).
     fn security(&self) -> Value {
         let mut security = json!({
             "allowPrivilegeEscalation": false,
@@ -206,12 +210,12 @@ impl Parts<'_> {
     }
 }
 
-/// A text that the kubelet leaves as it is: it takes `$(NAME)` for a reference and `$$` for one `$`.
+/// Escapes a text for the kubelet, which expands `$(NAME)` to a variable and `$$` to `$`.
 fn literally(text: &str) -> String {
     text.replace('$', "$$")
 }
 
-/// The volumes that the sidecar mounts.
+/// Builds the volumes that the sidecar mounts.
 pub(super) fn volumes() -> [Value; 2] {
     [
         json!({
@@ -222,7 +226,7 @@ pub(super) fn volumes() -> [Value; 2] {
     ]
 }
 
-/// The item of a list with this name.
+/// Returns the first item of a list with this name.
 pub(super) fn named<'a>(items: &'a [Value], name: &str) -> Option<&'a Value> {
     items.iter().find(|item| text(item, &["name"]) == Some(name))
 }

@@ -1,4 +1,5 @@
-//! The annotation `groupage.dev/status`: what was injected, for people and the controller, and how it is undone.
+//! Annotation `groupage.dev/status`: a report of the injection for users and the controller, and
+//! the undo record.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +11,47 @@ use super::capture::Mode;
 use super::sidecar::DRAIN_TOKEN;
 use super::{CONTAINER, STATUS};
 
-/// What was injected.
+/// Status of an injection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Status {
-    /// Of Groupage.
+    /// Version of Groupage.
     pub(super) version: String,
-    /// `native` or `classic`.
+    /// Either `native` or `classic`.
     pub(super) form: String,
     /// The captured ports.
     #[serde(default)]
     pub(super) capture: Vec<Captured>,
-    /// The recipes by which servers were moved.
+    /// Names of the recipes that were applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) recipes: Vec<String>,
-    /// The number where `/metrics` is.
+    /// Port number of `/metrics`.
     pub(super) metrics: u16,
-    /// The number where `/api` is, on loopback.
+    /// Port number of `/api`, on loopback.
     pub(super) admin: u16,
-    /// The policy's name.
+    /// Name of the policy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) policy: Option<String>,
-    /// The profile's name.
+    /// Name of the profile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) profile: Option<String>,
-    /// Over the sidecar's container; no time in it.
+    /// Hash of the sidecar container, without any timestamp.
     pub(super) hash: String,
-    /// The token of the drain hook, as versions before 0.2 wrote it: annotations are read by more
-    /// than specs are, and it is in the sidecar's environment.
+    /// Token of the drain hook, written by versions before 0.2. It is now only in the sidecar's
+    /// environment, because annotations are readable by more principals than pod specs.
     #[serde(default, skip_serializing)]
     pub(super) token: Option<String>,
-    /// By container, a hash of each of its fields as we wrote it: what is still wanted so stays on a later pass with all that others did to it.
+    /// Field hashes by container, as written by the injection. If the desired value of a field has
+    /// the same hash in a later pass, the field keeps its current value with the changes of other
+    /// components.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) fields: BTreeMap<String, BTreeMap<String, String>>,
-    /// What to do in reverse.
+    /// Undo record.
     #[serde(default)]
     pub(super) undo: Undo,
 }
 
-/// One captured port.
+/// A captured port.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Captured {
@@ -58,25 +61,25 @@ pub(super) struct Captured {
     pub(super) port: u16,
     pub(super) mode: Mode,
     pub(super) listen: u16,
-    /// What goes around the sidecar.
+    /// Traffic that bypasses the sidecar.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) bypass: Vec<String>,
 }
 
-/// What was changed in the user's own part of the pod.
+/// Undo record: the changes in the user's own part of the pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Undo {
-    /// Maps and lists that we made, by path; `true` where there was an explicit null.
+    /// Maps and lists that the injection created, by path; `true` if there was an explicit null.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) made: BTreeMap<String, bool>,
-    /// Ports that have another name now.
+    /// Ports that were renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) names: Vec<Renamed>,
-    /// References to such names that are numbers now.
+    /// References to such names that were replaced by numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) refs: Vec<Reference>,
-    /// Probes that ask the sidecar now.
+    /// Probes that were directed to the sidecar.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) probes: Vec<Probe>,
     /// Variables that were set.
@@ -88,27 +91,27 @@ pub(super) struct Undo {
     /// Containers that got a drain hook.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) hooks: Vec<Hook>,
-    /// The default container that we named.
+    /// Value of the default-container annotation that was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) default_container: Option<String>,
-    /// Image pull secrets that we added.
+    /// Image pull secrets that were added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) pull_secrets: Vec<String>,
-    /// Requests of the pod as a whole that we wrote out.
+    /// Pod-level requests that were added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) requests: Vec<Requested>,
-    /// Kernel settings that we added.
+    /// Sysctls that were added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sysctls: Vec<String>,
-    /// What stood where our label stands.
+    /// Previous value of the label `groupage.dev/injected`.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub(super) label: Option<Value>,
-    /// What stood where this annotation stands, and was none of ours.
+    /// Previous value of this annotation, if it was no status of Groupage.
     #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<Value>,
 }
 
-/// A port with another name.
+/// A renamed port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Renamed {
     pub(super) container: String,
@@ -117,74 +120,74 @@ pub(super) struct Renamed {
     pub(super) now: String,
 }
 
-/// A reference to a port's name.
+/// A reference to a port by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Reference {
     pub(super) container: String,
-    /// Such as `livenessProbe/httpGet`.
+    /// Path of the handler, such as `livenessProbe/httpGet`.
     pub(super) at: String,
     pub(super) was: String,
     pub(super) now: u16,
 }
 
-/// A probe that only connected.
+/// A TCP probe that was replaced.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Probe {
     pub(super) container: String,
-    /// Such as `livenessProbe`.
+    /// Name of the probe, such as `livenessProbe`.
     pub(super) at: String,
-    /// Its `tcpSocket`.
+    /// Previous `tcpSocket`.
     pub(super) was: Value,
-    /// Whether an explicit null stood where its `httpGet` stands.
+    /// `true` if `httpGet` was an explicit null before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) null: bool,
 }
 
-/// A variable.
+/// A variable that was set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Variable {
     pub(super) container: String,
     pub(super) name: String,
     pub(super) set: String,
-    /// The whole entry as it was; absent: there was none.
+    /// The previous entry; `None` if there was none.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub(super) was: Option<Value>,
 }
 
-/// An argument.
+/// An argument that was set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Argument {
     pub(super) container: String,
-    /// `args` or `command`.
+    /// Either `args` or `command`.
     pub(super) list: String,
     pub(super) index: usize,
     pub(super) set: String,
-    /// Absent: there was none.
+    /// The previous argument; `None` if it was added.
     #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
     pub(super) was: Option<Value>,
 }
 
-/// A request of the pod as a whole.
+/// A pod-level request that was added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Requested {
-    /// Such as `cpu`.
+    /// Resource name, such as `cpu`.
     pub(super) resource: String,
     pub(super) set: Value,
-    /// Whether an explicit null stood in its place.
+    /// `true` if it was an explicit null before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) null: bool,
 }
 
-/// A drain hook.
+/// A drain hook that was added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Hook {
     pub(super) container: String,
-    /// Whether an explicit null stood in its place.
+    /// `true` if it was an explicit null before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) null: bool,
 }
 
-/// A value that is there, also where it is null.
+/// Deserializes a value that is present, so that an explicit null becomes `Some`.
 fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
@@ -192,17 +195,18 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, 
 // === impl Status ===
 
 impl Status {
-    /// The status in a pod's annotations, if there is one that can be read.
+    /// Parses the status in a pod's annotations; `None` if it is absent or invalid.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         Self::read(text(pod, &["metadata", "annotations", STATUS])?)
     }
 
-    /// The status that a text is, if it can be read.
+    /// Parses a status; `None` if it is invalid.
     pub(super) fn read(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
-    /// The token by which the drain hook of a pod is called, of its sidecar or of an older status.
+    /// Returns the token of a pod's drain hook, from its sidecar or from a status of an older
+    /// version.
     pub(super) fn drain_token(&self, pod: &Value) -> Option<String> {
         let sidecar = ["initContainers", "containers"]
             .iter()
@@ -211,7 +215,7 @@ impl Status {
         let env = sidecar.map(|sidecar| list(sidecar, &["env"])).unwrap_or_default();
         let variable = env.iter().find(|entry| text(entry, &["name"]) == Some(DRAIN_TOKEN));
         let token = variable.and_then(|entry| text(entry, &["value"])).or(self.token.as_deref());
-        // It becomes part of a path, so it is one that we could have made.
+        // The token becomes part of a path, so only the format of generated tokens is accepted.
         let is_ours = |token: &&str| {
             (16..=64).contains(&token.len()) && token.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
         };

@@ -1,4 +1,4 @@
-//! What was done to a pod, in sentences, and what its owner should know.
+//! Report of an injection: facts and warnings for the owner of the pod.
 
 use super::capture::{Mode, Planned};
 use super::overrides::Overrides;
@@ -6,11 +6,12 @@ use super::{Report, ports};
 use crate::api::v1alpha1::DurationText;
 use crate::config::parse_duration;
 
-/// Seconds for which calls are accepted after the end was announced (`drain.delay` in a pod), and seconds kept back before the pod is killed.
+/// Seconds during which calls are accepted after termination has begun (`drain.delay` in a pod),
+/// and seconds reserved before the pod is killed.
 const DRAIN_DELAY: f64 = 5.0;
 const DRAIN_RESERVE: f64 = 5.0;
 
-/// Says how each port is captured, and whether the pod is given time to drain.
+/// Reports the capture of each port, and a termination grace period that is too short to drain.
 pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overrides, grace: u64) {
     if let Some(policy) = &overrides.policy {
         report.facts.push(format!("policy {}", policy.name));
@@ -31,7 +32,7 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         report.warnings.extend(bypass.iter().cloned());
         let what = match port.name.as_deref() {
             None if bypass.is_empty() => "name it as its Service does, or say",
-            // The warning about the Service has the way through the sidecar.
+            // The warning about the Service already has the remedy.
             None => "or say",
             Some(name) if ports::is_given(name) => "give it its own name again, or say",
             Some(_) => "say",
@@ -43,7 +44,8 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
     report.warnings.extend(too_short(overrides, grace));
 }
 
-/// Says so where a pod is killed before it can have drained. One that says nothing of latency is not warned.
+/// Returns a warning if the pod may be killed before it is drained. A policy without a drain limit,
+/// latency target or timeout yields no warning.
 fn too_short(overrides: &Overrides, grace: u64) -> Option<String> {
     let seconds =
         |time: Option<&DurationText>| time.and_then(|text| parse_duration(&text.0)).map(|time| time.as_secs_f64());

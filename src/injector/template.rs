@@ -1,20 +1,22 @@
-//! Where the pod template stands in an object, whatever its kind: a field of the right shape is one, so kinds that nobody has heard of are injected too.
+//! Location of pod templates in an object of any kind. Every field with the structure of a template
+//! is one, so unknown kinds are injected too.
 
 use serde_json::Value;
 
 use super::access::{at, text};
 use super::{INJECT, Workload, consent};
 
-/// A pod template in an object.
+/// Location of a pod template in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
-    /// The keys that lead to it; none: the object is a pod.
+    /// Path to the template; empty if the object is a pod.
     pub path: Vec<&'static str>,
-    /// What the object is, for policies that name it.
+    /// Group, kind and name of the object, for policies that target it.
     pub workload: Workload,
 }
 
-/// Kinds whose own controllers refuse or undo what is done to their templates: API groups, by suffix; which of their kinds run pods; and why.
+/// Kinds with controllers that reject or revert changes in the templates: suffix of the API group,
+/// the kinds that run pods, and the reason.
 const LEFT_ALONE: [(&str, &[&str], &str); 2] = [
     (
         "knative.dev",
@@ -28,10 +30,11 @@ const LEFT_ALONE: [(&str, &[&str], &str); 2] = [
     ),
 ];
 
-/// What is said of an `InferenceService` that asks for the sidecar already: KServe gives its annotations, and those of its components, to the pods.
+/// Message for an `InferenceService` that already enables injection. KServe copies its annotations,
+/// and those of its components, to the pods.
 const ANNOTATED: &str = "KServe makes the pods itself and gives them its annotation: those of RawDeployment are injected when they are made";
 
-/// The ways to a template that there are.
+/// Known paths of pod templates.
 const PATHS: [&[&str]; 5] = [
     &["spec", "template"],
     &["spec", "jobTemplate", "spec", "template"],
@@ -40,10 +43,10 @@ const PATHS: [&[&str]; 5] = [
     &["template"],
 ];
 
-/// The pod templates of an object.
+/// Returns the locations of an object's pod templates.
 ///
 /// # Errors
-/// Why an object that has some is left alone.
+/// Returns the reason why an object with templates is left unchanged.
 pub fn places(object: &Value) -> Result<Vec<Place>, &'static str> {
     let kind = text(object, &["kind"]).unwrap_or_default();
     let version = text(object, &["apiVersion"]).unwrap_or_default();
@@ -52,7 +55,7 @@ pub fn places(object: &Value) -> Result<Vec<Place>, &'static str> {
     let workload =
         Workload { group: group.to_owned(), kind: kind.to_owned(), name: name.unwrap_or_default().to_owned() };
     let here = |path: &'static [&'static str]| Place { path: path.to_vec(), workload: workload.clone() };
-    // Also a list that is none, of which there is something to say.
+    // A `containers` field that is no list counts too, so that the error is reported.
     let has_pod = |value: &Value| !at(value, &["spec", "containers"]).is_null();
     let found: Vec<Place> = if kind == "Pod" && group.is_empty() {
         vec![here(&[])]
@@ -69,7 +72,7 @@ pub fn places(object: &Value) -> Result<Vec<Place>, &'static str> {
     }
 }
 
-/// Whether an `InferenceService` or a component of it asks for the sidecar.
+/// Returns `true` if an `InferenceService` or one of its components enables injection.
 fn is_annotated(object: &Value) -> bool {
     let components =
         ["predictor", "transformer", "explainer"].map(|component| at(object, &["spec", component, "annotations"]));
@@ -80,7 +83,8 @@ fn is_annotated(object: &Value) -> bool {
 // === impl Place ===
 
 impl Place {
-    /// What tells it from other templates of the same object; empty where there is one.
+    /// Returns a name that distinguishes the template from others of the same object; empty if it
+    /// is the only one.
     #[must_use]
     pub fn shown(&self) -> &'static str {
         match self.path.as_slice() {
@@ -89,13 +93,13 @@ impl Place {
         }
     }
 
-    /// The template.
+    /// Returns the template in an object.
     #[must_use]
     pub fn of<'a>(&self, object: &'a Value) -> &'a Value {
         at(object, &self.path)
     }
 
-    /// Puts a template in its place.
+    /// Replaces the template in an object.
     pub fn put(&self, object: &mut Value, template: Value) {
         if let Some(there) = super::access::at_mut(object, &self.path) {
             *there = template;

@@ -1,4 +1,5 @@
-//! The contract on generated pods, and the corners that no golden file shows: what others change between two passes.
+//! Tests of the injection's two properties on generated pods, and cases that no golden file covers:
+//! changes by other components between two passes.
 
 mod corners;
 mod draw;
@@ -22,7 +23,7 @@ fn pod() -> Value {
     })
 }
 
-/// What the webhook knows in a cluster of today.
+/// Context of the webhook in a current cluster.
 fn context() -> Context {
     Context { native: true, token: Some("0123456789abcdef0123456789abcdef".to_owned()), ..Context::default() }
 }
@@ -91,13 +92,13 @@ fn the_token_is_kept_on_later_passes_and_nothing_else_becomes_one() {
     let first = injected(&pod(), &context());
     let another = Context { token: Some("ffffffffffffffffffffffffffffffff".to_owned()), ..context() };
     assert_eq!(injected(&first, &another), first);
-    // Of a token somebody wrote by hand: it would become part of a path.
+    // A token that a user wrote by hand would become part of a path.
     let forged = first.to_string().replace("0123456789abcdef0123456789abcdef", "../../quit?x=");
     let forged: Value = serde_json::from_str(&forged).unwrap();
-    // Annotations are read by more than specs are.
+    // Annotations are readable by more principals than pod specs.
     assert_eq!(first["metadata"]["annotations"].to_string().matches("0123456789abcdef").count(), 0);
     assert_eq!(injected(&forged, &another).to_string().matches("quit").count(), 0);
-    // Without a given one it follows from the template.
+    // Without a random token, the token is derived from the template.
     let offline = Context { token: None, ..context() };
     assert_eq!(injected(&pod(), &offline), injected(&pod(), &offline));
 }

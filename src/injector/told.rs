@@ -1,6 +1,9 @@
-//! Which container an application's knob is for, where `app-listen` names none: the one that declares the port. And what is said where it is turned in vain.
+//! Selects the container that an `app-listen` override applies to if it names none, and reports
+//! overrides that have no effect.
 //!
-//! Told the wrong one, the right one goes on to listen on every address, where the sidecar wants to listen too. So where several could be meant, nobody is taken.
+//! If the override is applied to the wrong container, the right one keeps listening on every
+//! address, and the sidecar cannot bind its port. Therefore no container is selected if several
+//! qualify.
 
 use serde_json::Value;
 
@@ -11,11 +14,14 @@ use super::status::Status;
 use super::{knob, ports, referrers};
 use crate::api::v1alpha1::{Capture, Port};
 
-/// The container that a knob is for, of the application's alone: the one that declares a port of its values, else the one in which the variable or flag stands,
-/// else the one that an earlier pass told, since others may have put containers beside it meanwhile, else the one that has a port which may be captured. `None`: the pod has no application.
+/// Selects the container that an override applies to, among the application's containers. The
+/// candidates are narrowed, in this order, to the containers that declare a port of the override's
+/// values, that have the variable or flag already, that an earlier pass changed (other webhooks may
+/// have added containers since), and that have a port which may be captured. A criterion that no
+/// candidate meets is skipped. Returns `None` if the pod has no application container.
 ///
 /// # Errors
-/// The containers that remain, where several do.
+/// Returns the names of the remaining containers if several qualify.
 pub(super) fn choose(
     pod: &Value,
     known: Option<&Status>,
@@ -31,7 +37,7 @@ pub(super) fn choose(
     narrow(&mut left, |own| declares(own, &dialled));
     narrow(&mut left, |own| declares(own, &bare));
     narrow(&mut left, stands);
-    // A change by a recipe is no trace of a knob.
+    // A change that a recipe made is no evidence of an override.
     let undo = known.filter(|known| known.recipes.is_empty()).map(|known| &known.undo);
     let set = |name: &str| {
         undo.is_some_and(|undo| {
@@ -39,7 +45,8 @@ pub(super) fn choose(
         })
     };
     narrow(&mut left, |own| text(own, &["name"]).is_some_and(set));
-    // A port that is led to and that nobody declares may be anybody's, and just as well of one that declares no other.
+    // A port that is referred to but declared by no container may belong to any of them, including
+    // one that declares no port. Containers with ports are then not preferred.
     let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
     let declared = ports::applications(pod).any(|own| declares(own, &dialled));
     if declared || !dialled.iter().any(|number| led_to().contains(number)) {
@@ -52,7 +59,8 @@ pub(super) fn choose(
     }
 }
 
-/// What is said where a knob is not turned, or is set to another port than the sidecar calls.
+/// Returns warnings for an override that is not applied, or that sets a port other than the one
+/// that the sidecar connects to.
 pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, planned: &[Planned]) -> Vec<String> {
     let own = || planned.iter().filter(|planned| planned.port.container == container);
     let loopback: Vec<u16> =
@@ -64,7 +72,7 @@ pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, pl
             _ if own().next().is_none() => {
                 "it has no port that is captured: declare one there, or name another container"
             }
-            // What everybody reaches by its name needs no knob.
+            // All callers reach the sidecar through the port's name, so the override is not needed.
             Capture::Auto | Capture::Loopback => return Vec::new(),
         };
         return vec![format!("app-listen for container {container} is not used: {why}")];
@@ -81,7 +89,7 @@ pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, pl
         .collect()
 }
 
-/// Leaves those of which something is true, where it is true of any.
+/// Keeps only the containers that satisfy the predicate, if any of them does.
 fn narrow(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
     if left.len() > 1 && left.iter().any(|own| is(own)) {
         left.retain(|own| is(own));
@@ -95,12 +103,14 @@ fn wanted_numbers(wanted: &[Port]) -> impl Iterator<Item = u16> + '_ {
     })
 }
 
-/// The ports of addresses among a knob's values: `127.0.0.1:8080`, `http://[::1]:8080/x`.
+/// Returns the ports of the addresses among an override's values: `127.0.0.1:8080`,
+/// `http://[::1]:8080/x`.
 fn dialled(app_listen: &AppListen) -> Vec<u16> {
     values(app_listen).filter_map(port_of).collect()
 }
 
-/// Values that are a number and nothing else, such as that of `--port=8080`: a port where a container declares it.
+/// Returns the values that consist of a number alone, as in `--port=8080`. Such a number is a port
+/// only if a container declares it.
 fn bare(app_listen: &AppListen) -> Vec<u16> {
     values(app_listen).filter_map(|value| value.parse().ok()).collect()
 }
@@ -115,7 +125,7 @@ fn values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The port of an address, where it has one; an IPv6 address without brackets has none.
+/// Parses the port of an address, if it has one. An IPv6 address without brackets has none.
 fn port_of(value: &str) -> Option<u16> {
     let address = value.split_once("://").map_or(value, |(_, rest)| rest);
     let address = address.split('/').next().unwrap_or_default();
@@ -124,7 +134,7 @@ fn port_of(value: &str) -> Option<u16> {
     port.parse().ok().filter(|port| is_host && *port > 0)
 }
 
-/// Containers in a sentence.
+/// Formats container names for a sentence.
 pub(super) fn shown(names: &[String]) -> String {
     match names {
         [] => "none".to_owned(),
@@ -133,14 +143,14 @@ pub(super) fn shown(names: &[String]) -> String {
     }
 }
 
-/// The application's containers in a sentence.
+/// Formats the names of the application's containers for a sentence.
 pub(super) fn applications(pod: &Value) -> String {
     let names: Vec<String> =
         ports::applications(pod).filter_map(|own| text(own, &["name"])).map(str::to_owned).collect();
     shown(&names)
 }
 
-/// Whether a pod has a container of this name that is no other proxy's.
+/// Returns `true` if the pod has an application container of this name.
 pub(super) fn is_application(pod: &Value, name: &str) -> bool {
     ports::applications(pod).any(|own| text(own, &["name"]) == Some(name))
 }

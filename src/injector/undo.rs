@@ -1,7 +1,8 @@
-//! Takes the sidecar out: the pod becomes what it was, but for what others changed meanwhile.
+//! Removes the sidecar and reverts the changes of the injection, except what was changed since.
 //!
-//! By names and not by places: between the injection and now other webhooks may have added containers, volumes and variables, which stay. A record that somebody
-//! wrote by hand can do no more than one of ours: only places that an injection changes are changed back.
+//! Items are found by name and not by position: other webhooks may have added containers, volumes
+//! and variables since the injection, and these stay. A forged undo record has no more power than a
+//! genuine one: only places that an injection changes are reverted.
 
 use serde_json::{Value, json};
 
@@ -10,7 +11,7 @@ use super::apply::{CONNECT, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE, MADE_IN_CO
 use super::status::{Argument, Hook, Probe, Reference, Renamed, Requested, Status, Undo, Variable};
 use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, lost, sidecar};
 
-/// The pod without the sidecar; `None` where there is none of ours.
+/// Returns the pod without the sidecar; `None` if it has no sidecar of Groupage.
 pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
     let status = Status::of(pod);
     let labelled = text(pod, &["metadata", "labels", INJECTED]) == Some("true");
@@ -59,7 +60,7 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
             lost(format!("the preStop hook of container {}", hook.container));
         }
     }
-    // Before the names, of which what was there may be one.
+    // Probes come before names, because a restored probe may refer to its port by name.
     for probe in &undo.probes {
         if !restore_probe(pod, probe) {
             lost(format!("{} of container {}", probe.at, probe.container));
@@ -74,12 +75,13 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
         }
     }
     for reference in &undo.refs {
-        // A name that did not come back would be looked up in vain; the number still leads somewhere.
+        // If the port name was not restored, the reference would not resolve. The number still
+        // works.
         if !back.contains(&(&reference.container, &reference.was)) || !restore_reference(pod, reference) {
             lost(format!("{} of container {}", reference.at, reference.container));
         }
     }
-    // The other way round, since a later one may stand on an earlier one.
+    // In reverse order, because a later change may build on an earlier one.
     for variable in undo.env.iter().rev() {
         if !restore_variable(pod, variable) {
             lost(format!("variable {} of container {}", variable.name, variable.container));
@@ -148,7 +150,8 @@ fn restore_reference(pod: &mut Value, Reference { container, at: place, was, now
     true
 }
 
-/// By the name that we gave and not by the number, which whoever edits the manifest may have changed.
+/// Finds the port by the assigned name and not by the number, which an edit of the manifest may
+/// have changed.
 fn restore_name(pod: &mut Value, Renamed { container, was, now, .. }: &Renamed) -> bool {
     let Some(ports) = container_mut(pod, container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut()) else {
         return false;
@@ -190,7 +193,8 @@ fn restore_argument(pod: &mut Value, Argument { container, list, index, set, was
     let Some(items) = container_mut(pod, container).and_then(|own| at_mut(own, &[list])?.as_array_mut()) else {
         return false;
     };
-    // Others may have put arguments before it.
+    // Other webhooks may have inserted arguments before it, so the occurrence nearest to the
+    // recorded index is used.
     let places = items.iter().enumerate().filter(|(_, item)| *item == set).map(|(place, _)| place);
     let Some(place) = places.min_by_key(|place| place.abs_diff(*index)) else { return false };
     match (was, items.get_mut(place)) {
@@ -200,7 +204,8 @@ fn restore_argument(pod: &mut Value, Argument { container, list, index, set, was
     true
 }
 
-/// Removes the maps and lists that the injection made, inner ones first, where nobody else has put anything into them.
+/// Removes the maps and lists that the injection created, inner ones first, if they are empty
+/// again.
 fn unmake(pod: &mut Value, undo: &Undo) {
     let mut made: Vec<(&String, &bool)> = undo.made.iter().collect();
     made.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));

@@ -1,11 +1,13 @@
-//! The bound on bytes of calls: heads, bodies, answers and streams together, for the whole process.
+//! The budget for bytes of calls: heads, bodies, responses and streams together, for the whole
+//! process.
 //!
-//! Bytes are held by a guard; dropping it gives them back. A guard that waits for its client is
-//! *listed*: where the budget has no room for a newcomer, listed guards make it, those that came slowly
-//! first, and of these by bytes × age. So a full budget is one of calls that are worked on. Where
-//! they cannot make enough, none goes.
+//! Bytes are held by a guard, which releases them when dropped. A guard that waits for its client
+//! is *listed*: if the budget is exhausted, listed guards are evicted in favour of new bytes, first
+//! those that grew slowly, and among them by bytes × age. A full budget therefore consists of calls
+//! in progress. If the listed guards together do not hold enough, none is evicted.
 //!
-//! Socket buffers and windows of HTTP/2 are not counted here: pressure bounds them (`pressure`).
+//! Socket buffers and HTTP/2 windows are not counted here; the memory pressure bounds them
+//! (`pressure`).
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -19,20 +21,21 @@ use super::guard::{EvictionWatch, GuardState, HoldPhase, STILL};
 use super::pressure::PressureLevel;
 use crate::clock::Clock;
 
-/// Guards of at most this size may use the whole budget, larger ones all but an eighth of it: a
-/// call of a usual size finds room beside uploads that fill the rest.
+/// Maximum size of a guard that may use the whole budget. Larger ones may use all but an eighth, so
+/// that a call of typical size is admitted next to uploads that fill the rest.
 const SMALL: usize = 64 << 10;
-/// The part of the budget that is made free at once, so that a search serves many newcomers.
+/// Denominator of the fraction of the budget that is freed at once, so that one search serves many
+/// new guards.
 const RELIEF: usize = 64;
 
-/// The part of the budget that may be held beside it by evicted guards until their owners run: with
-/// it the budget stays within the quarter that the promise of the process adds to it.
+/// Denominator of the fraction of the budget that evicted guards may hold in excess of it until
+/// their owners run. This excess is covered by the factor 5/4 in the memory bound of the process.
 const GOING: usize = 4;
 
-/// Below the 8 KiB by which hyper begins, and which it doubles where a read fills it.
+/// Just below the 8 KiB of hyper's initial read buffer, which hyper doubles when a read fills it.
 const READ_MAX: usize = (8 << 10) - 1;
 
-/// The budget of a process. Cheap to clone.
+/// The byte budget of a process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct BufferBudget {
     inner: Arc<Inner>,
@@ -42,7 +45,7 @@ pub struct BufferBudget {
 struct Inner {
     clock: Clock,
     held: AtomicUsize,
-    /// Bytes of guards that were evicted, and that their owners have not dropped yet.
+    /// Bytes of guards that are evicted and not yet dropped by their owners.
     going: AtomicUsize,
     max: usize,
     level: AtomicU8,
@@ -50,14 +53,14 @@ struct Inner {
     evicted: AtomicU64,
 }
 
-/// Bytes taken from the budget.
+/// A guard of bytes taken from the budget.
 #[derive(Debug)]
 pub struct Held {
     budget: BufferBudget,
-    /// Bytes, unless they are listed.
+    /// Number of bytes, unless the guard is listed.
     bytes: usize,
     passing: bool,
-    /// It will hold more than [`SMALL`].
+    /// The guard will hold more than [`SMALL`].
     large: bool,
     answer: bool,
     listed: Option<EvictionMember<GuardState>>,
@@ -66,7 +69,7 @@ pub struct Held {
 /// The part of the budget that a guard may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HoldClass {
-    /// All of it, for at most [`SMALL`].
+    /// The whole budget, for guards of at most [`SMALL`].
     Small,
     /// All but an eighth.
     Large,
@@ -74,21 +77,22 @@ enum HoldClass {
     Answer,
 }
 
-/// The amount of room to make.
+/// The policy for evicting a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Relief {
-    /// For a newcomer, which is refused if it is not enough: nothing goes in vain.
+    /// For new bytes, which are rejected if eviction cannot free enough: nothing is evicted in
+    /// vain.
     WholeOrNone,
-    /// For what is held already.
+    /// For bytes that are already held.
     AsFarAsPossible,
 }
 
-/// The budget has no room.
+/// The error for an exhausted budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("buffers full")]
 pub struct BuffersFull;
 
-/// A guard had to make room for others.
+/// The error for an evicted guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an unfinished upload made room for others")]
 pub struct Evicted;
@@ -96,7 +100,7 @@ pub struct Evicted;
 // === impl BufferBudget ===
 
 impl BufferBudget {
-    /// A budget of `max` bytes.
+    /// Creates a budget of `max` bytes.
     #[must_use]
     pub fn new(max: usize, clock: Clock) -> Self {
         let inner = Inner {
@@ -111,14 +115,15 @@ impl BufferBudget {
         Self { inner: Arc::new(inner) }
     }
 
-    /// A guard that holds nothing yet.
+    /// Returns a guard without bytes.
     #[must_use]
     pub fn empty(&self) -> Held {
         Held { budget: self.clone(), bytes: 0, passing: false, large: false, answer: false, listed: None }
     }
 
-    /// A guard for an answer, which holds nothing yet. Answers come whether there is room or not, and
-    /// leave an eighth to uploads: a large call finds room while others are answered.
+    /// Returns a guard without bytes for a response. Responses arrive regardless of the budget, so
+    /// they leave an additional eighth to uploads: a large call is admitted while others are
+    /// answered.
     #[must_use]
     pub fn empty_for_answer(&self) -> Held {
         let mut held = self.empty();
@@ -126,41 +131,42 @@ impl BufferBudget {
         held
     }
 
-    /// Takes bytes that exist already, even over the limit: an answer that was made within the
-    /// limit is not thrown away for its copy.
+    /// Takes bytes that already exist, even beyond the limit: a response that was produced within
+    /// the limit is not discarded because of a copy.
     #[must_use]
     pub fn force(&self, bytes: usize) -> Held {
         self.inner.held.fetch_add(bytes, Ordering::Relaxed);
         Held { budget: self.clone(), bytes, passing: false, large: false, answer: false, listed: None }
     }
 
-    /// Bytes held now.
+    /// Returns the number of bytes held.
     #[must_use]
     pub fn held(&self) -> usize {
         self.inner.held.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that are read at once: while less than half of the budget is held, as many as
-    /// come; then less than hyper's first buffer, so that it makes no larger one for a connection.
+    /// Returns the maximum number of bytes of one read: unlimited while less than half of the
+    /// budget is held, then less than hyper's initial buffer, so that hyper does not enlarge the
+    /// buffer of the connection.
     #[must_use]
     pub fn read_max(&self) -> usize {
         if self.held() < self.inner.max / 2 { usize::MAX } else { READ_MAX }
     }
 
-    /// Guards that had to make room so far.
+    /// Returns the number of guards evicted since the start.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.inner.evicted.load(Ordering::Relaxed)
     }
 
-    /// The most bytes that one answer may hold: half of all.
+    /// Returns the maximum size of one response: half of the budget.
     #[must_use]
     pub fn answer_max(&self) -> usize {
         self.inner.max / 2
     }
 
-    /// Has up to `most` uploads make room that hold upstream connections and do not move, the ones
-    /// that were silent longest first.
+    /// Evicts up to `most` stalled uploads that occupy upstream connections, those with the longest
+    /// silence first.
     pub fn evict_passing(&self, most: usize) {
         let inner = &self.inner;
         let before = inner.clock.now().0.saturating_sub(u64::try_from(STILL.as_nanos()).unwrap_or(u64::MAX));
@@ -174,8 +180,8 @@ impl BufferBudget {
         }
     }
 
-    /// Lowers or raises the bound with the pressure on the memory of the process; what is listed
-    /// makes room at once.
+    /// Adjusts the limit to the memory pressure of the process, and evicts listed guards that
+    /// exceed it.
     pub fn set_pressure(&self, level: PressureLevel) {
         self.inner.level.store(level as u8, Ordering::Relaxed);
         let over = self.held().saturating_sub(self.inner.most(HoldClass::Small));
@@ -188,7 +194,7 @@ impl BufferBudget {
 // === impl Inner ===
 
 impl Inner {
-    /// The most bytes that may be held for a guard of a class.
+    /// Returns the limit that applies to a class of guards.
     fn most(&self, class: HoldClass) -> usize {
         let level = self.level.load(Ordering::Relaxed);
         let max = if level >= PressureLevel::Refuse as u8 {
@@ -205,8 +211,9 @@ impl Inner {
         }
     }
 
-    /// Takes `bytes` for a guard of a class. What was evicted and is not dropped yet counts
-    /// beyond its part, except for small guards, whose own part is theirs at any time.
+    /// Takes `bytes` for a guard of a class. Evicted bytes that are not dropped yet lower the limit
+    /// once they exceed their fraction of the budget, except for small guards, for which a part of
+    /// the budget is always reserved.
     fn take(&self, bytes: usize, class: HoldClass) -> bool {
         let most = self.most(class);
         let going = if class == HoldClass::Small { 0 } else { self.going.load(Ordering::Relaxed) };
@@ -218,8 +225,8 @@ impl Inner {
             .is_ok()
     }
 
-    /// Has listed guards make room for `bytes`. Their owners drop what they hold when they run
-    /// next, which is at once.
+    /// Evicts listed guards to free `bytes`. Their owners release the memory when they are polled
+    /// next, which is immediately.
     fn relieve(&self, bytes: usize, relief: Relief) {
         let now = self.clock.now();
         let worst = self.listed.worst(|holding| holding.score(now));
@@ -237,7 +244,7 @@ impl Inner {
         }
     }
 
-    /// Takes the bytes of a guard away and wakes its owner.
+    /// Evicts a guard: takes its bytes out of the budget and wakes its owner.
     fn evict(&self, holding: &GuardState) -> usize {
         if holding.evicted.swap(true, Ordering::AcqRel) {
             return 0;
@@ -254,7 +261,7 @@ impl Inner {
         bytes
     }
 
-    /// Counts an evicted guard no more, which its owner has dropped.
+    /// Ends the accounting of an evicted guard that its owner has dropped.
     fn on_dropped(&self, holding: &GuardState) {
         self.going.fetch_sub(holding.going.swap(0, Ordering::SeqCst), Ordering::Relaxed);
     }
@@ -263,16 +270,16 @@ impl Inner {
 // === impl Held ===
 
 impl Held {
-    /// Records the announced length of what it will hold: a large one is large from its first byte
-    /// on, so that many beginnings do not take the part of small ones.
+    /// Records the announced length of a body. A large body counts as large from its first byte, so
+    /// that the beginnings of many large bodies do not use the part reserved for small ones.
     pub fn announce(&mut self, bytes: usize) {
         self.large = bytes > SMALL;
     }
 
-    /// Takes more; what is listed makes room for it.
+    /// Takes more bytes, evicting listed guards if necessary.
     ///
     /// # Errors
-    /// [`BuffersFull`], and then nothing was taken.
+    /// Returns [`BuffersFull`] if there is no room, in which case nothing is taken.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BuffersFull> {
         if self.is_evicted() {
             return Err(BuffersFull);
@@ -286,7 +293,7 @@ impl Held {
         if !inner.take(bytes, class) {
             let (held, going) = (inner.held.load(Ordering::Relaxed), inner.going.load(Ordering::Relaxed));
             let wanted = (held + bytes).saturating_sub(inner.most(class));
-            // More would go in vain until those that were evicted are gone.
+            // Further evictions are useless until the evicted guards are dropped.
             if class != HoldClass::Small && going + wanted > inner.max / GOING {
                 return Err(BuffersFull);
             }
@@ -302,12 +309,12 @@ impl Held {
         Ok(())
     }
 
-    /// Takes or gives back what is missing to this many bytes, over the limit if need be, since
-    /// they exist already: then what is listed makes room, which may be itself.
+    /// Sets the number of bytes held, beyond the limit if necessary, since they already exist. In
+    /// that case listed guards are evicted, possibly including this one.
     pub fn set_bytes(&mut self, bytes: usize) {
         let before = match &self.listed {
             None => std::mem::replace(&mut self.bytes, bytes),
-            // What had to make room is counted no more, and goes with its connection.
+            // An evicted guard is no longer counted, and ends with its connection.
             Some(holding) if holding.evicted.load(Ordering::Acquire) => return,
             Some(holding) => holding.bytes.swap(bytes, Ordering::Relaxed),
         };
@@ -323,13 +330,13 @@ impl Held {
         }
     }
 
-    /// Bytes that are held.
+    /// Returns the number of bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.listed.as_ref().map_or(self.bytes, |holding| holding.bytes.load(Ordering::Relaxed))
     }
 
-    /// Lists it: from now on it may have to make room while it waits for its client.
+    /// Lists the guard: from now on it may be evicted while it waits for its client.
     pub fn list(&mut self) {
         if self.listed.is_some() {
             return;
@@ -348,7 +355,7 @@ impl Held {
         }));
     }
 
-    /// Lists it, and has this waker woken when it has to make room.
+    /// Lists the guard, and registers a waker for its eviction.
     pub fn list_for(&mut self, owner: &Waker) {
         self.list();
         if let Some(holding) = &self.listed {
@@ -356,7 +363,7 @@ impl Held {
         }
     }
 
-    /// Marks it as one of an upload that holds an upstream connection.
+    /// Marks the guard as that of an upload that occupies an upstream connection.
     pub fn pass(&mut self) {
         self.passing = true;
         if let Some(holding) = &self.listed {
@@ -364,40 +371,40 @@ impl Held {
         }
     }
 
-    /// Sets what it waits for, if it is listed.
+    /// Sets the side that the guard waits for, if it is listed.
     pub fn set_phase(&self, phase: HoldPhase) {
         if let Some(holding) = &self.listed {
             holding.set_phase(phase, self.budget.inner.clock);
         }
     }
 
-    /// Records that its client sent or took something.
+    /// Records that the client sent or took bytes.
     pub fn on_move(&self) {
         if let Some(holding) = &self.listed {
             holding.moved.store(self.budget.inner.clock.now().0, Ordering::Relaxed);
         }
     }
 
-    /// A view of it, for which it is listed.
+    /// Lists the guard and returns a view of it.
     pub fn watch(&mut self) -> Option<EvictionWatch> {
         self.list();
         let holding = self.listed.as_ref()?.share();
         Some(EvictionWatch { clock: self.budget.inner.clock, holding })
     }
 
-    /// Returns `true` once it had to make room.
+    /// Returns `true` if the guard is evicted.
     #[must_use]
     pub fn is_evicted(&self) -> bool {
         self.listed.as_ref().is_some_and(|holding| holding.evicted.load(Ordering::Acquire))
     }
 
-    /// Ready once it has to make room, for which it is listed.
+    /// Lists the guard, and resolves once it is evicted.
     pub fn poll_evicted(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.list();
         self.listed.as_ref().map_or(Poll::Pending, |holding| holding.poll_evicted(cx))
     }
 
-    /// Resolves once it has to make room. It is listed at the first wait.
+    /// Resolves once the guard is evicted. The first poll lists it.
     pub async fn evicted(&mut self) {
         std::future::poll_fn(|cx| self.poll_evicted(cx)).await;
     }
@@ -436,7 +443,8 @@ mod tests {
         }
         let mut newcomers: Vec<Held> = (0..2).map(|_| budget.empty()).collect();
         newcomers.iter_mut().for_each(|newcomer| newcomer.grow(LARGE).unwrap());
-        // Two are gone and their memory is still there: one more would be beyond the quarter.
+        // Two guards are evicted and their memory still exists: another one would exceed the
+        // quarter.
         assert_eq!(budget.evicted(), 2);
         assert_eq!(budget.empty().grow(LARGE), Err(BuffersFull));
         budget.empty().grow(SMALL).unwrap();

@@ -1,17 +1,19 @@
-//! The control group of the process: its limit on memory, and what it uses of it.
+//! The control group of the process: its memory limit and memory usage.
 //!
-//! Both versions of control groups (the kernel's `cgroup-v2.rst` and `cgroup-v1/memory.rst`).
+//! Both versions of control groups are supported (`cgroup-v2.rst` and `cgroup-v1/memory.rst` in the
+//! Linux kernel documentation).
 
 use std::path::{Path, PathBuf};
 
-/// A limit of this size is none: version 1 writes "unlimited" as a number of the size of the
-/// address space.
+/// Values from this size on mean that there is no limit: version 1 reports "unlimited" as a number
+/// of the size of the address space.
 const UNLIMITED: u64 = 1 << 60;
 
-/// The control group of this process, with the smallest limit on memory from there up.
+/// The control group of this process, with the smallest memory limit among it and its ancestors.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlGroup {
-    /// Its own folder: what a group above uses is not this process's doing.
+    /// The group's own folder. Usage is read from it and not from an ancestor, which includes other
+    /// processes.
     folder: PathBuf,
     version: CgroupVersion,
     limit: u64,
@@ -26,7 +28,8 @@ enum CgroupVersion {
 // === impl ControlGroup ===
 
 impl ControlGroup {
-    /// Looks for it under a root, which is `/` but for tests; `None` where nothing is limited.
+    /// Finds the control group under a root, which is `/` except in tests. Returns `None` if no
+    /// limit applies.
     #[must_use]
     pub fn find(root: &Path) -> Option<Self> {
         let groups = std::fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
@@ -34,7 +37,7 @@ impl ControlGroup {
         groups
             .lines()
             .filter_map(|line| {
-                // `0::/path` is version 2, `4:memory:/path` version 1.
+                // `0::/path` is version 2, `4:memory:/path` is version 1.
                 let mut parts = line.splitn(3, ':');
                 let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
                 let (base, version) = match controllers {
@@ -49,8 +52,8 @@ impl ControlGroup {
             .min_by_key(|group| group.limit)
     }
 
-    /// The smallest limit from a group up to the mount. In a container the path may be the host's
-    /// and absent here; the mount is the group itself then.
+    /// Finds the smallest limit from a group up to the mount. In a container the path may be that
+    /// of the host and not exist here; the mount is then the group itself.
     fn smallest(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
         let path = base.join(path);
         let groups = || path.ancestors().take_while(|folder| folder.starts_with(base));
@@ -60,14 +63,14 @@ impl ControlGroup {
         Some(Self { folder, version, limit })
     }
 
-    /// Its limit in bytes.
+    /// Returns the memory limit in bytes.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Bytes in use, without pages of files that the kernel takes back by itself: what kubelet
-    /// calls the working set. `None` where the kernel does not show it.
+    /// Returns the bytes in use without reclaimable file pages, which is the working set as defined
+    /// by the kubelet. `None` if the kernel does not report it.
     #[must_use]
     pub fn usage(&self) -> Option<u64> {
         let used = number(&self.folder.join(self.version.usage_file()))?;

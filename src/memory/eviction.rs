@@ -1,35 +1,36 @@
-//! A set whose worst members can be found, with constant time to join and to leave.
+//! A set that can be ranked by a score to select members for eviction, with insertion and removal
+//! in constant time.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A set of things of which some may have to go. Cheap to clone.
+/// A set of evictable values. Cheap to clone.
 #[derive(Debug)]
 pub struct EvictionSet<T>(Arc<Mutex<Vec<Arc<EvictionSlot<T>>>>>);
 
-/// A member, until it is dropped.
+/// A membership in the set, which ends when it is dropped.
 #[derive(Debug)]
 pub struct EvictionMember<T> {
     set: EvictionSet<T>,
     slot: Arc<EvictionSlot<T>>,
 }
 
-/// A view of a member.
+/// A shared reference to a member's value, which outlives the membership.
 #[derive(Debug)]
 pub struct EvictionView<T>(Arc<EvictionSlot<T>>);
 
 #[derive(Debug)]
 struct EvictionSlot<T> {
     value: T,
-    /// Its place in the list, changed under the lock only.
+    /// Index of the slot in the list, changed only under the lock.
     index: AtomicUsize,
 }
 
 // === impl EvictionSet ===
 
 impl<T> EvictionSet<T> {
-    /// Takes one in.
+    /// Adds a value to the set.
     pub fn join(&self, value: T) -> EvictionMember<T> {
         let mut all = self.lock();
         let slot = Arc::new(EvictionSlot { value, index: AtomicUsize::new(all.len()) });
@@ -38,12 +39,12 @@ impl<T> EvictionSet<T> {
         EvictionMember { set: self.clone(), slot }
     }
 
-    /// Shows all members.
+    /// Calls `show` for every member.
     pub fn for_each(&self, mut show: impl FnMut(&T)) {
         self.lock().iter().for_each(|slot| show(&slot.value));
     }
 
-    /// The members with a score, the highest first.
+    /// Returns the members that have a score, the highest score first.
     #[must_use]
     pub fn worst<S: Ord>(&self, score: impl Fn(&T) -> Option<S>) -> Vec<EvictionView<T>> {
         let mut scored: Vec<(S, Arc<EvictionSlot<T>>)> = {
@@ -74,7 +75,7 @@ impl<T> Default for EvictionSet<T> {
 // === impl EvictionMember ===
 
 impl<T> EvictionMember<T> {
-    /// A view of the member, also after it has left.
+    /// Returns a view of the member, which remains valid after the membership ends.
     #[must_use]
     pub fn share(&self) -> EvictionView<T> {
         EvictionView(self.slot.clone())

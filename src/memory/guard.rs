@@ -1,4 +1,4 @@
-//! A listed guard: the bytes of a call that may have to make room, and the task that holds them.
+//! The state of a guard that is registered for eviction: its bytes, and the task that owns them.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
@@ -10,53 +10,54 @@ use super::eviction::EvictionView;
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-/// The age after which guards differ by their bytes alone: a stream that is hours old is no
-/// worse holder than a body that has stalled.
+/// Age beyond which the score of a guard grows with its bytes alone: a stream that is hours old is
+/// no worse than a body that has stalled.
 const AGE_MAX: Duration = Duration::from_secs(10);
-/// Bytes a second below which a guard came slowly: a slow mobile network has ten times as many.
+/// Rate in bytes per second below which a guard is slow: a tenth of a slow mobile network.
 const SLOW_RATE: u64 = 10 << 10;
-/// Uploads that moved within this time are not still.
+/// Time without progress after which an upload counts as stalled.
 pub(super) const STILL: Duration = Duration::from_secs(1);
 
-/// The bytes of a listed guard, and its owner's task.
+/// The bytes of a registered guard, and the waker of its owner.
 #[derive(Debug)]
 pub(super) struct GuardState {
     pub(super) bytes: AtomicUsize,
-    /// The bytes that it had when it was evicted, until its owner drops it.
+    /// Bytes held at the time of eviction, until the owner drops the guard.
     pub(super) going: AtomicUsize,
     pub(super) dropped: AtomicBool,
     pub(super) phase: AtomicU8,
-    /// The start of its phase.
+    /// Start of the current phase.
     pub(super) since: AtomicU64,
-    /// The last time that its client sent or took something.
+    /// Instant at which the client last sent or took bytes.
     pub(super) moved: AtomicU64,
     pub(super) evicted: AtomicBool,
-    /// It holds an upstream connection.
+    /// The guard occupies an upstream connection.
     pub(super) passing: AtomicBool,
     pub(super) owner: AtomicWaker,
 }
 
-/// A view of a listed guard, for the part of a call that its client sends.
+/// A view of a registered guard, for the part of a call that its client uploads.
 #[derive(Debug)]
 pub struct EvictionWatch {
     pub(super) clock: Clock,
     pub(super) holding: EvictionView<GuardState>,
 }
 
-/// The side that the bytes of a listed guard wait for.
+/// The side that a registered guard waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HoldPhase {
-    /// Its client, which has not sent all or takes nothing: it may have to make room.
+    /// The client, which has not sent everything or takes nothing: the guard may be evicted.
     Client,
-    /// The proxy or the model server: it stays.
+    /// The proxy or the model server: the guard is not evicted.
     Server,
 }
 
 // === impl GuardState ===
 
 impl GuardState {
-    /// Returns whether it came slowly, and its byte-seconds; `None` for one that stays.
+    /// Returns `true` if the bytes arrived slowly, and the byte-milliseconds held. `None` for a
+    /// guard that is not evictable.
     pub(super) fn score(&self, now: Tick) -> Option<(bool, u64)> {
         let bytes = self.bytes.load(Ordering::Relaxed) as u64;
         if bytes == 0 || !self.is_evictable() {
@@ -88,12 +89,12 @@ impl GuardState {
 // === impl EvictionWatch ===
 
 impl EvictionWatch {
-    /// Ready once the guard had to make room.
+    /// Resolves once the guard is evicted.
     pub fn poll_evicted(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.holding.poll_evicted(cx)
     }
 
-    /// Sets what the guard waits for.
+    /// Sets the side that the guard waits for.
     pub fn set_phase(&self, phase: HoldPhase) {
         self.holding.set_phase(phase, self.clock);
     }

@@ -1,14 +1,15 @@
-//! The pressure on the memory of the process: how near its control group is to its limit.
+//! The memory pressure of the process: the usage of its control group relative to the limit.
 //!
-//! The budgets bound what is counted; what is not (socket buffers, windows, pages that the
-//! allocator keeps) shows here. Envoy's overload manager has the same steps.
+//! The budgets bound the memory that is accounted for. Memory that is not, such as socket buffers,
+//! windows and pages retained by the allocator, appears here. Envoy's overload manager reacts in
+//! similar steps.
 
 use std::time::Duration;
 
 use super::cgroup::ControlGroup;
 
-/// Between two looks: a peer over a fast network sends some 100 MiB in it at most, and two small
-/// files are read in some 50 µs.
+/// Interval between two measurements. A peer on a fast network sends at most about 100 MiB in it,
+/// and reading two small files takes about 50 µs.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// A level of memory pressure.
@@ -17,18 +18,18 @@ const INTERVAL: Duration = Duration::from_millis(100);
 pub enum PressureLevel {
     /// Below 80 %.
     None,
-    /// From 80 %: the budget of bytes is halved.
+    /// From 80 %: the byte budget is halved.
     Shrink,
-    /// From 90 %: an eighth of the budget stays, and idle connections make room.
+    /// From 90 %: the byte budget is reduced to an eighth, and idle connections are evicted.
     Refuse,
-    /// From 95 %: no connection is accepted either.
+    /// From 95 %: in addition, no connection is accepted.
     Stop,
 }
 
 // === impl PressureLevel ===
 
 impl PressureLevel {
-    /// The level at `used` bytes under a limit.
+    /// Returns the level at `used` bytes under a limit.
     #[must_use]
     pub const fn of(used: u64, limit: u64) -> Self {
         let percent = used.saturating_mul(100) / if limit == 0 { 1 } else { limit };
@@ -41,14 +42,14 @@ impl PressureLevel {
     }
 }
 
-/// Watches a control group for as long as it is polled, and reports each change of the level.
+/// Monitors a control group and reports each change of the level, as long as the future is polled.
 ///
-/// At [`PressureLevel::Refuse`] and above each look is reported, so that more can be made free.
+/// From [`PressureLevel::Refuse`] on, every measurement is reported, so that eviction continues.
 pub async fn watch_pressure(group: ControlGroup, mut on_level: impl FnMut(PressureLevel)) {
     let mut before = PressureLevel::None;
     loop {
         tokio::time::sleep(INTERVAL).await;
-        // Without a descriptor left it cannot be read: another bound is at work then.
+        // Reading fails if no file descriptor is left, in which case another limit applies.
         let used = group.usage().unwrap_or(0);
         let level = PressureLevel::of(used, group.limit());
         if level != before {

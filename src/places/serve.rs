@@ -1,5 +1,4 @@
-//! A port for probes, scrapes and the local API: HTTP/1.1 within bounds that nothing a peer does can
-//! exceed.
+//! An HTTP/1.1 server for probes, scrapes and the local API, with limits that no peer can exceed.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -22,23 +21,25 @@ use tower::ServiceExt;
 
 use super::{Place, PlaceBounds, Places};
 
-/// Probes and scrapes are a few connections; the rest is for those that should not be here. Each
-/// holds a head of [`HEAD_BYTES_MAX`] and an answer of some 100 KiB at most.
+/// Connection limits. Probes and scrapes need only a few connections; the rest absorbs unexpected
+/// peers. Each connection holds at most a head of [`HEAD_BYTES_MAX`] and a response of about 100
+/// KiB.
 const BOUNDS: PlaceBounds = PlaceBounds { total: 64, per_peer: 16 };
-/// Heads of probes have a few hundred bytes; the least that hyper takes.
+/// Maximum size of a head, the minimum that hyper accepts. Heads of probes have a few hundred
+/// bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
-/// A connection that sends no whole request for so long is closed: twice the usual interval of
-/// scrapes, so that theirs stay open.
+/// Maximum time without a complete request. It is twice the usual scrape interval, so that
+/// connections of scrapers stay open.
 const IDLE: Duration = Duration::from_secs(30);
-/// A change is a small JSON object; its sender has this long.
+/// Maximum size of a request body, and maximum time to receive it. A change is a small JSON object.
 const BODY_BYTES_MAX: usize = 8 << 10;
 const BODY: Duration = Duration::from_secs(10);
-/// After a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or
-/// end the loop.
+/// Pause after a failed accept. Descriptor exhaustion passes in a moment or lasts, and must neither
+/// cause a busy loop nor end the accept loop.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves a router until `stopped`, then answers what was asked and ends.
+/// Serves a router until `stopped` resolves, then completes the requests in progress and returns.
 pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
     let places = Places::new(BOUNDS);
@@ -69,14 +70,14 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
 }
 
 async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watcher: Watcher) {
-    // A socket that refuses is closed already.
+    // The option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let answering = place.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let (router, place) = (router.clone(), answering.clone());
         async move {
             let (head, body) = request.into_parts();
-            // Until it is there the peer is waited for, and may have to make room.
+            // While its body is incomplete the connection waits for its peer, and may be evicted.
             let body = match timeout(BODY, Limited::new(body, BODY_BYTES_MAX).collect()).await {
                 Ok(Ok(body)) => body.to_bytes(),
                 Ok(Err(_)) => return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE)),
@@ -90,7 +91,7 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watche
     http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
-        // An error is the peer's doing: a broken head, a reset.
+        // An error is caused by the peer, such as a malformed head or a reset.
         _ = watcher.watch(connection) => {}
         () = place.ended(IDLE) => {}
     }
@@ -109,7 +110,7 @@ mod tests {
 
     use super::*;
 
-    /// A request on a connection of its own, and the first line of the answer.
+    /// Sends a request on a new connection and returns the first line of the response.
     async fn ask(address: std::net::SocketAddr) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(b"GET /livez HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await.unwrap();
@@ -133,7 +134,7 @@ mod tests {
             held.push(stream);
         }
         assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
-        // All but an address's share have been closed.
+        // All connections beyond the share of one address have been closed.
         let (oldest, mut byte) = (&mut held[0], [0]);
         assert!(matches!(oldest.read(&mut byte).await, Ok(0) | Err(_)));
         assert_eq!(ask(address).await, "HTTP/1.1 200 OK");
@@ -149,7 +150,7 @@ mod tests {
         let head = format!("GET / HTTP/1.1\r\nhost: h\r\nx: {}\r\n\r\n", "a".repeat(2 * HEAD_BYTES_MAX));
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut answer = Vec::new();
-        // The rest of the head may meet a connection that is closed already.
+        // Writing the rest of the head may fail, because the connection may already be closed.
         stream.read_to_end(&mut answer).await.ok();
         assert!(!answer.starts_with(b"HTTP/1.1 2"), "{:?}", String::from_utf8_lossy(&answer));
         serving.abort();

@@ -1,66 +1,67 @@
-//! A merge key taken to pieces again: which part of it keeps two calls apart.
+//! Decomposition of merge keys into named parts.
 //!
-//! A key is compared as a whole and never read on the way of a call. This reads it for people: part by part, each with the name by which a policy would
-//! speak of it. It is done where a key is seen for the first time, and for calls in the access log; others pay nothing.
+//! A merge key is compared as a whole and never parsed while a call is processed. This parser
+//! serves reports for operators: it returns each part with the name by which a policy refers to it.
+//! It runs only for the first occurrence of a key and for calls in the access log.
 //!
-//! What it leaves out: values. Who takes the parts keeps a digest of each, and tells their names only.
+//! Values must not be shown. Users of the parts keep a digest of each value and report names only.
 
 use std::borrow::Cow;
 
 use crate::protocol::json::unescape;
 use crate::protocol::route::Endpoint;
 
-/// Characters of a name that are kept: names of headers and fields that people gave are shorter.
+/// Maximum number of characters of a reported name. Common header and field names are shorter.
 const NAME_MAX: usize = 64;
 
-/// What a part of a key is.
+/// Kind of a part of a merge key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PartKind {
     /// The path.
     Path,
-    /// What stands behind `?`.
+    /// The query string.
     Query,
-    /// The host that is called.
+    /// The requested host.
     Host,
-    /// Who calls: every identity header together.
+    /// The identity of the client: a digest over all identity headers.
     Caller,
-    /// What is asked for by `Accept`.
+    /// The `Accept` header.
     Accept,
-    /// A header that nobody knows to be harmless.
+    /// A header that is not known to be harmless.
     Header,
-    /// A field of the body beside the items.
+    /// A field of the body outside the items.
     Field,
-    /// A header that the policy's `mergeOn` names.
+    /// A header that the policy lists in `mergeOn`.
     OnHeader,
-    /// A field that the policy's `mergeOn` names.
+    /// A field that the policy lists in `mergeOn`.
     OnField,
-    /// The form of the items.
+    /// The class of the items.
     ItemForm,
-    /// The items themselves: what they cost can only be told apart if all are the same.
+    /// The items themselves, on routes where the cost of different items cannot be separated.
     Items,
 }
 
-/// A part of a key.
+/// A part of a merge key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyPart<'a> {
-    /// What it is.
+    /// Kind of the part.
     pub kind: PartKind,
-    /// The header's name, or the field as a pointer; empty for other kinds.
+    /// Name of the header, or the field as a JSON Pointer; empty for other kinds.
     pub name: Cow<'a, str>,
-    /// What must be equal. Not to be shown.
+    /// Value that must be equal. It must not be shown.
     pub value: Cow<'a, [u8]>,
 }
 
-/// What a cost class is of: its path and its model, as far as one is named.
+/// Human-readable name of a cost class: its path and, if known, its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassName {
-    /// The path as it was called.
+    /// The path of the request.
     pub path: String,
-    /// The model that the body names; empty where it names none.
+    /// The model that the body names; empty if it names none.
     pub model: String,
 }
 
-/// Reads what [`super::key::Key`] wrote.
+/// Reader for the encoding of [`super::key::Key`].
 struct Reader<'a>(&'a [u8]);
 
 // === impl PartKind ===
@@ -80,7 +81,7 @@ impl PartKind {
         Self::Items,
     ];
 
-    /// The word in reports.
+    /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -98,7 +99,7 @@ impl PartKind {
         }
     }
 
-    /// The kind that this word stands for.
+    /// Parses the name used in reports.
     #[must_use]
     pub fn of(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == word)
@@ -106,7 +107,7 @@ impl PartKind {
 }
 
 impl std::fmt::Debug for KeyPart<'_> {
-    /// Without the value, which may reach no log.
+    /// Omits the value, which must not reach a log.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}: {} bytes", self.kind.as_str(), self.name, self.value.len())
     }
@@ -115,13 +116,13 @@ impl std::fmt::Debug for KeyPart<'_> {
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// The parts of a key that this endpoint made; `None` for any other bytes.
+    /// Returns the parts of a key that this endpoint produced, or `None` for any other bytes.
     #[must_use]
     pub fn key_parts<'a>(&self, key: &'a [u8]) -> Option<Vec<KeyPart<'a>>> {
         let mut key = Reader(key);
         let mut parts = Vec::new();
         let part = |kind, value: &'a [u8]| KeyPart { kind, name: Cow::Borrowed(""), value: Cow::Borrowed(value) };
-        // The rules' number, the route, the label and the method are those of the endpoint.
+        // Generation, route, label and method are properties of the endpoint and are skipped.
         key.field()?;
         key.count()?;
         key.field()?;
@@ -157,21 +158,21 @@ impl Endpoint {
     }
 }
 
-/// What a cost class is of, by its bytes; `None` for any others.
+/// Decodes the bytes of a cost class, or returns `None` if they are malformed.
 #[must_use]
 pub fn class_name(class: &[u8]) -> Option<ClassName> {
     let mut class = Reader(class);
-    // Method and route; `Endpoint::read` writes them.
+    // `Endpoint::read` writes the method and the route first.
     class.field()?;
     class.field()?;
     let path = shown(String::from_utf8_lossy(class.field()?)).into_owned();
-    // A call that goes alone has neither model nor form.
+    // The class of an unbatched call contains neither a model nor an item form.
     let model = class.field().unwrap_or_default();
     let bare = model.strip_prefix(b"\"").and_then(|model| model.strip_suffix(b"\"")).unwrap_or(model);
     Some(ClassName { path, model: shown(String::from_utf8_lossy(&unescape(bare))).into_owned() })
 }
 
-/// The members of the canonical text of an object, which has a comma behind each value.
+/// Returns the members of an object in canonical form, which has a comma after each value.
 fn members(text: &[u8]) -> Vec<(&[u8], &[u8])> {
     let mut found = Vec::new();
     let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
@@ -202,7 +203,7 @@ fn members(text: &[u8]) -> Vec<(&[u8], &[u8])> {
     found
 }
 
-/// A name as it may be printed.
+/// Shortens a name and removes its control characters, so that it can be printed.
 fn shown(name: Cow<'_, str>) -> Cow<'_, str> {
     if name.len() <= NAME_MAX && !name.contains(char::is_control) {
         return name;
@@ -230,7 +231,7 @@ impl<'a> Reader<'a> {
         Some(field)
     }
 
-    /// All values of a header in one, told apart.
+    /// Reads all values of a header into one buffer, with their number and lengths.
     fn values(&mut self) -> Option<Vec<u8>> {
         let count = self.count()?;
         let mut all = count.to_le_bytes().to_vec();

@@ -1,4 +1,5 @@
-//! The words in which a protocol and the rest of the proxy speak: a call, a shared call, an answer.
+//! The types shared by the protocol adapters and the rest of the proxy: calls, shared calls and
+//! replies.
 
 use std::fmt;
 
@@ -9,163 +10,166 @@ use crate::batching::Weight;
 use crate::protocol::items::Items;
 use crate::protocol::secret::Tenant;
 
-/// One client request on a recognised route.
+/// A client request on a recognised route.
 pub struct Call {
-    /// With what it may share a batch, or why with nothing.
+    /// The merge key, or the reason for which the call is sent unbatched.
     pub merge: Merge,
-    /// How many items it holds; one where that could not be told.
+    /// Number of items; one if it could not be determined.
     pub items: u32,
-    /// What its items cost.
+    /// Weight of the items.
     pub weight: Weight,
-    /// Bytes of its body.
+    /// Size of the body in bytes.
     pub bytes: usize,
-    /// Who calls.
+    /// The tenant that sent the call.
     pub tenant: Tenant,
-    /// What its cost is learned under: route, path, model and form of its items; no identity.
+    /// Cost class, under which the cost of the call is learned: route, path, model and form of its
+    /// items, without any identity.
     pub cost_class: Box<[u8]>,
-    /// Values that may stand in a batch only once.
+    /// Values that may occur only once in a batch: the keys of a result map.
     pub exclusive: Vec<Box<[u8]>>,
-    /// It asks for a stream.
+    /// `true` if the call requests a streamed response.
     pub streaming: bool,
-    /// The original body, for a replay.
+    /// The original body, kept for a replay.
     pub body: Bytes,
-    /// The original head, for a replay.
+    /// The original head, kept for a replay.
     pub head: Head,
-    /// Where its items stand in the body; empty when it goes alone.
+    /// Positions of the items in the body; empty for a call that is sent unbatched.
     pub(crate) found: Items,
 }
 
-/// The part of a request's head that a replay needs.
+/// The part of a request head that a replay needs.
 #[derive(Clone)]
 pub struct Head {
-    /// The method.
+    /// The request method.
     pub method: Method,
-    /// The target, with the authority where the client's HTTP version has one.
+    /// The request target, with the authority if the client's HTTP version sends one.
     pub uri: Uri,
-    /// All headers as they came.
+    /// All headers as received.
     pub headers: HeaderMap,
 }
 
-/// With what a call may share a batch.
+/// Eligibility of a call for merging.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Merge {
-    /// With calls of the same key.
+    /// May be merged with calls that have the same key.
     With(Box<[u8]>),
-    /// With none.
+    /// Must be sent unbatched.
     Alone(Reason),
 }
 
-/// Why a call goes alone or passes through.
+/// Reason for which a call is sent unbatched or passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// No adapter matched.
+    /// No adapter recognised the path.
     NotRecognised,
-    /// It asks for a stream.
+    /// The call requests a streamed response.
     Streaming,
-    /// Content type, charset or coding other than plain JSON in UTF-8.
+    /// The content type, charset or coding is not plain JSON in UTF-8.
     Encoding,
-    /// Larger than a call that may be merged.
+    /// The body is larger than the maximum for merged calls.
     TooLarge,
-    /// It alone holds more items than a batch may.
+    /// The call alone holds more items than a batch may.
     ClientBatchFull,
-    /// Not one JSON document that every server reads alike.
+    /// The body is not a single JSON document that every server interprets in the same way.
     AmbiguousJson,
-    /// A header that only makes sense alone, or an identity told twice.
+    /// A header is only meaningful for an unbatched call, or an identity header occurs twice.
     Header,
-    /// Items of a form that cannot be merged.
+    /// The items have a form that cannot be merged.
     ItemForm,
-    /// No merging for now after answers that could not be split.
+    /// The cost class is quarantined after responses that could not be split.
     Quarantined,
-    /// The server refused batches of such calls and answered their members alone, or failed batches have used up the extra calls that they may cost.
+    /// The server refused batches of such calls but answered their members individually, or failed
+    /// batches have exhausted the replay budget.
     MergeRefused,
-    /// The policy only observes.
+    /// The policy is in mode Observe.
     PolicyObserve,
-    /// The policy passes through.
+    /// The policy is in mode Off.
     PolicyOff,
-    /// Batching does not pay here.
+    /// Batching does not pay off for such calls.
     NoGain,
     /// The whole proxy is bypassed.
     Bypassed,
-    /// Batched answers differed from single ones.
+    /// Responses to batches differed from responses to single calls.
     VerifyFailed,
-    /// The server's answers differ in a member outside the results that the protocol does not declare.
+    /// The server's responses differ in a member outside the results that the protocol does not
+    /// declare.
     AnswerVaries,
-    /// A call of the Open Inference Protocol (`/v2/models/*/infer`), whose tensors are not merged.
+    /// A call of the Open Inference Protocol (`/v2/models/*/infer`). Its tensors are not merged.
     OpenInference,
 }
 
-/// A call to the upstream that carries the items of several.
+/// A request to the upstream that carries the items of several calls.
 #[derive(Clone)]
 pub struct Outgoing {
-    /// The method.
+    /// The request method.
     pub method: Method,
-    /// Raw path, and query where there is one.
+    /// The raw path, with the query if there is one.
     pub target: String,
-    /// End-to-end headers; framing is the sender's business.
+    /// End-to-end headers. The sender adds the framing.
     pub headers: HeaderMap,
     /// The merged body.
     pub body: Bytes,
-    /// The fresh `x-request-id`.
+    /// The newly generated `x-request-id`.
     pub request_id: String,
-    /// The fresh `traceparent`, where a member had one.
+    /// The newly generated `traceparent`, if a member had one.
     pub traceparent: Option<String>,
 }
 
-/// One caller's answer.
+/// The response to one client.
 #[derive(Clone)]
 pub struct Reply {
-    /// The status.
+    /// The status code.
     pub status: StatusCode,
-    /// End-to-end headers; framing is the sender's business.
+    /// End-to-end headers. The sender adds the framing.
     pub headers: HeaderMap,
-    /// The body.
+    /// The response body.
     pub body: Bytes,
-    /// Trailers, of a call that went alone.
+    /// Trailers, present only for an unbatched call.
     pub trailers: Option<HeaderMap>,
 }
 
-/// An answer to a batch that cannot be split.
+/// Error for a batch response that cannot be split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("answer to a batch cannot be split: {}", what.as_str())]
 pub struct Mismatch {
-    /// What is wrong with it.
+    /// The defect that was found.
     pub what: MismatchKind,
-    /// Of an undeclared member that lone answers have too, and in which they differ: its path. It is
-    /// no input, since it is common to several, and may be logged.
+    /// Path of an undeclared member that also occurs in unbatched responses and differs between
+    /// them. The path is common to several inputs, so it contains none of them and may be logged.
     pub member: Option<String>,
 }
 
-/// What is wrong with an answer to a batch.
+/// Defect of a batch response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MismatchKind {
-    /// More or fewer results than items.
+    /// The number of results differs from the number of items.
     Count,
-    /// Indexes that are not exactly those of the items.
+    /// The indexes are not exactly those of the items.
     Index,
-    /// Results missing, of another kind, or counters that cannot be told apart.
+    /// Results are missing or of a different type, or counters cannot be divided.
     Shape,
-    /// Not one JSON document.
+    /// The body is not a single JSON document.
     NotJson,
-    /// A content coding that nobody asked for.
+    /// The body has a content coding that was not requested.
     Compressed,
-    /// No body.
+    /// The body is empty.
     Empty,
-    /// A success that is no answer: 204, 206 and their like.
+    /// A success status without a complete body, such as 204 or 206.
     Status,
-    /// Counters of a server that is known to count the first item alone.
+    /// The server is known to count only the first item in its counters.
     Usage,
-    /// Members outside the results that may quote an input.
+    /// Members outside the results may quote an input.
     Undeclared,
 }
 
-/// The upstream said that the batch was too large.
+/// The upstream rejected a batch as too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TooLarge {
-    /// The number of items that it named as its limit.
+    /// Maximum number of items that the upstream named.
     pub limit: Option<u32>,
 }
 
-/// Returns `true` for the statuses of a server that has too much to do.
+/// Returns `true` for the statuses of an overloaded server.
 pub(crate) fn is_overload(status: StatusCode) -> bool {
     matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE)
 }
@@ -173,7 +177,7 @@ pub(crate) fn is_overload(status: StatusCode) -> bool {
 // === impl Call ===
 
 impl Call {
-    /// The reason for which it goes alone.
+    /// Returns the reason for which the call is sent unbatched, if it is.
     #[must_use]
     pub const fn alone(&self) -> Option<Reason> {
         match self.merge {
@@ -184,7 +188,7 @@ impl Call {
 }
 
 impl fmt::Debug for Call {
-    /// Sizes and digests only: neither body nor headers nor key may reach a log.
+    /// Prints sizes and digests only: body, headers and key must not reach a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Call")
             .field("merge", &self.merge)
@@ -219,7 +223,7 @@ impl fmt::Debug for Merge {
 // === impl Reason ===
 
 impl Reason {
-    /// Every reason, in the order of the metrics' documentation.
+    /// All reasons, in the order of the metrics' documentation.
     pub const ALL: [Self; 17] = [
         Self::NotRecognised,
         Self::Streaming,
@@ -240,14 +244,14 @@ impl Reason {
         Self::OpenInference,
     ];
 
-    /// Why a call passes whose path no adapter takes.
+    /// Returns the reason for passing through a call with a path that no adapter recognises.
     #[must_use]
     pub fn of_unrecognised(path: &str) -> Self {
         let open_inference = path.starts_with("/v2/models/") && path.ends_with("/infer");
         if open_inference { Self::OpenInference } else { Self::NotRecognised }
     }
 
-    /// The word in metrics and logs.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -300,8 +304,9 @@ impl fmt::Debug for Reply {
 // === impl Mismatch ===
 
 impl Mismatch {
-    /// Whether merging stops for a while in this cost class: the answer was whole, and yet not one
-    /// for these items. Wrong counters are no such answer: they end merging as refusals do.
+    /// Returns `true` if merging is quarantined for the cost class: the response was complete but
+    /// did not match the items. Wrong counters do not quarantine; they end merging in the same way
+    /// as a refused batch.
     #[must_use]
     pub const fn quarantines(&self) -> bool {
         matches!(self.what, MismatchKind::Count | MismatchKind::Index | MismatchKind::Shape)
@@ -317,7 +322,7 @@ impl From<MismatchKind> for Mismatch {
 // === impl MismatchKind ===
 
 impl MismatchKind {
-    /// The word in metrics and logs.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,6 +1,7 @@
-//! Our own errors in the caller's form: status, headers, body.
+//! Error responses of the proxy in the format that the client expects: status, headers and body.
 //!
-//! Bodies are made of constants and numbers, so nothing of a caller or of the upstream can be in one.
+//! Bodies consist of constants and numbers, so they never contain data of a client or of the
+//! upstream.
 
 use bytes::Bytes;
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -11,23 +12,24 @@ use crate::protocol::Reply;
 use crate::protocol::call::is_overload;
 use crate::protocol::headers;
 
-/// How a caller of a route expects an error to look.
+/// Error format expected by the clients of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// `{"error":{"message","type","param","code"}}`.
+    /// `{"error":{"message","type","param","code"}}`, the format of OpenAI.
     OpenAi,
-    /// `{"error": message}`: KServe and TF Serving.
+    /// `{"error": message}`, the format of KServe and TF Serving.
     Error,
-    /// `{"error": message, "error_type": type}`: TEI's own routes.
+    /// `{"error": message, "error_type": type}`, the format of TEI's own routes.
     Tei,
-    /// RFC 9457, for everything that has no form of its own.
+    /// Problem details of RFC 9457, for all routes without a format of their own.
     Problem,
 }
 
 // === impl Dialect ===
 
 impl Dialect {
-    /// The answer to a caller of this dialect. `limit` names the key or the header that ended the call; it goes into a header, since clients match messages.
+    /// Returns the response to a failed call. `limit` is the name of the policy key or request
+    /// header that ended the call. It is sent as a header, since clients match on messages.
     #[must_use]
     pub fn reply(self, failure: &Failure, limit: Option<&str>) -> Reply {
         let kind = failure.kind;
@@ -44,7 +46,8 @@ impl Dialect {
         reply
     }
 
-    /// The answer to a member of a call that the upstream refused with this status, 429 or 503.
+    /// Returns the response to a member of a batch that the upstream refused with `status`, which
+    /// is 429 or 503.
     #[must_use]
     pub fn overload(self, status: StatusCode) -> Reply {
         self.write(FailureKind::UpstreamOverloaded, status)

@@ -1,44 +1,49 @@
-//! Which parts of merge keys differ: what keeps calls apart, by name.
+//! Comparison of recent merge keys: finds the parts, by name, that prevent calls from sharing a
+//! batch.
 //!
-//! Of each key it keeps a digest of each part, never a value: enough to say that `x-user` has seventeen values and everything else one. The running
-//! proxy tells it of the keys that come, and `groupage explain` of those in an access log.
+//! For each key, only a digest of each part is kept, never a value. This is sufficient to report,
+//! for example, that `x-user` has seventeen values while every other part has one. The running
+//! proxy feeds it with the keys of arriving calls, and `groupage explain` with those of an access
+//! log.
 //!
-//! What it leaves out: how a key is taken to pieces (`apart`), and which keys are looked at.
+//! Splitting a key into its parts is left to `apart`, and the choice of keys to the caller.
 
 use std::collections::{HashSet, VecDeque};
 
 use super::apart::PartKind;
 
-/// Keys compared: as many as the core watches the arrivals of.
+/// Maximum number of keys compared, equal to the number of keys for which the batching core tracks
+/// arrivals.
 const KEYS_MAX: usize = 64;
-/// Parts of a key that are told apart: a call has some ten. What is beyond is not compared.
+/// Maximum number of parts of a key that are compared. A call has about ten; parts beyond the
+/// maximum are ignored.
 pub const PARTS_MAX: usize = 32;
-/// Longest key that is taken to pieces: it may hold whole fields of a body, and many of them.
+/// Longest key that is split into parts, in bytes. A key may contain whole fields of a body.
 pub const KEY_BYTES_MAX: usize = 16 << 10;
-/// Parts that are told: more than anybody reads.
+/// Maximum number of differing parts that are reported.
 const TOLD_MAX: usize = 8;
 
-/// The keys that came last.
+/// A bounded record of the most recent distinct merge keys.
 #[derive(Debug, Default)]
 pub struct Keys(VecDeque<Seen>);
 
-/// A part of the merge keys that is not the same in all.
+/// A part of the merge keys that has more than one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Differs {
-    /// What it is.
+    /// Kind of the part.
     pub kind: PartKind,
-    /// The name of the header or field; empty for other kinds.
+    /// Name of the header or field; empty for other kinds.
     pub name: String,
-    /// How many values it has; to be absent is one.
+    /// Number of distinct values. Absence counts as a value.
     pub values: usize,
-    /// How many keys would be left if it did not count.
+    /// Number of distinct keys that would remain if this part were ignored.
     pub keys_without: usize,
 }
 
-/// A part of a key: what it is, its name, and a digest over both and the value.
+/// A part of a key: its kind, its name, and a digest over kind, name and value.
 pub type PartDigest = (PartKind, Box<str>, u64);
 
-/// One key: digests only.
+/// A recorded key, as digests only.
 #[derive(Debug)]
 struct Seen {
     whole: u64,
@@ -48,13 +53,13 @@ struct Seen {
 // === impl Keys ===
 
 impl Keys {
-    /// Whether a key with this digest is among them.
+    /// Returns `true` if a key with this digest is recorded.
     #[must_use]
     pub fn has(&self, whole: u64) -> bool {
         self.0.iter().any(|seen| seen.whole == whole)
     }
 
-    /// A key that is not among them; the oldest one goes where there are too many.
+    /// Records a key that is not yet present. The oldest key is evicted if the record is full.
     pub fn push(&mut self, whole: u64, parts: impl IntoIterator<Item = PartDigest>) {
         if self.0.len() >= KEYS_MAX {
             self.0.pop_front();
@@ -62,19 +67,20 @@ impl Keys {
         self.0.push_back(Seen { whole, parts: parts.into_iter().take(PARTS_MAX).collect() });
     }
 
-    /// How many there are, at most 64.
+    /// Returns the number of recorded keys, at most 64.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if no key is recorded.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What differs, the part that alone keeps most of them apart first.
+    /// Returns the parts that differ, ordered so that the part that separates the most keys comes
+    /// first.
     #[must_use]
     pub fn differs(&self) -> Vec<Differs> {
         let mut parts: Vec<(PartKind, &str)> =
@@ -90,7 +96,8 @@ impl Keys {
     fn differ(&self, kind: PartKind, name: &str) -> Option<Differs> {
         let own = |seen: &Seen| {
             let own = seen.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
-            // The digests hold what they are of, so their sum stands for the set.
+            // Each digest covers kind and name as well as the value, so the wrapping sum identifies
+            // the set.
             own.fold(0, |sum: u64, part| sum.wrapping_add(part.2))
         };
         let all = |seen: &Seen| seen.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));

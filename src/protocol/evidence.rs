@@ -1,9 +1,9 @@
-//! What lone answers show of a merge key: the headers, members and error bodies that are the same
-//! for every call.
+//! Evidence from unbatched responses: the headers, members and error bodies that are the same for
+//! every call of a merge key.
 //!
-//! A part of a shared answer that belongs to no single result may quote the input of any member of
-//! the batch. It is repeated to all of them only where it is on the protocol's list, or is known to
-//! be a constant, such as a version: several lone answers to different inputs have had the same
+//! A part of a batch response that belongs to no single result may quote the input of any member.
+//! It is copied to all members only if the protocol or the policy declares it, or if it is known to
+//! be a constant, such as a version: several unbatched responses to different inputs had the same
 //! bytes there. Names, values and inputs are kept as keyed digests of 64 bits, never as text.
 
 use std::collections::HashMap;
@@ -17,101 +17,108 @@ use http::header::{HeaderMap, HeaderName};
 use crate::batching::Tick;
 use crate::protocol::call::{Call, Merge};
 
-/// Lone answers to different inputs that have to agree: one alone shows nothing.
+/// Number of unbatched responses to different inputs that have to agree. A single response proves
+/// nothing.
 const RUN_FIRST: u32 = 2;
-/// A value that changed has to agree this many times as often, up to the second number: it may
-/// repeat by chance. While a server is replaced pod by pod, both versions answer in turns.
+/// Factor by which the required number grows after each change of a value, up to `RUN_MAX`, because
+/// a value may repeat by chance. During a rolling update, responses of the old and the new version
+/// alternate.
 const RUN_GROWTH: u32 = 4;
 const RUN_MAX: u32 = 1 << 6;
-/// Undeclared members of a shared answer that may all be constants.
+/// Maximum number of undeclared members of a batch response.
 pub(crate) const MEMBERS_MAX: usize = 32;
-/// Facts of one key: those members, and some headers.
+/// Maximum number of facts for one key: those members and some headers.
 const FACTS_MAX: usize = MEMBERS_MAX + 16;
-/// Keys in each of two generations: with a full set of facts 2 MiB.
+/// Maximum number of keys in each of the two generations. With a full set of facts, this is 2 MiB.
 const KEYS_MAX: usize = 512;
-/// Batches of a key that were isolated for parts that no lone answer has had, in a row, after which
-/// its calls go alone: members that are named after inputs are never known.
+/// Maximum number of consecutive isolated batches of a key with undeclared parts that occur in no
+/// unbatched response. After that, calls of the key are sent unbatched: members that are named
+/// after inputs never become known.
 const UNKNOWN_MAX: u32 = 3;
-/// Different inputs whose answers have a part of the same name, from which on it is no input.
+/// Number of different inputs after which the name of a part that occurs in all their responses is
+/// not considered an input.
 const NAME_INPUTS: u32 = 32;
-/// How long calls of a key go alone whose answers differ outside the results: at first, and at most
-/// after doubling. The defaults of `failure.quarantine`.
+/// Initial and maximum time for which calls of a key are sent unbatched because their responses
+/// differ outside the results. The time doubles on each repetition. Equal to the defaults of
+/// `failure.quarantine`.
 const APART: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
-/// Bytes of a call's items that tell two inputs apart. Longer equal beginnings count as one input,
-/// which delays a conclusion and never makes a wrong one.
+/// Number of bytes of a call's items that distinguish two inputs. Longer inputs with the same
+/// beginning count as one, which may delay a conclusion but never makes a wrong one.
 const INPUT_MAX: usize = 16 * 1024;
 
-/// The facts that lone answers have shown, for each merge key. Shared by all connections.
+/// Facts observed in unbatched responses, by merge key. Shared by all connections.
 #[derive(Debug, Default)]
 pub struct LoneEvidence {
     state: RandomState,
     keys: Mutex<KeyCache>,
 }
 
-/// Whether parts of a shared answer are constants of its key.
+/// Result of a comparison between parts of a batch response and the constants of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// All of them are.
+    /// All parts are constants.
     Constant,
-    /// Lone answers have not shown it yet.
+    /// Unbatched responses do not yet prove it.
     Unknown,
-    /// One is not: lone answers differ in it, or the shared one differs from them. Its place, where
-    /// lone answers to different inputs have a part of this name: then the name is no input.
+    /// A part is not constant: unbatched responses differ in it, or the batch response differs from
+    /// them. Contains the index of the part if unbatched responses to different inputs have a part
+    /// of this name, so that the name cannot be an input.
     Varies(Option<usize>),
 }
 
-/// The facts of the keys used last, in two generations: when the younger one is full it replaces
-/// the older.
+/// Facts of the most recently used keys, in two generations that approximate an LRU cache: when the
+/// young generation is full, it replaces the old one.
 #[derive(Debug, Default)]
 struct KeyCache {
     young: HashMap<u64, KeyFacts>,
     old: HashMap<u64, KeyFacts>,
 }
 
-/// The facts of one key.
+/// The facts of one merge key.
 #[derive(Debug, Default)]
 struct KeyFacts {
     facts: Vec<Fact>,
-    /// Members of lone answers are looked at: a shared answer had one that is not declared.
+    /// Members of unbatched responses are observed, because a batch response had an undeclared one.
     is_watched: bool,
-    /// Batches that were isolated for parts that were not known although lone answers came since the
-    /// one before; one less for each that was split.
+    /// Number of batches isolated for unknown parts although an unbatched response arrived since
+    /// the previous batch. Each batch that is split decrements it.
     unknown: u32,
-    /// A lone answer came since the last batch.
+    /// An unbatched response arrived since the last batch.
     is_fed: bool,
     apart_until: Tick,
     apart: Duration,
 }
 
-/// A part of lone answers; digests.
+/// A part observed in unbatched responses, as digests.
 #[derive(Debug)]
 struct Fact {
     name: u64,
     value: u64,
-    /// The input of the last answer that counted.
+    /// Input of the last response that was counted.
     input: u64,
-    /// Answers in a row to different inputs that had this value, and how many are needed.
+    /// Number of consecutive responses to different inputs with this value, and the number
+    /// required.
     run: u32,
     needed: u32,
-    /// Changes of the input of the answers that have a part of this name.
+    /// Number of changes of the input among the responses that have a part of this name.
     inputs: u32,
 }
 
-/// A part of an answer that belongs to no single result.
+/// A part of a response that belongs to no single result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Part<'a> {
     /// All values of a header.
     Header(&'a HeaderName, &'a HeaderMap),
-    /// A member of the body: the names on the way to it, and its bytes.
+    /// A member of the body: the path to it, and its bytes.
     Member(&'a [u8], &'a [u8]),
-    /// The body of an error of this status.
+    /// The body of an error response with this status.
     Body(StatusCode, &'a [u8]),
 }
 
 // === impl LoneEvidence ===
 
 impl LoneEvidence {
-    /// Records parts of an answer that a call got alone.
+    /// Records parts of the response to an unbatched call.
     pub(crate) fn observe<'a>(&self, call: &Call, parts: impl Iterator<Item = Part<'a>>) {
         let Some(key) = self.key(call) else { return };
         let mut parts = parts.map(|part| self.digests(part)).peekable();
@@ -126,16 +133,17 @@ impl LoneEvidence {
         }
     }
 
-    /// Returns `true` if a part of an answer to a shared call is as in lone answers of its key.
+    /// Returns `true` if a part of a batch response equals that of unbatched responses of its key.
     pub(crate) fn knows(&self, call: &Call, part: Part<'_>) -> bool {
         let Some(key) = self.key(call) else { return false };
         let (name, value) = self.digests(part);
         self.lock().get(key).is_some_and(|known| known.standing(name, value) == Standing::Constant)
     }
 
-    /// Judges the undeclared members of a shared answer to calls of one key, of which `call` is one.
-    /// From then on the members of its lone answers are looked at. Where members are not sent again
-    /// (`isolates` is false), one batch is enough to have calls go alone.
+    /// Checks the undeclared members of a batch response, where `call` is one of the members of the
+    /// batch. Afterwards, members of unbatched responses of the key are observed as well. If the
+    /// members of a batch are not retried (`isolates` is false), a single batch of unknown parts is
+    /// enough to send calls of the key unbatched.
     pub(crate) fn judge<'a>(
         &self,
         now: Tick,
@@ -149,6 +157,8 @@ impl LoneEvidence {
         known.is_watched = true;
         let mut standing = Standing::Constant;
         for (place, part) in members.enumerate() {
+            // A part that varies decides at once, and so does an excess of parts. An unknown part
+            // leaves the result open.
             let (name, value) = self.digests(part);
             match known.standing(name, value) {
                 _ if place >= MEMBERS_MAX => standing = Standing::Varies(None),
@@ -166,13 +176,13 @@ impl LoneEvidence {
         standing
     }
 
-    /// Returns `true` if the members of lone answers of this key are to be observed.
+    /// Returns `true` if the members of unbatched responses of this key are observed.
     pub(crate) fn is_watched(&self, call: &Call) -> bool {
         self.key(call).is_some_and(|key| self.lock().get(key).is_some_and(|known| known.is_watched))
     }
 
-    /// Returns `true` while calls of this key go alone since their answers differ outside the
-    /// results.
+    /// Returns `true` while calls of this key are sent unbatched because their responses differ
+    /// outside the results.
     pub fn is_apart(&self, now: Tick, call: &Call) -> bool {
         let Some(key) = self.key(call) else { return false };
         let keys = self.lock();
@@ -186,7 +196,7 @@ impl LoneEvidence {
         }
     }
 
-    /// A digest of the items of a call.
+    /// Returns a digest of the items of a call.
     fn input(&self, call: &Call) -> u64 {
         let mut hasher = self.state.build_hasher();
         let mut left = INPUT_MAX;
@@ -199,7 +209,7 @@ impl LoneEvidence {
         hasher.finish()
     }
 
-    /// Digests of the name and of the value.
+    /// Returns the digests of the name and of the value of a part.
     fn digests(&self, part: Part<'_>) -> (u64, u64) {
         match part {
             Part::Header(name, headers) => {
@@ -256,6 +266,8 @@ impl KeyFacts {
 
     fn standing(&self, name: u64, value: u64) -> Standing {
         let Some(fact) = self.facts.iter().find(|fact| fact.name == name) else { return Standing::Unknown };
+        // A fact that is not settled varies if its value has changed before. Otherwise it has only
+        // been observed too rarely.
         let (settled, same) = (fact.run >= fact.needed, fact.value == value);
         match (settled, same) {
             (true, true) => Standing::Constant,
@@ -265,7 +277,8 @@ impl KeyFacts {
         }
     }
 
-    /// Takes the verdict on a batch. Of several in flight that fail together one counts.
+    /// Updates the key after a batch. Of several batches in flight that fail together, only one is
+    /// counted.
     fn conclude(&mut self, now: Tick, standing: Standing, unknown_max: u32) {
         let is_varying = matches!(standing, Standing::Varies(_));
         match standing {
@@ -277,6 +290,8 @@ impl KeyFacts {
             Standing::Unknown | Standing::Varies(_) => {}
         }
         self.is_fed = false;
+        // Batches that were in flight before do not extend the time of a key that is already sent
+        // unbatched.
         if now >= self.apart_until && (is_varying || self.unknown >= unknown_max) {
             self.unknown = 0;
             self.set_apart(now);
@@ -292,7 +307,7 @@ impl KeyFacts {
 // === impl Fact ===
 
 impl Fact {
-    /// Returns `true` if this is the fact of that name, which is no input.
+    /// Returns `true` if this is the fact of that name and the name cannot be an input.
     fn names(&self, name: u64) -> bool {
         self.inputs >= NAME_INPUTS && self.name == name
     }
@@ -318,7 +333,8 @@ impl Fact {
 mod tests {
     use super::*;
 
-    /// The standing of value 7 after these values of lone answers, each to another input.
+    /// Returns the standing of value 7 after unbatched responses with these values, each for a
+    /// different input.
     fn standing(values: &[u64]) -> Standing {
         let mut facts = KeyFacts::default();
         values.iter().zip(0..).for_each(|(value, input)| facts.observe(1, *value, || input));

@@ -1,20 +1,20 @@
-//! Ids that nobody else has.
+//! Random ids for requests, traces and responses.
 
 use std::fmt::Write as _;
 
 use crate::protocol::json;
 
-/// The fewest characters that make an id one of its own.
+/// Minimum number of random characters in an id.
 const OWN_CHARS_MIN: usize = 8;
 
-/// 128 random bits in hexadecimal.
+/// Returns 128 random bits in hexadecimal.
 pub(crate) fn request_id() -> String {
     hex(&rand::random::<[u8; 16]>())
 }
 
-/// A trace context of our own, W3C form.
+/// Returns a new trace context in the W3C `traceparent` format.
 pub(crate) fn traceparent(sampled: bool) -> String {
-    // An id of zeros is invalid; one bit keeps it from ever being one.
+    // The W3C format forbids ids of zeros, so one bit of each is always set.
     let mut trace = rand::random::<[u8; 16]>();
     let mut span = rand::random::<[u8; 8]>();
     trace[0] |= 1;
@@ -22,7 +22,9 @@ pub(crate) fn traceparent(sampled: bool) -> String {
     format!("00-{}-{}-{:02x}", hex(&trace), hex(&span), u8::from(sampled))
 }
 
-/// An id of the same form as `raw`, a JSON string's inside or a number: same prefix, same alphabet, same length, nothing else in common.
+/// Returns a random id with the form of `raw`, which is the content of a JSON string or a number:
+/// the same prefix, alphabet and length. An id with fewer than eight random characters, or with an
+/// escape, becomes its prefix and sixteen hexadecimal digits.
 pub(crate) fn like(raw: &[u8], number: bool) -> Vec<u8> {
     if number {
         return own_number(raw.len());
@@ -38,6 +40,8 @@ pub(crate) fn like(raw: &[u8], number: bool) -> Vec<u8> {
         out.extend_from_slice(hex(&rand::random::<[u8; 8]>()).as_bytes());
         return out;
     }
+    // Only separators are copied, and the version digit of a UUID. The variant digit has to stay in
+    // its range.
     let alphabet = alphabet(own);
     for (place, &byte) in own.iter().enumerate() {
         let fixed = !byte.is_ascii_alphanumeric() || (uuid && place == 14);
@@ -52,21 +56,23 @@ pub(crate) fn like(raw: &[u8], number: bool) -> Vec<u8> {
     out
 }
 
-/// The id of a server that makes ids of the caller's request id: `prefix` and the header's value.
+/// Returns the id that a server derives from the client's request id: `prefix` followed by the
+/// header value.
 pub(crate) fn from_request(prefix: &[u8], header: &[u8]) -> Vec<u8> {
     let mut out = prefix.to_vec();
     json::escape_latin1(header, &mut out);
     out
 }
 
-/// The prefix of an id and sixteen hexadecimal digits: what vLLM gives to a caller without a request id.
+/// Returns `prefix` followed by sixteen hexadecimal digits, as vLLM does for a client without a
+/// request id.
 pub(crate) fn short(prefix: &[u8]) -> Vec<u8> {
     let mut out = prefix.to_vec();
     out.extend_from_slice(hex(&rand::random::<[u8; 8]>()).as_bytes());
     out
 }
 
-/// How long the prefix of an id is: a word of letters and its dash, `embd-`.
+/// Returns the length of an id's prefix: a word of letters and its dash, as in `embd-`.
 pub(crate) fn prefix(raw: &[u8]) -> usize {
     let word = raw.iter().take_while(|byte| byte.is_ascii_alphabetic() || **byte == b'_').count();
     if word > 0 && matches!(raw.get(word), Some(b'-')) { word + 1 } else { 0 }
@@ -99,7 +105,8 @@ fn pick(alphabet: &[u8]) -> u8 {
     alphabet.get(place).copied().unwrap_or(b'0')
 }
 
-/// A number of as many digits, within what every JSON reader keeps exact.
+/// Returns a random number of 8 to 15 digits, as close as possible to `len`. Every JSON reader
+/// represents 15 digits exactly.
 fn own_number(len: usize) -> Vec<u8> {
     let digits = len.clamp(OWN_CHARS_MIN, 15);
     let mut out = vec![pick(b"123456789")];

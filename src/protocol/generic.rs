@@ -1,131 +1,133 @@
-//! The Generic adapter: what a policy may say about a JSON protocol of the user's own.
+//! The Generic adapter: the declaration of a user-defined JSON protocol in a policy.
 //!
-//! The types mirror the keys of `routes[].generic`, with the same names. A [`Spec`] is turned into a `Shape` once, when the policy is read.
+//! The types mirror the keys of `routes[].generic` under the same names. A [`Spec`] is compiled to
+//! a `Shape` once, when the policy is loaded.
 
 use crate::protocol::json::Scalars;
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape;
 use crate::protocol::shape::{Bare, Class, Counters, Index, Results, Shape};
 
-/// Keys of `generic`; see `policy.yaml` for each one's default and meaning.
+/// The keys of `generic`. See `policy.yaml` for defaults and meanings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// Where a shared call goes, if not to the path of its members.
+    /// Path of shared calls, if it differs from the path of their members.
     pub upstream_path: Option<String>,
     /// Parallel arrays of items.
     pub items: Vec<Pointer>,
-    /// The form of one item.
+    /// Form of a single item.
     pub single: Single,
-    /// What items must have in common.
+    /// Properties that the items of a batch must have in common.
     pub item_class: ItemClass,
-    /// Parallel arrays of results, or with `result_key` the map.
+    /// Parallel arrays of results, or the result map if `result_key` is set.
     pub results: Vec<Pointer>,
-    /// Inside a result: which item it belongs to.
+    /// Pointer inside a result to the index of its item.
     pub index: Option<Pointer>,
-    /// Inside an item: the field by which the results are a map.
+    /// Pointer inside an item to the value under which the result map holds its result.
     pub result_key: Option<Pointer>,
-    /// Whether a scalar call's answer is a list of one.
+    /// Form of the result for a call with a scalar item.
     pub result_wrap: ResultWrap,
-    /// Whether results come sorted.
+    /// Order of the results.
     pub select: Select,
-    /// How one item's failure shows.
+    /// Representation of the failure of a single item.
     pub per_item_error: Option<PerItemError>,
-    /// Batch-level ids that each caller gets afresh.
+    /// Ids of the whole response, generated anew for each client.
     pub id: Vec<Pointer>,
-    /// Counters.
+    /// Counters of the whole response.
     pub cost: Cost,
-    /// What the weight of a batch counts.
+    /// Measure of the weight of a batch.
     pub weight: Weigh,
-    /// What means "batch too large", besides 413.
+    /// Responses that mean "batch too large", in addition to 413.
     pub too_large: Vec<TooLargeSign>,
-    /// `NaN` and `Infinity` as bare words in a request.
+    /// Accepts `NaN` and `Infinity` as numbers in a request.
     pub lenient_numbers: bool,
-    /// What becomes of a batch whose answer cannot be split.
+    /// Treatment of a batch with a response that cannot be split.
     pub on_mismatch: OnMismatch,
 }
 
-/// The form of one item.
+/// Form of a single item.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Single {
-    /// A field that holds one item.
+    /// A field that holds a single item.
     pub items: Option<Pointer>,
-    /// The field in which its result stands.
+    /// The field that holds its result.
     pub results: Option<Pointer>,
     /// `items` may hold a bare value.
     pub wrap_scalar: bool,
-    /// What a flat list is.
+    /// Interpretation of a flat list.
     pub item_is: ItemIs,
 }
 
-/// What a flat list of numbers is.
+/// Interpretation of a flat list of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ItemIs {
     /// A list of items.
     #[default]
     Element,
-    /// One item.
+    /// A single item.
     ArrayOfNumbers,
 }
 
-/// What items must have in common.
+/// Properties that the items of a batch must have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ItemClass {
-    /// Types and shapes, recursively.
+    /// The same types and shapes, recursively.
     #[default]
     Strict,
-    /// Strings, lists of token ids, or objects of the same keys.
+    /// Strings, lists of token ids, or objects with the same keys.
     Text,
-    /// Nothing.
+    /// No common property.
     None,
 }
 
-/// Whether a scalar call's answer is a list of one.
+/// Form of the result for a call with a scalar item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ResultWrap {
-    /// It is bare.
+    /// A bare result.
     #[default]
     None,
-    /// It is a list of one.
+    /// A list with one result.
     List,
 }
 
-/// How results are ordered.
+/// Order of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Select {
-    /// As the items.
+    /// The order of the items.
     #[default]
     None,
-    /// By something of their own; each carries its index.
+    /// Sorted by a criterion of the server; each result carries its index.
     Sorted,
 }
 
-/// How one item's failure shows.
+/// Representation of the failure of a single item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PerItemError {
-    /// Inside a result: there, and neither null nor false.
+    /// Pointer inside a result. The item failed if a value is present there and is neither null nor
+    /// false.
     pub field: Pointer,
-    /// The status that its caller gets.
+    /// Status of the response to the client of the failed item.
     pub status: u16,
 }
 
-/// Counters of the whole answer.
+/// Counters of the whole response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// Where they stand.
+    /// Pointers to the counters.
     pub totals: Vec<Pointer>,
-    /// By what they are split.
+    /// Measure by which they are divided among the clients.
     pub weights: CostWeights,
-    /// Whether they are split.
+    /// Rule for dividing them.
     pub share: CostShare,
 }
 
-/// By what counters are split.
+/// Measure by which counters are divided.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CostWeights {
-    /// Bytes of the item.
+    /// Size of the item in bytes.
     #[default]
     Bytes,
-    /// Code points of the item's strings.
+    /// Number of code points in the item's strings.
     Chars,
     /// Length of the item's list.
     ListLen,
@@ -133,27 +135,28 @@ pub enum CostWeights {
     At(Pointer),
 }
 
-/// Whether counters are split.
+/// Rule for dividing counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CostShare {
-    /// Always, and marked as estimated.
+    /// Counters are always divided, and marked as estimated.
     #[default]
     Proportional,
-    /// Only where the parts are known; calls that could not be told apart exactly do not share a batch.
+    /// Counters are divided only if the shares are known. Calls for which they cannot be determined
+    /// exactly do not share a batch.
     Exact,
-    /// Never: the counter is cut from shared answers.
+    /// Counters are removed from batch responses.
     Drop,
 }
 
-/// What the weight of a batch counts.
+/// Measure of the weight of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Weigh {
-    /// Items.
+    /// Number of items.
     #[default]
     Items,
-    /// Bytes of the items.
+    /// Size of the items in bytes.
     Bytes,
-    /// Code points of the items' strings.
+    /// Number of code points in the items' strings.
     Chars,
     /// Lengths of the items' lists.
     ListLen,
@@ -161,38 +164,38 @@ pub enum Weigh {
     At(Pointer),
 }
 
-/// An answer that means "batch too large".
+/// A response that means "batch too large".
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TooLargeSign {
-    /// Its status.
+    /// Status of the response.
     pub status: u16,
-    /// What its body holds.
+    /// Text that the body must contain.
     pub body_contains: Option<String>,
 }
 
-/// What becomes of a batch whose answer cannot be split.
+/// Treatment of a batch with a response that cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnMismatch {
-    /// Its members are sent again alone, if the route may.
+    /// The members are isolated, if the route is idempotent.
     #[default]
     Isolate,
-    /// 502 to its members.
+    /// The members receive 502.
     Fail,
 }
 
-/// A key of a declaration that does not go with another.
+/// A key of a declaration that conflicts with another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Clash {
-    /// Its path under `generic`.
+    /// Path of the key under `generic`.
     pub key: &'static str,
-    /// What it must be.
+    /// Requirement that the key violates.
     pub why: &'static str,
 }
 
 // === impl Spec ===
 
 impl Spec {
-    /// A spec with the two keys that have no default.
+    /// Creates a spec with the two keys that have no default.
     #[must_use]
     pub fn new(items: Vec<Pointer>, results: Vec<Pointer>) -> Self {
         Self {
@@ -215,7 +218,7 @@ impl Spec {
         }
     }
 
-    /// The keys that do not go with others; none in a declaration that can be compiled.
+    /// Returns the keys that conflict with others. A declaration without conflicts can be compiled.
     #[must_use]
     pub fn clashes(&self) -> Vec<Clash> {
         let mut clashes = Vec::new();
@@ -283,7 +286,7 @@ impl Spec {
         clashes
     }
 
-    /// The shape that the keys make.
+    /// Compiles the declaration to a shape.
     pub(crate) fn shape(&self) -> Shape {
         let first = self.results.first().cloned().unwrap_or_else(|| Pointer::known(""));
         Shape {

@@ -1,4 +1,5 @@
-//! A request's head: may the call be merged at all, who calls, what must be equal, and the head of a shared call.
+//! Request heads: eligibility for merging, identity of the client, the part of the merge key they
+//! contribute, and the head of a shared call.
 
 use std::borrow::Cow;
 
@@ -12,18 +13,18 @@ use crate::protocol::route::{Common, RouteRules};
 use crate::protocol::secret::{Peer, Secret, Tenant};
 use crate::protocol::{Call, Reason};
 
-/// What `Accept` asks for.
+/// Media type that `Accept` requests.
 #[derive(Debug, PartialEq, Eq)]
 enum Accept {
-    /// JSON, anything, or nothing said.
+    /// JSON, any type, or no header.
     Json,
-    /// A stream.
+    /// An event stream.
     Stream,
-    /// Something else.
+    /// Any other value.
     Other,
 }
 
-/// Why the head alone keeps a call from being merged.
+/// Returns the reason for which the head alone prevents a call from being merged.
 pub(crate) fn check(head: &Parts, common: &Common) -> Option<Reason> {
     let headers = &head.headers;
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
@@ -36,7 +37,8 @@ pub(crate) fn check(head: &Parts, common: &Common) -> Option<Reason> {
         let alone = match headers::classify(name) {
             Class::Alone => true,
             _ if common.is_identity(name) => {
-                // HTTP/2 lets a client send its cookies in several fields.
+                // HTTP/2 allows a client to split its cookies into several fields (RFC 9113,
+                // section 8.2.3).
                 again() && !(*name == header::COOKIE && head.version == Version::HTTP_2)
             }
             Class::Ignored => *name == header::EXPECT && !expects_continue(headers),
@@ -53,12 +55,13 @@ pub(crate) fn check(head: &Parts, common: &Common) -> Option<Reason> {
     (accept(headers) == Accept::Stream).then_some(Reason::Streaming)
 }
 
-/// Whether the caller asks for a stream by its head.
+/// Returns `true` if the head requests a streamed response.
 pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
     accept(headers) == Accept::Stream
 }
 
-/// Whose call it is.
+/// Returns the tenant of a call: named by the tenant header if the policy defines one, else derived
+/// from the identity headers and the client certificate.
 pub(crate) fn tenant(head: &Parts, common: &Common, secret: &Secret) -> Tenant {
     let named = common.tenant_header.as_ref().and_then(|name| head.headers.get(name));
     if let Some(value) = named {
@@ -67,7 +70,8 @@ pub(crate) fn tenant(head: &Parts, common: &Common, secret: &Secret) -> Tenant {
     identity(head, common, secret).map_or(Tenant::ANONYMOUS, Tenant::of)
 }
 
-/// Writes what of the head must be equal: everything but what is named as one call's own, and who calls as a digest only.
+/// Writes the part of the head that must be equal: every header that is not listed as belonging to
+/// a single call, and the identity of the client as a digest.
 pub(crate) fn write_key(head: &Parts, rules: &RouteRules, common: &Common, secret: &Secret, key: &mut Key) {
     key.field(head.method.as_str().as_bytes());
     key.field(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
@@ -89,7 +93,8 @@ pub(crate) fn write_key(head: &Parts, rules: &RouteRules, common: &Common, secre
     }
 }
 
-/// Whether a header is compared and sent along as it is: behaviour that is not treated on its own.
+/// Returns `true` if a header is compared and forwarded unchanged: it may change the response and
+/// has no treatment of its own.
 fn goes_along(name: &HeaderName, rules: &RouteRules, common: &Common) -> bool {
     let treated = [header::HOST, header::ACCEPT, header::CONTENT_TYPE].contains(name) || common.is_identity(name);
     headers::classify(name) == Class::Behaviour
@@ -99,7 +104,8 @@ fn goes_along(name: &HeaderName, rules: &RouteRules, common: &Common) -> bool {
         && !rules.merge_over_headers.contains(name)
 }
 
-/// The head of a shared call, but for its fresh ids: the leader's, as far as it is every member's.
+/// Returns the head of a shared call without its generated ids: the headers of the leader that all
+/// members have in common.
 pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &Common) -> HeaderMap {
     let mut out = HeaderMap::new();
     let Some(leader) = members.first().map(|call| &call.head) else { return out };
@@ -127,7 +133,8 @@ pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &Common) -> 
     out
 }
 
-/// Whether a header named in `mergeOn` may be sent along although it is otherwise ignored: not if every shared call has its own.
+/// Returns `true` if a header listed in `mergeOn` is forwarded although its class is otherwise
+/// ignored. Headers that every shared call generates itself are excluded.
 fn is_kept(name: &HeaderName, common: &Common) -> bool {
     let own =
         [headers::REQUEST_ID, headers::TRACEPARENT, headers::GRPC_TIMEOUT, header::ACCEPT_ENCODING, header::EXPECT]
@@ -139,7 +146,8 @@ fn is_kept(name: &HeaderName, common: &Common) -> bool {
         && *name != header::COOKIE
 }
 
-/// Every member's `Accept` is of one class; of the JSON class the most telling one is sent.
+/// Returns the `Accept` headers of a shared call. All members have the same class; within the JSON
+/// class, a member that names `application/json` takes precedence.
 fn shared_accept(members: &[&Call]) -> Vec<HeaderValue> {
     let named =
         |call: &&&Call| call.head.headers.get(header::ACCEPT).is_some_and(|value| is_token(value, b"application/json"));
@@ -150,7 +158,7 @@ fn shared_accept(members: &[&Call]) -> Vec<HeaderValue> {
     from.map(|call| call.head.headers.get_all(header::ACCEPT).iter().cloned().collect()).unwrap_or_default()
 }
 
-/// The header in which a member told its deadline, the leader's first.
+/// Returns the deadline header that a member used, starting with the leader.
 pub(crate) fn deadline_header(members: &[&Call], common: &Common) -> Option<HeaderName> {
     members.iter().find_map(|call| {
         let has = |name: &&HeaderName| call.head.headers.contains_key(*name);
@@ -159,7 +167,7 @@ pub(crate) fn deadline_header(members: &[&Call], common: &Common) -> Option<Head
     })
 }
 
-/// Whether any member is traced, and whether any of those is sampled.
+/// Returns `None` if no member is traced, else whether any traced member is sampled.
 pub(crate) fn traced(members: &[&Call]) -> Option<bool> {
     let values = members.iter().filter_map(|call| call.head.headers.get(headers::TRACEPARENT));
     values.fold(None, |traced, value| Some(traced.unwrap_or(false) || is_sampled(value.as_bytes())))
@@ -170,7 +178,8 @@ fn is_sampled(traceparent: &[u8]) -> bool {
     flags.and_then(|flags| u8::from_str_radix(flags, 16).ok()).is_some_and(|flags| flags & 1 == 1)
 }
 
-/// Who calls: the certificate of the connection, and every header that says so.
+/// Returns a digest of the client certificate and of all identity headers, or `None` if there are
+/// none.
 fn identity(head: &Parts, common: &Common, secret: &Secret) -> Option<[u8; 32]> {
     let headers = &head.headers;
     let peer = head.extensions.get::<Peer>();
@@ -181,7 +190,7 @@ fn identity(head: &Parts, common: &Common, secret: &Secret) -> Option<[u8; 32]> 
     names.sort_unstable_by_key(|name| name.as_str());
     let mut parts: Vec<Cow<'_, [u8]>> = Vec::new();
     if let Some(peer) = peer {
-        // No header has such a name.
+        // No header can have this name.
         parts.extend([Cow::Borrowed(&b"\0peer"[..]), Cow::Borrowed(peer.bytes())]);
     }
     for name in names {
@@ -195,13 +204,14 @@ fn identity(head: &Parts, common: &Common, secret: &Secret) -> Option<[u8; 32]> 
     Some(secret.digest(parts.iter().map(AsRef::as_ref)))
 }
 
-/// All cookies in one value, as one field would hold them.
+/// Joins all cookies into one value, as in a single field.
 fn cookie(headers: &HeaderMap) -> Option<Vec<u8>> {
     let crumbs: Vec<&[u8]> = headers.get_all(header::COOKIE).iter().map(HeaderValue::as_bytes).collect();
     (!crumbs.is_empty()).then(|| crumbs.join(&b"; "[..]))
 }
 
-/// The host that is called, wherever the client's HTTP version puts it.
+/// Returns the requested host, from the authority or from the `Host` header depending on the HTTP
+/// version.
 fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<Cow<'a, str>> {
     match uri.authority() {
         Some(authority) => Some(Cow::Borrowed(authority.as_str())),
@@ -219,7 +229,7 @@ fn is_one_host(uri: &Uri, headers: &HeaderMap) -> bool {
     agrees && !authority.as_str().contains('@')
 }
 
-/// `application/json`, with no parameter but a charset of UTF-8.
+/// Returns `true` for `application/json` with no parameter except a UTF-8 charset.
 fn is_json(value: &HeaderValue) -> bool {
     let mut parts = value.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
     let json = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json"));

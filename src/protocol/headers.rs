@@ -1,29 +1,32 @@
-//! Header classes as data, and what a proxy must take off.
+//! Classification of request headers, and removal of hop-by-hop headers.
 //!
-//! A header that is not named here is behaviour: it is part of what must be equal (default deny). The lists are those of the protocol reference,
-//! section 3; digests and signatures over the body are added to those that keep a call alone, since no merged body could satisfy them.
+//! A header that is not listed here has class [`Class::Behaviour`] and must be equal in all members
+//! of a batch (default deny). Digests and signatures over the body have class [`Class::Alone`],
+//! since no merged body could satisfy them.
 
 use std::sync::LazyLock;
 use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-/// How a request header bears on sharing a batch.
+/// Effect of a request header on merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// Who calls: partitions always, kept in memory as a keyed digest only.
+    /// Identifies the client: calls that differ in it are never merged. Kept in memory only as a
+    /// keyed digest.
     Identity,
-    /// May change the answer: equal or separate. Whatever is not named is of this class.
+    /// May change the response: calls are merged only if it is equal. Every header that is not
+    /// listed has this class.
     Behaviour,
-    /// Belongs to one call: not compared, not on a shared call.
+    /// Belongs to a single call: neither compared nor sent on a shared call.
     Ignored,
-    /// Belongs to one connection.
+    /// Belongs to a single connection.
     HopByHop,
-    /// Only makes sense for the call alone.
+    /// Only meaningful for a call that is sent unbatched.
     Alone,
 }
 
-/// A class of names: exact ones and prefixes.
+/// A set of header names, as exact names and prefixes.
 struct Names {
     exact: &'static [&'static str],
     prefixes: &'static [&'static str],
@@ -107,18 +110,21 @@ const ALONE: Names = Names {
     prefixes: &["if-", "ce-"],
 };
 
-/// Never taken off, whatever a `Connection` header nominates: framing, host and who calls.
+/// Headers that are never removed, even if a `Connection` header nominates them. Identity headers
+/// are protected as well.
 const FRAMING: [HeaderName; 3] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::HOST];
 
-/// `x-groupage-usage: estimated` says that a counter is a share by rule, not a count.
+/// Marks a response with counters that are estimated shares rather than counts. The value is
+/// `estimated`.
 pub const USAGE: HeaderName = HeaderName::from_static("x-groupage-usage");
-/// The stable code of an answer of our own.
+/// Stable error code of a response that the proxy generated.
 pub const ERROR: HeaderName = HeaderName::from_static("x-groupage-error");
-/// `x-groupage-debug: 1` asks what became of a call.
+/// Requests a report on the treatment of a call. The value is `1`.
 pub const DEBUG: HeaderName = HeaderName::from_static("x-groupage-debug");
-/// The reason word of an answer of our own.
+/// Reason of a response that the proxy generated.
 pub const REASON: HeaderName = HeaderName::from_static("x-groupage-reason");
-/// The policy key or the header of the caller that ended a call, in an answer of ours.
+/// Name of the policy key or request header that defines the limit which ended a call, in a
+/// response that the proxy generated.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-groupage-limit");
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -127,23 +133,25 @@ pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeou
 pub(crate) const COMPUTE_CHARACTERS: HeaderName = HeaderName::from_static("x-compute-characters");
 pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute-tokens");
 
-/// The class of a request header.
+/// Returns the class of a request header.
 #[must_use]
 pub fn classify(name: &HeaderName) -> Class {
     let name = name.as_str();
-    // Every header of every call comes here several times: exact names are found by halving, and prefixes are few.
+    // This runs several times for every header of every call: exact names are found by binary
+    // search, and there are few prefixes.
     if let Ok(found) = EXACT.binary_search_by(|(exact, _)| exact.cmp(&name)) {
         return EXACT.get(found).map_or(Class::Behaviour, |(_, class)| *class);
     }
-    // `x-amz-cf-id` and `x-amz-content-sha256` carry the prefix of an identity, so exact names come first.
+    // `x-amz-cf-id` and `x-amz-content-sha256` match a prefix of the identity class, so exact names
+    // take precedence.
     CLASSES.iter().find(|(names, _)| names.begins(name)).map_or(Class::Behaviour, |(_, class)| *class)
 }
 
-/// Every class that has names, in the order in which they are asked.
+/// The classes that have names, in the order in which their prefixes are tried.
 static CLASSES: [(&Names, Class); 4] =
     [(&HOP_BY_HOP, Class::HopByHop), (&ALONE, Class::Alone), (&IGNORED, Class::Ignored), (&IDENTITY, Class::Identity)];
 
-/// The exact names of all classes, in order; the classes share none.
+/// The exact names of all classes, sorted. No name belongs to two classes.
 static EXACT: LazyLock<Vec<(&'static str, Class)>> = LazyLock::new(|| {
     let names = CLASSES.iter().flat_map(|(names, class)| names.exact.iter().map(|name| (*name, *class)));
     let mut exact: Vec<_> = names.collect();
@@ -151,27 +159,30 @@ static EXACT: LazyLock<Vec<(&'static str, Class)>> = LazyLock::new(|| {
     exact
 });
 
-/// Whether the header says who calls; such a header can neither be merged over nor nominated away.
+/// Returns `true` if the header identifies the client. Such a header can neither be merged over nor
+/// nominated away.
 #[must_use]
 pub fn is_identity(name: &HeaderName) -> bool {
     classify(name) == Class::Identity
 }
 
-/// Whether the header is meant for the other end, not for one connection.
+/// Returns `true` if the header is end-to-end rather than hop-by-hop.
 #[must_use]
 pub fn is_end_to_end(name: &HeaderName) -> bool {
     *name == header::TRAILER || (!HOP_BY_HOP.have(name.as_str()) && *name != header::UPGRADE)
 }
 
-/// Takes off what belongs to the connection a message came on: the connection set, `Upgrade`, and what `Connection` nominates.
+/// Removes the headers that belong to the connection of a message: hop-by-hop headers, `Upgrade`,
+/// and the headers that `Connection` nominates.
 ///
-/// # What stays
-/// `te: trailers`, `trailer`, and, although nominated, host, identity and content-length (a peer must not be able to nominate away the framing
-/// or a credential). `transfer-encoding` goes if it says `chunked` alone, which the next hop's framing replaces; with another coding the body
-/// still bears it, so the label stays.
+/// # Exceptions
+/// `te: trailers` and `trailer` are kept. Host, identity headers and `content-length` are kept even
+/// if they are nominated: a peer must not be able to remove the framing or a credential.
+/// `transfer-encoding` is removed if its only coding is `chunked`, which the framing of the next
+/// hop replaces. With any other coding the body remains encoded, so the header stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Most heads have none of them, or a `Connection` that nominates nothing else: one look at the names there are instead of one look-up for each name
-    // that might be.
+    // Most heads contain none of these headers, or only a `Connection` that nominates nothing else.
+    // A single pass over the present names is cheaper than one look-up for each possible name.
     let (mut connection, mut others) = (false, false);
     for (name, value) in headers.iter() {
         match name.as_str() {
@@ -193,7 +204,8 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     if !others {
         return;
     }
-    // Where both stand the coding decides, and the length is a lie (RFC 9112, 6.3).
+    // With both headers present, the transfer coding takes precedence and the length is wrong (RFC
+    // 9112, section 6.3).
     if headers.contains_key(header::TRANSFER_ENCODING) {
         headers.remove(header::CONTENT_LENGTH);
     }
@@ -202,7 +214,8 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
     let trailers = accepts_trailers(headers);
     let coded = has_other_coding(headers);
-    // Most heads have none of them or one, so looking for what is there is cheaper than removing each name there is.
+    // Most heads contain one of these headers at most, so a search among the present names is
+    // cheaper than one removal for each possible name.
     let dropped = |name: &&HeaderName| match name.as_str() {
         "trailer" => false,
         "transfer-encoding" => !coded,
@@ -217,7 +230,7 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// The names that the `Connection` headers nominate, but for those that must stay.
+/// Returns the names that the `Connection` headers nominate, without those that must be kept.
 pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     let mut names = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
@@ -232,15 +245,16 @@ pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     names
 }
 
-/// Whether the body bears a transfer coding besides `chunked`.
+/// Returns `true` if the body has a transfer coding other than `chunked`.
 pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
     let chunked = |token: &[u8]| token.trim_ascii().is_empty() || token.trim_ascii().eq_ignore_ascii_case(b"chunked");
     let values = headers.get_all(header::TRANSFER_ENCODING);
     values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(|token| !chunked(token)))
 }
 
-/// The least time that the headers leave, and the header that says so, as an index of `names`: these in whole milliseconds, and `grpc-timeout` after them.
-/// What cannot be read is no deadline, as for Envoy.
+/// Returns the shortest remaining time among the deadline headers, with the index of its header in
+/// `names`. Headers in `names` carry whole milliseconds; `grpc-timeout` has the index
+/// `names.len()`. A value that cannot be parsed is ignored, as in Envoy.
 #[must_use]
 pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration, usize)> {
     let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| grpc_timeout(value.as_bytes()));
@@ -253,13 +267,13 @@ pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration,
     grpc.map(|left| (left, names.len())).chain(own).min()
 }
 
-/// How long the server asks to wait, where it says so in seconds; a date is not read.
+/// Returns the delay of a `Retry-After` header in seconds. A date is ignored.
 #[must_use]
 pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(header::RETRY_AFTER)?.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
 }
 
-/// At most eight digits and a unit (gRPC over HTTP/2, "Timeout").
+/// Parses a `grpc-timeout` value: at most eight digits and a unit (gRPC over HTTP/2, "Timeout").
 fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.trim_ascii().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -277,12 +291,13 @@ fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     }
 }
 
-/// A deadline in the form of the header `name`.
+/// Formats a deadline for the header `name`.
 pub(crate) fn deadline_value(name: &HeaderName, ms: u64) -> HeaderValue {
     if *name != GRPC_TIMEOUT {
         return HeaderValue::from(ms);
     }
-    // Eight digits at most, so long waits are told in seconds.
+    // `grpc-timeout` allows eight digits at most, and long timeouts are therefore written in
+    // seconds.
     let text = if ms < 100_000_000 { format!("{ms}m") } else { format!("{}S", (ms / 1000).min(99_999_999)) };
     HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("99999999S"))
 }

@@ -1,4 +1,4 @@
-//! Where a call's items stand in its body, of what class they are and how much.
+//! Position, class and weight of a call's items.
 
 use crate::batching::Weight;
 use crate::protocol::Reason;
@@ -6,41 +6,42 @@ use crate::protocol::json::{self, Ambiguous, Elements, Found, Kind, Members, Spa
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::{Bare, Class, ItemIs, Measure, Shape};
 
-/// The items of one call, by their places in its body.
+/// The items of a call, as positions in its body.
 #[derive(Debug, Default)]
 pub(crate) struct Items {
-    /// One for each pointer of the shape.
+    /// One slot for each pointer of the shape.
     pub(crate) slots: Vec<Slot>,
-    /// The call holds one item bare, not a list of one.
+    /// The call holds a single bare item rather than a list.
     pub(crate) scalar: bool,
-    /// Bytes that a shared call must not have.
+    /// Byte ranges that are removed in a shared call.
     pub(crate) cuts: Vec<Span>,
 }
 
 /// One array of items.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// The value that is replaced.
+    /// Span of the value that is replaced.
     pub(crate) value: Span,
-    /// Its key, where it takes another name on a shared call.
+    /// Key of the value, if a shared call uses a different name.
     pub(crate) key: Option<Span>,
-    /// The items.
+    /// Spans of the items.
     pub(crate) items: Vec<Span>,
 }
 
-/// Why no items were found.
+/// Reason for which the items of a call cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Ambiguous,
     Form,
-    /// More than may be merged, this many.
+    /// The call has this number of items, which is more than may be merged.
     Many(usize),
 }
 
-/// Finds the items of a checked body.
+/// Locates the items of a validated body.
 ///
 /// # Errors
-/// They are not there, not of a form that can be merged, or too many; of those too many no span is kept.
+/// The items are missing, have a form that cannot be merged, or are too many. No spans are kept in
+/// the latter case.
 pub(crate) fn locate(doc: &[u8], root: Span, shape: &Shape, count_max: usize) -> Result<Items, Refusal> {
     let single = match &shape.single {
         Some(pointer) => json::find(doc, root, pointer)?,
@@ -78,15 +79,18 @@ fn locate_single(doc: &[u8], found: Found) -> Result<Items, Refusal> {
     Ok(Items { slots: vec![slot], scalar: true, cuts: Vec::new() })
 }
 
-/// The items of one array, and whether it is one item bare.
+/// Returns the items of one array, and whether the value is a single bare item.
 fn list(doc: &[u8], value: Span, shape: &Shape, count_max: usize) -> Result<(Vec<Span>, bool), Refusal> {
     match kind(doc, value.start) {
         Kind::Array => {}
-        // "" is not [""]: servers refuse the one and take the other.
+        // An empty string differs from a list with one: servers reject the former and accept the
+        // latter.
         Kind::String if value.len() > 2 && shape.bare != Bare::Never => return Ok((vec![value], true)),
         Kind::Object | Kind::Number | Kind::Bool if shape.bare == Bare::Always => return Ok((vec![value], true)),
         Kind::Object | Kind::String | Kind::Number | Kind::Bool | Kind::Null => return Err(Refusal::Form),
     }
+    // A list that begins with a number is a single item on routes where an item is a list of
+    // numbers.
     let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == Kind::Number);
     if flat && shape.item_is != ItemIs::Element {
         let fits = if shape.item_is == ItemIs::Tokens { is_tokens(doc, value) } else { is_numbers(doc, value) };
@@ -110,7 +114,7 @@ fn is_numbers(doc: &[u8], list: Span) -> bool {
     Elements::new(doc, list).all(|element| kind(doc, element.start) == Kind::Number)
 }
 
-/// Whether a list holds token ids: integers, and at least one.
+/// Returns `true` if a list holds token ids: integers only, and at least one.
 fn is_tokens(doc: &[u8], list: Span) -> bool {
     let mut any = false;
     for element in Elements::new(doc, list) {
@@ -122,10 +126,11 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
     any
 }
 
-/// Writes the class of a call's items: the set of their classes, array by array. Calls of different sets never share a batch.
+/// Writes the class of a call's items: for each array, the set of the classes of its items. Calls
+/// with different sets never share a batch.
 ///
 /// # Errors
-/// The class does not allow them together, or a key stands twice in one.
+/// The items are of classes that may not be combined, or a key occurs twice in one of them.
 pub(crate) fn class(doc: &[u8], items: &Items, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Refusal> {
     let mut one = Vec::new();
     for slot in &items.slots {
@@ -141,7 +146,7 @@ pub(crate) fn class(doc: &[u8], items: &Items, shape: &Shape, out: &mut Vec<u8>)
                 classes.insert(place, one.clone());
             }
         }
-        // A list that mixes kinds of text is read differently from server to server.
+        // Servers interpret a list that mixes kinds of text differently.
         let kinds = |classes: &[Vec<u8>]| classes.iter().any(|class| class.first() != classes[0].first());
         if matches!(shape.class, Class::Text { .. }) && kinds(&classes) {
             return Err(Refusal::Form);
@@ -160,7 +165,7 @@ fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Resul
         Kind::String => out.push(b's'),
         Kind::Array if is_tokens(doc, item) => out.push(b't'),
         Kind::Object if objects => {
-            // An object with a role is a turn of a conversation, not an item.
+            // An object with a role is a turn of a conversation rather than an item.
             let role = Pointer::known("/role");
             if json::find(doc, item, &role)?.is_some() {
                 return Err(Refusal::Form);
@@ -172,7 +177,8 @@ fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Resul
     Ok(())
 }
 
-/// The coarse form of a call's items, for what is learned about them: one byte, so that shapes do not multiply the classes.
+/// Returns the coarse form of a call's items for its cost class: a single byte, so that shapes do
+/// not multiply the classes.
 pub(crate) fn form(doc: &[u8], items: &Items) -> u8 {
     let first = items.slots.first().and_then(|slot| slot.items.first());
     match first.map(|item| kind(doc, item.start)) {
@@ -185,7 +191,8 @@ pub(crate) fn form(doc: &[u8], items: &Items) -> u8 {
     }
 }
 
-/// Sum and maximum of the items' weights, where an item of parallel arrays is all of its parts.
+/// Returns the sum and the maximum of the items' weights. The weight of an item of parallel arrays
+/// is the sum over its parts.
 pub(crate) fn weigh(doc: &[u8], items: &Items, measure: &Measure) -> Weight {
     let count = items.slots.first().map_or(0, |slot| slot.items.len());
     let each = (0..count).map(|index| {
@@ -199,7 +206,7 @@ pub(crate) fn weigh(doc: &[u8], items: &Items, measure: &Measure) -> Weight {
     each.fold(Weight::default(), |weight, one| Weight { sum: weight.sum.saturating_add(one), max: weight.max.max(one) })
 }
 
-/// How much one item is.
+/// Returns the weight of one item.
 pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
     let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
     let here = kind(doc, item.start);
@@ -227,13 +234,13 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
     }
 }
 
-/// The number at `pointer` inside the value, if it is a natural one.
+/// Returns the number at `pointer` inside a value if it is a non-negative integer.
 pub(crate) fn number_at(doc: &[u8], value: Span, pointer: &Pointer) -> Option<u64> {
     let found = json::find(doc, value, pointer).ok()??;
     std::str::from_utf8(found.value.of(doc)).ok()?.parse().ok()
 }
 
-/// Code points of all strings in a value; none if it holds no string.
+/// Returns the number of code points of all strings in a value, or `None` if it contains no string.
 fn chars(doc: &[u8], value: Span) -> Option<u64> {
     match kind(doc, value.start) {
         Kind::String => Some(json::code_points(value.inside(doc))),
@@ -252,10 +259,11 @@ fn text_member(doc: &[u8], object: Span) -> Option<Span> {
     (kind(doc, found.value.start) == Kind::String).then_some(found.value)
 }
 
-/// The bytes to cut so that the values at `pointers` are gone from the document: each with its key and one adjoining comma.
+/// Returns the byte ranges to remove so that the values at `pointers` disappear, each with its key
+/// and one adjoining comma, and the start offsets of these values.
 ///
 /// # Errors
-/// A key on the way stands twice.
+/// A key on a path occurs twice.
 pub(crate) fn cuts(doc: &[u8], root: Span, pointers: &[Pointer]) -> Result<(Vec<Span>, Vec<usize>), Ambiguous> {
     let mut parents: Vec<(Span, Vec<usize>)> = Vec::new();
     let mut starts = Vec::new();
@@ -282,7 +290,7 @@ pub(crate) fn cuts(doc: &[u8], root: Span, pointers: &[Pointer]) -> Result<(Vec<
 fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
     let mut out = Vec::new();
     let mut kept_end = None;
-    // Where members to cut began, until it is known whether a kept one follows.
+    // Start of the current run of removed members, kept until the next retained member is found.
     let mut open: Option<Span> = None;
     for member in Members::new(doc, object) {
         if cut.contains(&member.value.start) {
@@ -304,7 +312,7 @@ fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
 // === impl Refusal ===
 
 impl Refusal {
-    /// The reason to go alone.
+    /// Returns the reason for sending the call unbatched.
     pub(crate) const fn reason(self) -> Reason {
         match self {
             Self::Ambiguous => Reason::AmbiguousJson,

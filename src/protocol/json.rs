@@ -1,11 +1,13 @@
-//! JSON as bytes: checked once, then walked by spans.
+//! JSON as bytes: validated once, then traversed by spans.
 //!
-//! A batch is spliced from raw bytes, so nothing here turns a value into anything else: no number is parsed and printed again, no string decoded
-//! but to compare a key or to count its characters. [`check()`] reads a document once, with a constant stack and no allocation; everything after it
-//! walks bytes known to be good and may skip whole values by looking for brackets and quotes only. The walkers never panic and always end, also on
-//! bytes that were not checked, but then their answers mean nothing.
+//! A batch is spliced from raw bytes, so values are never converted: no number is parsed and
+//! printed again, and a string is decoded only to compare a key or to count its characters.
+//! [`check()`] validates a document in one pass, with a constant stack and no allocation.
+//! Everything after it traverses validated bytes, and may skip whole values by searching for
+//! brackets and quotes only. The iterators never panic and always terminate, even on bytes that
+//! were not validated, but their results are then meaningless.
 //!
-//! What it leaves out: a tree. Whoever needs a part of a document finds it by [`find`] and iterates.
+//! No tree is built. A part of a document is located with [`find`] and then iterated over.
 
 mod canon;
 mod check;
@@ -26,14 +28,14 @@ pub(crate) use text::{code_points, escape_latin1, folds_to, unescape, unescaped_
 #[cfg(test)]
 mod tests;
 
-/// Bytes `start..end` of one document.
+/// The byte range `start..end` of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) start: usize,
     pub(crate) end: usize,
 }
 
-/// What a value is, by its first byte.
+/// Type of a JSON value, as determined by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Object,
@@ -44,48 +46,49 @@ pub(crate) enum Kind {
     Null,
 }
 
-/// One member of an object; the key's span has its quotes.
+/// A member of an object. The span of the key includes the quotes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Member {
     pub(crate) key: Span,
     pub(crate) value: Span,
 }
 
-/// A value that a pointer leads to, and where it hangs.
+/// A value located by a pointer, with its position in the document.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Found {
-    /// Its key, when it is a member.
+    /// Key of the value if its parent is an object.
     pub(crate) key: Option<Span>,
     pub(crate) value: Span,
-    /// The object or array that holds it; none for the root.
+    /// The object or array that contains the value; `None` for the root.
     pub(crate) parent: Option<Span>,
 }
 
-/// A key stands twice in an object, or beside a twin that some servers take for it: no two servers agree on what that means.
+/// Error for an object with a duplicate key, or with a second key that some servers treat as the
+/// same one. Servers disagree about the meaning of such a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ambiguous;
 
-/// The members of an object, in order.
+/// Iterator over the members of an object, in document order.
 #[derive(Debug, Clone)]
 pub(crate) struct Members<'a> {
     doc: &'a [u8],
     pos: usize,
 }
 
-/// The elements of an array, in order.
+/// Iterator over the elements of an array, in document order.
 #[derive(Debug, Clone)]
 pub(crate) struct Elements<'a> {
     doc: &'a [u8],
     pos: usize,
 }
 
-/// The byte at `pos`; NUL, which is legal nowhere in JSON, past the end.
+/// Returns the byte at `pos`, or NUL, which is not legal anywhere in JSON, past the end.
 #[inline]
 fn at(doc: &[u8], pos: usize) -> u8 {
     doc.get(pos).copied().unwrap_or(0)
 }
 
-/// The first position from `pos` on that holds no white space.
+/// Returns the first position at or after `pos` that is not white space.
 #[inline]
 fn blank(doc: &[u8], mut pos: usize) -> usize {
     while matches!(at(doc, pos), b' ' | b'\n' | b'\r' | b'\t') {
@@ -94,13 +97,13 @@ fn blank(doc: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-/// The span of the document's one value, white space around it left out.
+/// Returns the span of the document's only value, without the white space around it.
 pub(crate) fn root(doc: &[u8]) -> Span {
     let start = blank(doc, 0);
     Span { start, end: skip(doc, start) }
 }
 
-/// What the value that starts at `pos` is.
+/// Returns the type of the value that starts at `pos`.
 pub(crate) fn kind(doc: &[u8], pos: usize) -> Kind {
     match at(doc, pos) {
         b'{' => Kind::Object,
@@ -112,13 +115,13 @@ pub(crate) fn kind(doc: &[u8], pos: usize) -> Kind {
     }
 }
 
-/// Whether the number at `span` is spelled as an integer.
+/// Returns `true` if `number` is written as an integer.
 pub(crate) fn is_integer(number: &[u8]) -> bool {
     let digits = number.strip_prefix(b"-").unwrap_or(number);
     !digits.is_empty() && digits.iter().all(u8::is_ascii_digit)
 }
 
-/// The end of the value that starts at `pos`.
+/// Returns the end of the value that starts at `pos`.
 pub(crate) fn skip(doc: &[u8], pos: usize) -> usize {
     match at(doc, pos) {
         b'"' => skip_string(doc, pos),
@@ -147,7 +150,8 @@ fn skip_string(doc: &[u8], pos: usize) -> usize {
     doc.len()
 }
 
-/// Brackets of the other kind nest properly inside and need no look, so three bytes are enough to search for.
+/// Returns the end of the object or array that starts at `pos`. In a valid document, brackets of
+/// the other type are balanced inside and can be skipped, so only three bytes are searched for.
 fn skip_nested(doc: &[u8], pos: usize, open: u8, close: u8) -> usize {
     let mut depth = 1_usize;
     let mut from = pos + 1;
@@ -173,10 +177,10 @@ fn skip_nested(doc: &[u8], pos: usize, open: u8, close: u8) -> usize {
     doc.len()
 }
 
-/// Follows `pointer` from `within`.
+/// Resolves `pointer` starting at the value `within`.
 ///
 /// # Errors
-/// A key on the way stands twice in its object.
+/// A key on the path occurs twice in its object.
 pub(crate) fn find(doc: &[u8], within: Span, pointer: &Pointer) -> Result<Option<Found>, Ambiguous> {
     let mut found = Found { key: None, value: within, parent: None };
     for token in pointer.tokens() {
@@ -214,12 +218,13 @@ fn step(doc: &[u8], within: Span, token: &str) -> Result<Option<Found>, Ambiguou
 // === impl Span ===
 
 impl Span {
-    /// The bytes themselves.
+    /// Returns the bytes of the span.
     pub(crate) fn of(self, doc: &[u8]) -> &[u8] {
         doc.get(self.start..self.end).unwrap_or_default()
     }
 
-    /// The bytes without the first and the last: a string without its quotes.
+    /// Returns the bytes without the first and the last one, for example a string without its
+    /// quotes.
     pub(crate) fn inside(self, doc: &[u8]) -> &[u8] {
         doc.get(self.start + 1..self.end.saturating_sub(1)).unwrap_or_default()
     }

@@ -1,13 +1,15 @@
-//! Canonical key bytes: two calls may share a batch exactly when theirs are equal.
+//! Merge keys in canonical form: two calls may share a batch exactly if their keys are equal.
 
 use http::HeaderMap;
 use http::header::HeaderName;
 
-/// A key in the making. Every part has its length before it, so no two lists of parts make the same bytes.
+/// A builder of merge keys. Every part is prefixed with its length, so two different lists of parts
+/// never produce the same bytes.
 #[derive(Debug, Default)]
 pub(crate) struct Key(Vec<u8>);
 
-/// Room for the key of a common call: its head has a few headers of a few dozen bytes, each with two lengths.
+/// Initial capacity: the head of a common call has a few headers of a few dozen bytes, each written
+/// with two lengths.
 const ROOM: usize = 512;
 
 // === impl Key ===
@@ -26,7 +28,8 @@ impl Key {
         self.0.extend_from_slice(&u64::try_from(count).unwrap_or(u64::MAX).to_le_bytes());
     }
 
-    /// All values of a header, in their order. Absent is a value.
+    /// Appends all values of a header in their order, preceded by their number. An absent header is
+    /// written as zero values.
     pub(crate) fn values(&mut self, headers: &HeaderMap, name: &HeaderName) {
         let values = headers.get_all(name);
         self.count(values.iter().count());

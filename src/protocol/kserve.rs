@@ -1,12 +1,14 @@
-//! KServe V1 and the row form of TF Serving: `instances` in, `predictions` out.
+//! KServe V1 and the row format of TF Serving: `instances` in the request, `predictions` in the
+//! response.
 //!
-//! The columnar form (`inputs`) goes alone, since only the operator knows whether its first dimension is the batch; a Generic route can declare
-//! it. `{"b64": ..}` is one scalar.
+//! Calls in the columnar format (`inputs`) are sent unbatched, since only the operator can know
+//! whether its first dimension is the batch; a Generic route can declare it. `{"b64": ..}` is a
+//! single scalar.
 
 use crate::protocol::json::Scalars;
 use crate::protocol::shape::{AloneIf, Class, Measure, Shape};
 
-/// What a path of the V1 protocol asks for.
+/// Operation requested by a path of the V1 protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     Predict,
@@ -15,7 +17,7 @@ pub(crate) enum Verb {
     Classify,
 }
 
-/// Whose reading of the protocol.
+/// Variant of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flavour {
     KServe,
@@ -25,7 +27,7 @@ pub(crate) enum Flavour {
 const KNOWN: [&str; 7] = ["instances", "inputs", "examples", "context", "signature_name", "parameters", "outputs"];
 const ALONE: [(&str, AloneIf); 1] = [("inputs", AloneIf::Present)];
 
-/// The verb of a path that ends in one.
+/// Returns the verb at the end of a path.
 pub(crate) fn verb(path: &str) -> Option<Verb> {
     match path.rsplit_once(':')?.1 {
         "predict" => Some(Verb::Predict),
@@ -36,7 +38,8 @@ pub(crate) fn verb(path: &str) -> Option<Verb> {
     }
 }
 
-/// Whether the path is a model's of the protocol: `/v1/models/{m}[/versions/{v}|/labels/{l}]:verb`.
+/// Returns `true` for the path of a model in the protocol:
+/// `/v1/models/{m}[/versions/{v}|/labels/{l}]:verb`.
 pub(crate) fn is_model_path(path: &str) -> bool {
     let Some((model, _)) = path.strip_prefix("/v1/models/").and_then(|rest| rest.rsplit_once(':')) else {
         return false;
@@ -49,7 +52,7 @@ pub(crate) fn is_model_path(path: &str) -> bool {
     }
 }
 
-/// The shape of one verb.
+/// Returns the shape of a verb.
 pub(crate) fn shape(verb: Verb, flavour: Flavour) -> Shape {
     let plain = match verb {
         Verb::Predict => Shape::plain("/instances", "/predictions"),

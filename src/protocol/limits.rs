@@ -1,8 +1,10 @@
-//! What "batch too large" and "out of memory" look like, and which number they name.
+//! Detection of "batch too large" and "out of memory" errors of the upstream, and of the limit that
+//! they name.
 //!
-//! Some servers echo the caller's input in their errors, so a phrase counts only where a message stands: in a member that is named as one, or in a
-//! short body that is not JSON. Who uses a limit must still hold it against the batch that was sent: one that is not below its items explains
-//! nothing.
+//! Some servers echo the client's input in their errors, so a phrase is accepted only in a message:
+//! in a member with a name that denotes one, or in a short body that is not JSON. A limit still has
+//! to be compared with the batch that was sent: one that is not below the number of its items does
+//! not explain the error.
 
 use http::StatusCode;
 
@@ -10,7 +12,8 @@ use crate::protocol::call::TooLarge;
 use crate::protocol::json::{self, Elements, Kind, Members, Rules, Span, kind, unescape};
 use crate::protocol::route::Endpoint;
 
-/// A phrase of some server, in lower case: `text`, then within a few words the limit, then `end` right behind it.
+/// An error phrase of a server in lower case: `text`, then the limit within a few words, then `end`
+/// directly after it.
 struct Phrase {
     text: &'static str,
     end: &'static str,
@@ -22,44 +25,60 @@ const fn phrase(text: &'static str, end: &'static str) -> Phrase {
 }
 
 const PHRASES: [Phrase; 9] = [
-    phrase("maximum allowed batch size", ""),                      // TEI, TGI
-    phrase("list should have at most ", " item"),                  // pydantic: infinity, FastAPI
-    phrase("batch-size must be <= ", ""),                          // Triton
-    phrase("expected an array with maximum length ", ""),          // OpenAI
-    phrase("number of texts must be at most ", ""),                // Cohere
-    phrase("total number of texts must be less than ", ""),        // Cohere, older
-    phrase("batch size limit is ", ""),                            // Voyage
-    Phrase { text: "prompt list length ", end: "", named: false }, // vLLM: the first number is what was sent
-    Phrase { text: "tokens per request", end: "", named: false },  // OpenAI: a limit of tokens, not of items
+    // TEI and TGI.
+    phrase("maximum allowed batch size", ""),
+    // pydantic: infinity and FastAPI.
+    phrase("list should have at most ", " item"),
+    // Triton.
+    phrase("batch-size must be <= ", ""),
+    // OpenAI.
+    phrase("expected an array with maximum length ", ""),
+    // Cohere.
+    phrase("number of texts must be at most ", ""),
+    // Older versions of Cohere.
+    phrase("total number of texts must be less than ", ""),
+    // Voyage.
+    phrase("batch size limit is ", ""),
+    // vLLM. The first number is the length that was sent.
+    Phrase { text: "prompt list length ", end: "", named: false },
+    // OpenAI. The limit is a number of tokens rather than of items.
+    Phrase { text: "tokens per request", end: "", named: false },
 ];
 
-/// What servers say when a device's memory did not hold a batch, in lower case.
+/// Phrases, in lower case, of servers with too little device memory for a batch.
 const OUT_OF_MEMORY: [&[u8]; 4] = [
-    b"out of memory",      // PyTorch, XLA, TensorRT, TEI over candle
-    b"out_of_memory",      // the CUDA driver's own name for it
-    b"outofmemory",        // exceptions named by their class
-    b"resource_exhausted", // TensorFlow, JAX
+    // PyTorch, XLA, TensorRT, and TEI with candle.
+    b"out of memory",
+    // The name of the error in the CUDA driver.
+    b"out_of_memory",
+    // Exceptions identified by their class.
+    b"outofmemory",
+    // TensorFlow and JAX.
+    b"resource_exhausted",
 ];
 
-/// Names of members that hold a message.
+/// Names of members that contain a message.
 const MESSAGES: [&[u8]; 6] = [b"message", b"msg", b"error", b"detail", b"error_message", b"title"];
-/// A body that is not JSON and longer than this is not a message.
+/// Maximum length of a body that is not JSON but is still read as a message.
 const TEXT_MAX: usize = 4096;
-/// How far behind its phrase a number may stand.
+/// Maximum distance in bytes between a phrase and its number.
 const NEAR: usize = 24;
-/// No server that means it names more.
+/// Largest number accepted as a limit. No server advertises a larger one.
 const LIMIT_MAX: u32 = 1_000_000;
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Whether upstream's answer to a shared call means that the batch was too large.
+    /// Returns `Some` if the upstream's response to a shared call means that the batch was too
+    /// large.
     #[must_use]
     pub fn too_large(&self, status: StatusCode, body: &[u8]) -> Option<TooLarge> {
         let declared = self.too_large.iter().any(|sign| {
             let holds = |text: &String| memchr::memmem::find(body, text.as_bytes()).is_some();
             sign.status == status.as_u16() && sign.body_contains.as_ref().is_none_or(holds)
         });
+        // Messages are read only for the statuses with which servers reject a request, or those
+        // that the route declares.
         let spoken = matches!(status.as_u16(), 400 | 413 | 422) || declared;
         let said = if spoken { messages(body).iter().find_map(|message| read(message)) } else { None };
         match said {
@@ -69,17 +88,18 @@ impl Endpoint {
         }
     }
 
-    /// Whether upstream's answer to a shared call means that its memory did not hold the batch.
+    /// Returns `true` if the upstream's response to a shared call means that its memory was too
+    /// small for the batch.
     #[must_use]
     pub fn out_of_memory(&self, status: StatusCode, body: &[u8]) -> bool {
-        // 424 is what TEI says for an error of its backend.
+        // TEI uses 424 for an error of its backend.
         let failed = matches!(status.as_u16(), 424 | 500 | 503 | 507);
         let says = |message: &Vec<u8>| OUT_OF_MEMORY.iter().any(|text| memchr::memmem::find(message, text).is_some());
         failed && messages(body).iter().any(says)
     }
 }
 
-/// The messages of an error body, in lower case.
+/// Returns the messages of an error body in lower case.
 fn messages(body: &[u8]) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
     if json::check(body, Rules { lenient: true, strict: false, nesting_max: 16 }).is_ok() {
@@ -95,7 +115,7 @@ fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
         Kind::Object => {
             for member in Members::new(doc, value) {
                 let named = MESSAGES.contains(&unescape(member.key.inside(doc)).as_ref());
-                // `error` and `detail` may hold the message one level down.
+                // `error` and `detail` may contain the message one level below.
                 if named {
                     collect(doc, member.value, true, out);
                 }
@@ -111,7 +131,8 @@ fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// The limit that a message names, if it says that a batch was too large at all.
+/// Returns `Some` if a message means that a batch was too large, with the limit if the message
+/// names one.
 fn read(message: &[u8]) -> Option<Option<u32>> {
     for phrase in &PHRASES {
         let Some(hit) = memchr::memmem::find(message, phrase.text.as_bytes()) else { continue };
@@ -129,7 +150,7 @@ fn read(message: &[u8]) -> Option<Option<u32>> {
     None
 }
 
-/// The number after "exceeds", for phrases that name what was sent first.
+/// Returns the number after "exceeds", for phrases that name the size of the request first.
 fn exceeded(behind: &[u8]) -> Option<u32> {
     let hit = memchr::memmem::find(behind, b"exceeds")?;
     let rest = behind.get(hit..)?;

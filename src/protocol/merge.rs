@@ -1,4 +1,5 @@
-//! Writes the call that carries several: the leader's raw body, with everyone's raw items in the place of its own.
+//! Writes a shared call: the raw body of the leader, with the raw items of all members in place of
+//! its own.
 
 use bytes::Bytes;
 use http::HeaderValue;
@@ -10,20 +11,21 @@ use crate::protocol::json::Span;
 use crate::protocol::route::Endpoint;
 use crate::protocol::{fresh, head};
 
-/// A replacement of some of the leader's bytes.
+/// A replacement of a byte range in the leader's body.
 enum Edit {
     Cut,
-    /// The key of the list form, in quotes.
+    /// Replaces the key by the name of the list form, in quotes.
     Name(Vec<u8>),
-    /// Everyone's items of this array.
+    /// Replaces an array by the items of all members.
     Items(usize),
 }
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Writes one call for `members`, which are two or more of equal keys; the first leads. `deadline_ms` is the latest member's, sent on in
-    /// the form in which a member told its own.
+    /// Writes the shared call of `members`, which are two or more calls with equal keys. The first
+    /// one is the leader. `deadline_ms` is the latest deadline of all members, and is sent in the
+    /// header format that a member used.
     #[must_use]
     pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> Outgoing {
         let request_id = fresh::request_id();
@@ -60,6 +62,7 @@ impl Endpoint {
                 edits.push((key, Edit::Name(self.list_name(index))));
             }
         }
+        // The edits never overlap, so they can be applied in document order.
         edits.sort_by_key(|(span, _)| span.start);
         let size = members.iter().map(|call| call.body.len()).sum();
         let mut out = Vec::with_capacity(size);
@@ -77,14 +80,14 @@ impl Endpoint {
         out
     }
 
-    /// The name that the list of items has, as a JSON string.
+    /// Returns the name of the list of items as a JSON string.
     fn list_name(&self, index: usize) -> Vec<u8> {
         let name = self.shape.items.get(index).and_then(|pointer| pointer.name()).unwrap_or_default();
         quoted(name)
     }
 }
 
-/// A name as a JSON string.
+/// Returns a name as a JSON string.
 pub(crate) fn quoted(name: &str) -> Vec<u8> {
     let mut out = vec![b'"'];
     for byte in name.bytes() {

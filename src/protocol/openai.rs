@@ -1,14 +1,15 @@
-//! OpenAI embeddings, as spoken by OpenAI, vLLM, SGLang, TEI, infinity, Ollama, `LiteLLM`, Voyage, Jina and others.
+//! OpenAI embeddings, as implemented by OpenAI, vLLM, SGLang, TEI, infinity, Ollama, `LiteLLM`,
+//! Voyage, Jina and others.
 //!
-//! `input` is a string, a list of strings, one list of token ids, a list of such lists, or a list of objects; the answer is always a list under
-//! `data`, each element with its `index`.
+//! `input` is a string, a list of strings, a list of token ids, a list of such lists, or a list of
+//! objects. The response is always a list under `data`, in which each element has an `index`.
 
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::{AloneIf, Bare, Class, Counters, Element, Index, ItemIs, Measure, Shape};
 
-/// Paths that are recognised without being named in a policy; OVMS serves the third.
+/// Paths that are recognised even if no policy names them. OVMS serves the third.
 pub(crate) const PATHS: [&str; 3] = ["/v1/embeddings", "/embeddings", "/v3/embeddings"];
-/// How a written path ends.
+/// Suffix of a path that a policy names.
 pub(crate) const SUFFIX: &str = "/embeddings";
 
 const KNOWN: [&str; 22] = [
@@ -37,18 +38,20 @@ const KNOWN: [&str; 22] = [
 ];
 
 const ALONE: [(&str, AloneIf); 5] = [
-    // The texts of one call are one document: merging would mix documents, and tenants, in one context window.
+    // The texts of one call are one document. Merging would mix documents, and therefore tenants,
+    // in one context window.
     ("late_chunking", AloneIf::NotFalse),
-    // Answered as an octet stream with the rest in a header.
+    // The response is an octet stream, with all other data in a header.
     ("encoding_format", AloneIf::OneOf(&["bytes", "bytes_only"])),
-    // A name for this one call, which the server makes the id of its answer.
+    // An id for this call alone, which the server uses as the id of its response.
     ("request_id", AloneIf::Set),
     ("rid", AloneIf::Set),
-    // One conversation.
+    // The messages are a single conversation.
     ("messages", AloneIf::Present),
 ];
 
-/// The shape of `/v1/embeddings`; `vllm` makes ids of the caller's request id.
+/// Returns the shape of `/v1/embeddings`. With `vllm`, ids are derived from the client's request
+/// id.
 pub(crate) fn embeddings(vllm: bool) -> Shape {
     Shape {
         bare: Bare::Strings,

@@ -1,8 +1,9 @@
-//! JSON Pointer (RFC 6901): how a policy names a place in a document.
+//! JSON Pointers (RFC 6901), with which a policy refers to a position in a document.
 
 use std::fmt;
 
-/// A place in a JSON document, `/inputs/x`; the empty pointer is the whole document.
+/// A position in a JSON document, such as `/inputs/x`. The empty pointer refers to the whole
+/// document.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Pointer {
     tokens: Vec<String>,
@@ -11,10 +12,10 @@ pub struct Pointer {
 // === impl Pointer ===
 
 impl Pointer {
-    /// Reads a pointer as it stands in a policy.
+    /// Parses a pointer as written in a policy.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Returns a message that describes the syntax error.
     pub fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
             return Ok(Self { tokens: Vec::new() });
@@ -29,10 +30,10 @@ impl Pointer {
             .ok_or_else(|| format!("'~' in a JSON Pointer is followed by 0 or 1: {text:?}"))
     }
 
-    /// Reads a pointer, or a bare field name, which is a pointer of one step.
+    /// Parses a pointer, or a bare field name as a pointer with a single token.
     ///
     /// # Errors
-    /// As [`Pointer::parse`].
+    /// Same as [`Pointer::parse`].
     pub fn parse_field(text: &str) -> Result<Self, String> {
         if text.is_empty() || text.starts_with('/') {
             Self::parse(text)
@@ -41,39 +42,39 @@ impl Pointer {
         }
     }
 
-    /// The steps, unescaped.
+    /// Returns the unescaped reference tokens.
     #[must_use]
     pub fn tokens(&self) -> &[String] {
         &self.tokens
     }
 
-    /// The last step: the name of the member that it leads to.
+    /// Returns the last token: the name of the member that the pointer refers to.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.tokens.last().map(String::as_str)
     }
 
-    /// Whether both lead to members of one object.
+    /// Returns `true` if both pointers refer to members of the same object.
     #[must_use]
     pub fn is_sibling(&self, other: &Self) -> bool {
         let parent = |pointer: &Self| pointer.tokens.split_last().map(|(_, parent)| parent.to_vec());
         parent(self).is_some() && parent(self) == parent(other)
     }
 
-    /// The member of this name beside the one that this pointer leads to; `None` for the root.
+    /// Returns the pointer to the member `name` of the same object, or `None` for the root.
     #[must_use]
     pub(crate) fn sibling(&self, name: &str) -> Option<Self> {
         let (_, parent) = self.tokens.split_last()?;
         Some(Self { tokens: parent.iter().cloned().chain([name.to_owned()]).collect() })
     }
 
-    /// Whether `other` is this place or one below it.
+    /// Returns `true` if `other` refers to this position or to one below it.
     #[must_use]
     pub fn holds(&self, other: &Self) -> bool {
         other.tokens.starts_with(&self.tokens)
     }
 
-    /// A pointer of the protocol reference, known to be well formed.
+    /// Parses a pointer that is known to be well formed.
     pub(crate) fn known(text: &str) -> Self {
         Self::parse(text).expect("pointers written in this module start with a slash and escape nothing")
     }

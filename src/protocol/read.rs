@@ -1,4 +1,4 @@
-//! Reads one call: what it holds, and with what it may share a batch.
+//! Parses a call: its items, its weight, and its merge key.
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -14,7 +14,7 @@ use crate::protocol::secret::Secret;
 use crate::protocol::shape::{AloneIf, Counters, Measure, Results, Shape, Share};
 use crate::protocol::{Reason, head};
 
-/// A call that goes alone, and what is known of it all the same.
+/// A call that is sent unbatched.
 struct Lone {
     reason: Reason,
     items: usize,
@@ -25,24 +25,27 @@ struct Mergeable {
     key: Key,
     items: Items,
     exclusive: Vec<Box<[u8]>>,
-    /// The model it names, as written.
+    /// The model that the body names, as written.
     model: Span,
 }
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Why the head alone keeps a call from being merged; none: its body may be read and merged.
+    /// Returns the reason for which the head alone prevents merging. `None` means that the body may
+    /// be read and merged.
     #[must_use]
     pub fn check_head(&self, head: &Parts) -> Option<Reason> {
         head::check(head, &self.common)
     }
 
-    /// Reads one call. What cannot be merged goes alone, for a reason; nothing is ever refused for its content.
+    /// Parses a call. A call that cannot be merged is marked as [`Merge::Alone`] with a reason; no
+    /// call is rejected because of its content.
     #[must_use]
     pub fn read(&self, head: &Parts, body: Bytes, secret: &Secret) -> Call {
         let mut class = Key::default();
-        // Names, no numbers: they mean the same after a reload that moves routes, and to a later process.
+        // The class is made of names rather than numbers, so that it keeps its meaning after a
+        // reload that reorders routes, and in a later process.
         class.field(self.rules.method.as_str().as_bytes());
         class.field(self.rules.path.written().concat().as_bytes());
         class.field(head.uri.path().as_bytes());
@@ -100,6 +103,7 @@ impl Endpoint {
         }
         let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
         let mut key = Key::new();
+        // Generation, route and label separate the keys of different endpoints and rule versions.
         key.field(&self.generation.to_le_bytes());
         key.count(self.route);
         key.field(self.label.as_str().as_bytes());
@@ -113,11 +117,12 @@ impl Endpoint {
         Ok(Mergeable { key, items, exclusive, model })
     }
 
-    /// Everything of the body that is not an item, in one spelling; finds what is to be cut on the way.
+    /// Writes everything in the body except the items to the key, in canonical form, and determines
+    /// the bytes to cut from shared calls.
     fn write_fields(&self, doc: &[u8], root: Span, items: &mut Items, key: &mut Key) -> Result<(), Refusal> {
         let over = &self.rules.merge_over_fields;
         let (cuts, mut without) = items::cuts(doc, root, over)?;
-        // What is cut may neither hold items nor be a part of one.
+        // A removed field must neither contain items nor be part of one.
         let touches =
             |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
         if items.slots.iter().any(touches) {
@@ -150,7 +155,8 @@ impl Endpoint {
         let mut class = Vec::new();
         items::class(doc, items, &self.shape, &mut class)?;
         key.field(&class);
-        // A total over texts can only be told apart exactly where all items are the same.
+        // A total over texts can be divided exactly only if all items are equal, so the item
+        // becomes part of the key.
         if let Counters::Totals { share: Share::Exact, .. } = self.shape.counters
             && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
         {
@@ -167,12 +173,13 @@ impl Endpoint {
     }
 }
 
-/// Whether a field keeps the call alone.
+/// Returns the reason for which a field of the body prevents merging.
 fn goes_alone(doc: &[u8], root: Span, shape: &Shape) -> Option<Reason> {
     for member in Members::new(doc, root) {
         let key = unescape(member.key.inside(doc));
         let value = member.value.of(doc);
-        // Servers of the known protocols read `1` and `"true"` as true; elsewhere the name may mean anything.
+        // Servers of the known protocols interpret `1` and `"true"` as true. On a Generic route,
+        // the field may have any meaning.
         let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
         if *key == *b"stream" && asks {
             return Some(Reason::Streaming);
@@ -191,7 +198,7 @@ fn goes_alone(doc: &[u8], root: Span, shape: &Shape) -> Option<Reason> {
     None
 }
 
-/// The values by which the results will be a map.
+/// Returns the keys that the items will have in a result map.
 fn exclusive(doc: &[u8], items: &Items, shape: &Shape) -> Result<Vec<Box<[u8]>>, Refusal> {
     let Results::Map { key, .. } = &shape.results else { return Ok(Vec::new()) };
     let spans = items.slots.first().map(|slot| slot.items.as_slice()).unwrap_or_default();
@@ -207,7 +214,8 @@ fn exclusive(doc: &[u8], items: &Items, shape: &Shape) -> Result<Vec<Box<[u8]>>,
     Ok(keys)
 }
 
-/// The key that an item's result will have in a map: a string's content, or an integer as written.
+/// Returns the key of an item's result in a result map: the content of a string, or an integer as
+/// written.
 pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Box<[u8]>>, Refusal> {
     let Some(found) = json::find(doc, item, key)? else { return Ok(None) };
     Ok(match json::kind(doc, found.value.start) {

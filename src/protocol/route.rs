@@ -1,6 +1,7 @@
-//! Which calls are recognised, and by which adapter.
+//! Recognition of calls and selection of their adapter.
 //!
-//! Paths are matched raw, never decoded or normalised: a path that a server might read as another is simply another path.
+//! Paths are matched raw, without decoding or normalisation: a path that a server might interpret
+//! as another one is simply a different path.
 
 use std::sync::Arc;
 
@@ -14,14 +15,14 @@ use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::Shape;
 use crate::protocol::{openai, tei};
 
-/// A route's `protocol`.
+/// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Named {
-    /// Whatever adapter recognises the path.
+    /// Any adapter that recognises the path.
     Auto,
-    /// None.
+    /// No adapter: calls are passed through.
     PassThrough,
-    /// As the route declares.
+    /// The protocol that the route declares.
     Generic,
     /// KServe V1.
     KServeV1,
@@ -43,62 +44,65 @@ pub enum Named {
     Voyage,
     /// Jina.
     Jina,
-    /// llama.cpp, whose totals count the first prompt only: passes through.
+    /// llama.cpp. Its totals count only the first prompt, so calls are passed through.
     LlamaCpp,
 }
 
-/// A path as a route writes it: exact, or a prefix ending in `/*`.
+/// A path pattern of a route: an exact path, or a prefix ending in `/*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathPattern {
     text: String,
     prefix: bool,
 }
 
-/// One written route, or the one that stands for all where none is written.
+/// A route of the policy, or the default route if the policy has none.
 #[derive(Debug, Clone)]
 pub struct RouteRules {
-    /// Which paths.
+    /// Paths that the route matches.
     pub path: PathPattern,
-    /// Which method.
+    /// HTTP method that the route matches.
     pub method: Method,
-    /// Which adapter.
+    /// Protocol of the route.
     pub protocol: Named,
-    /// Headers that must be equal although ignored otherwise.
+    /// Headers that must be equal although they are otherwise ignored.
     pub merge_on_headers: Vec<HeaderName>,
-    /// Fields that must be equal although dropped.
+    /// Fields that must be equal although they are otherwise removed.
     pub merge_on_fields: Vec<Pointer>,
-    /// Headers that need not be equal, and are dropped from a shared call. Identity cannot be merged over.
+    /// Headers that may differ, and are removed from shared calls. Identity headers cannot be
+    /// listed.
     pub merge_over_headers: Vec<HeaderName>,
-    /// Fields that need not be equal, and are dropped from a shared call.
+    /// Fields that may differ, and are removed from shared calls.
     pub merge_over_fields: Vec<Pointer>,
-    /// Answer headers that every member may see, besides those of the reference.
+    /// Response headers that every member may receive, in addition to those of the protocol.
     pub respond_with_headers: Vec<HeaderName>,
-    /// Members of an answer that every member may see, besides those of the reference.
+    /// Response members that every member may receive, in addition to those of the protocol.
     pub respond_with_fields: Vec<Pointer>,
-    /// What a Generic route declares.
+    /// The declaration of a Generic route.
     pub generic: Option<Spec>,
-    /// Whether a failed batch's members may be sent again; none: known inference routes yes, Generic no.
+    /// Allows the members of a failed batch to be retried. By default, this is `true` for known
+    /// inference routes and `false` for Generic ones.
     pub idempotent: Option<bool>,
-    /// Largest body that is merged.
+    /// Largest body of a merged call, in bytes.
     pub item_bytes_max: usize,
-    /// Deepest nesting that is merged.
+    /// Deepest nesting of a merged call.
     pub item_nesting_max: usize,
-    /// Most items of a call that is merged.
+    /// Maximum number of items of a merged call.
     pub item_count_max: usize,
 }
 
-/// What all routes share.
+/// Settings shared by all routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Common {
-    /// The header that names the tenant; none: the identity headers do.
+    /// The header that names the tenant. Without it, the identity headers do.
     pub tenant_header: Option<HeaderName>,
-    /// Headers that tell a deadline in milliseconds.
+    /// Headers that carry a deadline in milliseconds.
     pub deadline_headers: Vec<HeaderName>,
-    /// The header that names the priority class: for us, so calls that differ in it may share, and no shared call has it.
+    /// The header that names the priority class. It is addressed to the proxy, so calls that differ
+    /// in it may share a batch, and shared calls do not carry it.
     pub priority_header: Option<HeaderName>,
 }
 
-/// All routes, compiled.
+/// The compiled routes.
 #[derive(Debug)]
 pub struct Routes {
     common: Arc<Common>,
@@ -109,12 +113,12 @@ pub struct Routes {
 struct Route {
     rules: Arc<RouteRules>,
     endpoints: Vec<(Adapter, Arc<Endpoint>)>,
-    /// Stands for every path that an adapter recognises by itself.
+    /// The route matches every path that an adapter recognises.
     any_path: bool,
     generation: u64,
 }
 
-/// One adapter's treatment of one kind of path.
+/// The adapter for one type of path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Adapter {
     Embeddings,
@@ -126,47 +130,49 @@ enum Adapter {
 /// The `protocol` label of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Label {
-    /// OpenAI embeddings, whoever serves them.
+    /// OpenAI embeddings, on any server.
     OpenAi,
     /// KServe V1.
     KServeV1,
-    /// TF Serving's row form.
+    /// The row format of TF Serving.
     TfServing,
     /// TEI's own routes.
     Tei,
-    /// As a route declared.
+    /// The protocol that a route declares.
     Generic,
-    /// No adapter matched.
+    /// No adapter recognised the path.
     None,
 }
 
-/// How calls of one route and one adapter are read, merged and split.
+/// The parser, merger and splitter for calls of one route and one adapter.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Index into the rules; the default route comes after the written ones.
+    /// Index of the rules. The default route comes after those of the policy.
     pub route: usize,
-    /// The metrics' label.
+    /// Label in metrics.
     pub label: Label,
-    /// How its callers expect an error to look.
+    /// Error format expected by its clients.
     pub dialect: Dialect,
-    /// Whether a failed batch's members may be sent again alone.
+    /// `true` if the members of a failed batch may be retried.
     pub idempotent: bool,
-    /// Merge only if `GET /info` does not say that the server batches by itself ([`tei::published`]).
+    /// `true` if calls are merged only while `GET /info` does not show that the server batches by
+    /// itself ([`tei::published`]).
     pub needs_info: bool,
-    /// Whether a mismatch is isolated, or failed with 502.
+    /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,
     pub(crate) rules: Arc<RouteRules>,
     pub(crate) common: Arc<Common>,
     pub(crate) shape: Shape,
     pub(crate) too_large: Vec<TooLargeSign>,
-    /// Told apart from endpoints of other rules, so that a reload never mixes calls read by different ones ([`Routes::after`]).
+    /// Distinguishes this endpoint from those of other rules, so that calls parsed before and after
+    /// a reload never share a batch ([`Routes::after`]).
     pub(crate) generation: u64,
 }
 
 // === impl Named ===
 
 impl Named {
-    /// Whether an adapter of this protocol takes calls to that path.
+    /// Returns `true` if an adapter of this protocol accepts calls to `path`.
     #[must_use]
     pub fn takes(self, path: &str) -> bool {
         Adapter::recognise(self, path).is_some()
@@ -176,10 +182,10 @@ impl Named {
 // === impl PathPattern ===
 
 impl PathPattern {
-    /// Reads a pattern as a policy writes it.
+    /// Parses a pattern as written in a policy.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Returns a message that describes the syntax error.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (path, prefix) = text.strip_suffix('*').map_or((text, false), |path| (path, true));
         if prefix && !path.ends_with('/') {
@@ -194,12 +200,12 @@ impl PathPattern {
         Ok(Self { text: path.to_owned(), prefix })
     }
 
-    /// As a policy writes it.
+    /// Returns the parts of the pattern as written in a policy.
     pub(crate) fn written(&self) -> [&str; 2] {
         [&self.text, if self.prefix { "*" } else { "" }]
     }
 
-    /// Whether a raw path is one of these.
+    /// Returns `true` if the pattern matches a raw path.
     #[must_use]
     pub fn matches(&self, path: &str) -> bool {
         if self.prefix { path.starts_with(&self.text) } else { path == self.text }
@@ -209,20 +215,22 @@ impl PathPattern {
 // === impl Routes ===
 
 impl Routes {
-    /// Compiles `rules`; where there are none, `default` stands for every path that an adapter recognises by itself.
+    /// Compiles `rules`. Without any, `default` applies to every path that an adapter recognises.
     #[must_use]
     pub fn new(rules: Vec<RouteRules>, default: RouteRules, common: Common) -> Self {
         Self::after(None, rules, default, common)
     }
 
-    /// The same in the place of `earlier`: a route whose calls are read, merged and split as before keeps its keys, so that who comes now may share a
-    /// batch with who is queued. Its caps may have changed: they say which calls may be merged, not how.
+    /// Compiles `rules` to replace `earlier`. A route keeps its keys if calls are parsed, merged
+    /// and split as before, so that new calls may share a batch with queued ones. The maxima of a
+    /// route may change, since they decide which calls may be merged rather than how.
     #[must_use]
     pub fn after(earlier: Option<&Self>, rules: Vec<RouteRules>, default: RouteRules, common: Common) -> Self {
         let common = Arc::new(common);
         let any_path = rules.is_empty();
         let rules = if any_path { vec![default] } else { rules };
         let route = |(index, rules): (usize, RouteRules)| {
+            // Equivalent rules keep their generation, and with it their merge keys.
             let kept = earlier.and_then(|earlier| earlier.generation((index, any_path), &rules, &common));
             let generation = kept.unwrap_or_else(rand::random);
             let rules = Arc::new(rules);
@@ -234,7 +242,8 @@ impl Routes {
         Self { common: Arc::clone(&common), routes: rules.into_iter().enumerate().map(route).collect() }
     }
 
-    /// How a call is to be treated; none: it passes through. The first route that matches decides.
+    /// Returns the endpoint for a call, or `None` if it is passed through. The first route that
+    /// matches decides.
     #[must_use]
     pub fn recognise(&self, method: &Method, path: &str) -> Option<Arc<Endpoint>> {
         let matches =
@@ -244,7 +253,7 @@ impl Routes {
         route.endpoints.iter().find(|(own, _)| *own == adapter).map(|(_, endpoint)| Arc::clone(endpoint))
     }
 
-    /// The generation of a route at this place that reads as these rules do.
+    /// Returns the generation of the route at this index if its rules are equivalent.
     fn generation(&self, (index, any_path): (usize, bool), rules: &RouteRules, common: &Common) -> Option<u64> {
         let route = self.routes.get(index).filter(|route| route.any_path == any_path && route.rules.reads_as(rules))?;
         (*self.common == *common).then_some(route.generation)
@@ -254,7 +263,8 @@ impl Routes {
 // === impl RouteRules ===
 
 impl RouteRules {
-    /// Whether calls are read, merged and split alike, caps aside.
+    /// Returns `true` if calls are parsed, merged and split in the same way. The maxima are
+    /// ignored.
     fn reads_as(&self, other: &Self) -> bool {
         let Self {
             path,
@@ -283,7 +293,7 @@ impl RouteRules {
 // === impl Common ===
 
 impl Common {
-    /// Whether a header says who calls.
+    /// Returns `true` if a header identifies the client.
     pub(crate) fn is_identity(&self, name: &HeaderName) -> bool {
         crate::protocol::headers::is_identity(name) || self.tenant_header.as_ref() == Some(name)
     }
@@ -292,7 +302,7 @@ impl Common {
 // === impl Adapter ===
 
 impl Adapter {
-    /// The adapters that a route may need.
+    /// Returns the adapters that a route may need.
     fn of(rules: &RouteRules) -> Vec<Self> {
         match rules.protocol {
             Named::Auto => vec![Self::Embeddings, Self::V1(Verb::Predict), Self::Embed],
@@ -311,8 +321,9 @@ impl Adapter {
         }
     }
 
-    /// The adapter for a path under a route of this protocol. A written protocol is the operator's word for where the model is served, so a
-    /// path then only has to end right; unasked, it has to be the protocol's own.
+    /// Returns the adapter for a path on a route with this protocol. If the policy names the
+    /// protocol, the operator has chosen the path, so only its suffix is checked. With `Auto`, the
+    /// path must be one that the protocol defines.
     fn recognise(protocol: Named, path: &str) -> Option<Self> {
         match protocol {
             Named::PassThrough | Named::LlamaCpp => None,
@@ -337,10 +348,10 @@ impl Adapter {
 // === impl Label ===
 
 impl Label {
-    /// Every label.
+    /// All labels.
     pub const ALL: [Self; 6] = [Self::OpenAi, Self::KServeV1, Self::TfServing, Self::Tei, Self::Generic, Self::None];
 
-    /// The word in metrics and logs.
+    /// Returns the name used in metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,29 +1,30 @@
-//! Who calls, without keeping what they said to prove it.
+//! Identities of clients as keyed digests, without the credentials that prove them.
 
 use std::fmt;
 
-/// The key of the digests that stand for credentials, one for each process: digests of two processes cannot be compared.
+/// The key of the digests that replace credentials. Each process has its own, so digests of two
+/// processes cannot be compared.
 #[derive(Clone)]
 pub struct Secret([u8; 32]);
 
-/// Whose call it is, as a keyed digest.
+/// The identity of a client, as a keyed digest.
 ///
-/// # All zero
-/// means anonymous: no identity header at all.
+/// All zero means anonymous: the call has no identity header.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Tenant(pub [u8; 16]);
 
-/// Who calls, as the certificate says that was shown on the caller's connection; it stands in the extensions of a request's head.
+/// The identity from the client certificate of a connection, stored in the extensions of a request
+/// head.
 ///
-/// # The whole certificate
-/// tells callers apart, not a name in it: which of its fields another server would look at is not known here. A renewed one is another caller's.
+/// It covers the whole certificate rather than a name in it, since the fields that another server
+/// would check are unknown here. A renewed certificate therefore counts as another client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Peer([u8; 32]);
 
 // === impl Peer ===
 
 impl Peer {
-    /// Of a certificate in DER.
+    /// Creates the identity from a certificate in DER.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Self {
         Self(*blake3::hash(certificate).as_bytes())
@@ -43,25 +44,26 @@ impl fmt::Debug for Peer {
 // === impl Secret ===
 
 impl Secret {
-    /// A fresh one.
+    /// Generates a random key.
     #[must_use]
     pub fn random() -> Self {
         Self(rand::random())
     }
 
-    /// A given one, for tests and replays.
+    /// Creates a key from bytes, for tests and replays.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 
-    /// The tenant that a value of the tenant header names: what the policy's weights are looked up by.
+    /// Returns the tenant for a value of the tenant header. The weights of the policy are looked up
+    /// by it.
     #[must_use]
     pub fn tenant(&self, name: &[u8]) -> Tenant {
         Tenant::of(self.digest([&b"tenant"[..], name]))
     }
 
-    /// A digest over parts, each with its length before it.
+    /// Returns a digest over the parts, each prefixed with its length.
     pub(crate) fn digest<'a>(&self, parts: impl IntoIterator<Item = &'a [u8]>) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         for part in parts {
@@ -81,10 +83,10 @@ impl fmt::Debug for Secret {
 // === impl Tenant ===
 
 impl Tenant {
-    /// No identity header at all.
+    /// The tenant of calls without any identity header.
     pub const ANONYMOUS: Self = Self([0; 16]);
 
-    /// Whether the call bore no identity.
+    /// Returns `true` if the call had no identity.
     #[must_use]
     pub fn is_anonymous(self) -> bool {
         self == Self::ANONYMOUS
@@ -100,7 +102,7 @@ impl Tenant {
 }
 
 impl fmt::Display for Tenant {
-    /// Eight hexadecimal digits: enough to tell tenants apart in a log.
+    /// Prints eight hexadecimal digits, which is enough to distinguish tenants in a log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().take(4).try_for_each(|byte| write!(f, "{byte:02x}"))
     }

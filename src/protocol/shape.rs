@@ -1,59 +1,60 @@
-//! A protocol as data: where items and results stand, and how they are to be cut and joined.
+//! Protocols as data: the positions of items and results, and the rules for joining and splitting
+//! them.
 //!
-//! Every adapter is a [`Shape`]; the machinery that reads, merges and splits knows no protocol by name. `generic` makes one from a policy, the
-//! others are constants of their module.
+//! Every adapter is a [`Shape`]; the code that parses, merges and splits is independent of the
+//! protocol. `generic` creates a shape from a policy, and the other adapters define constant ones.
 
 use crate::protocol::json::Scalars;
 use crate::protocol::pointer::Pointer;
 
-/// One protocol.
+/// The description of a protocol.
 #[expect(clippy::struct_excessive_bools, reason = "a table of switches that do not bear on each other")]
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     /// Parallel arrays of items.
     pub(crate) items: Vec<Pointer>,
-    /// A field that holds one item instead of `items[0]`.
+    /// A field that holds a single item instead of `items[0]`.
     pub(crate) single: Option<Pointer>,
-    /// `items` may hold a bare value.
+    /// Bare values that `items` may hold.
     pub(crate) bare: Bare,
     pub(crate) item_is: ItemIs,
     pub(crate) class: Class,
     pub(crate) results: Results,
-    /// The name that the result takes for a caller of the single form.
+    /// Name of the result for a client that uses the single form.
     pub(crate) single_result: Option<String>,
-    /// A caller of a scalar form gets its result bare, not as a list of one.
+    /// A client with a scalar item receives its result bare rather than as a list.
     pub(crate) unwrap: bool,
-    /// The results come sorted, not in the order of the items.
+    /// The results are sorted by the server rather than in the order of the items.
     pub(crate) sorted: bool,
     pub(crate) index: Option<Index>,
-    /// What each result must be.
+    /// Type that each result must have.
     pub(crate) element: Element,
     pub(crate) per_item_error: Option<(Pointer, u16)>,
-    /// Ids of the whole answer.
+    /// Ids of the whole response.
     pub(crate) ids: Vec<Pointer>,
-    /// An id is a prefix and the caller's own `x-request-id` where it sent one (vLLM).
+    /// An id consists of a prefix and the client's `x-request-id`, if it sent one (vLLM).
     pub(crate) id_from_request: bool,
     pub(crate) counters: Counters,
-    /// How an item counts in shares of a counter.
+    /// Measure by which counters are divided.
     pub(crate) share_by: Measure,
-    /// How an item counts in the weight of a batch.
+    /// Measure of the weight of a batch.
     pub(crate) weight: Measure,
-    /// Fields that the protocol knows; a twin in another case is ambiguous.
+    /// Fields that the protocol defines. A key that differs only in case is ambiguous.
     pub(crate) known: &'static [&'static str],
-    /// Fields that keep a call alone.
+    /// Fields that prevent merging.
     pub(crate) alone: &'static [(&'static str, AloneIf)],
     /// The field that names the model.
     pub(crate) model: Option<Pointer>,
-    /// `NaN` and `Infinity` are numbers in a request.
+    /// Accepts `NaN` and `Infinity` as numbers in a request.
     pub(crate) lenient: bool,
-    /// Top-level members of an answer, besides results, ids and counters, whose scalars every
-    /// member of a shared call may see.
+    /// Top-level members of a response, besides results, ids and counters. Every member of a shared
+    /// call may receive their scalar values.
     pub(crate) envelope: &'static [&'static str],
-    /// Where a shared call goes, if not to the path of its members.
+    /// Path of shared calls, if it differs from the path of their members.
     pub(crate) upstream_path: Option<String>,
 }
 
-/// When a bare value stands for a list of one.
+/// Condition under which a bare value represents a list of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bare {
     Never,
@@ -61,46 +62,46 @@ pub(crate) enum Bare {
     Always,
 }
 
-/// What a flat list is.
+/// Interpretation of a flat list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemIs {
     /// A list of items.
     Element,
-    /// One item, if it is of numbers.
+    /// A single item if it consists of numbers.
     Numbers,
-    /// One item, if it is of integers: token ids.
+    /// A single item if it consists of integers, which are token ids.
     Tokens,
 }
 
-/// What items must have in common.
+/// Properties that the items of a batch must have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Rule G7.
+    /// The same types and shapes, recursively, as written by `json::class`.
     Strict(Scalars),
-    /// Strings, lists of token ids, or (where allowed) objects of the same keys.
+    /// Strings, lists of token ids, or (if allowed) objects with the same keys.
     Text { objects: bool },
-    /// Nothing.
+    /// No common property.
     None,
 }
 
-/// Where the results stand.
+/// Position of the results.
 #[derive(Debug, Clone)]
 pub(crate) enum Results {
     /// Parallel arrays, one element for each item.
     Lists(Vec<Pointer>),
-    /// A map by a field of the item.
+    /// A map with a field of the item as its key.
     Map { at: Pointer, key: Pointer },
 }
 
-/// Where a result says which item it belongs to.
+/// Position of the item index inside a result.
 #[derive(Debug, Clone)]
 pub(crate) struct Index {
     pub(crate) at: Pointer,
-    /// An answer without any is taken in order.
+    /// A response without any index is taken in order.
     pub(crate) optional: bool,
 }
 
-/// What each result must be.
+/// Type that each result must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     Any,
@@ -108,66 +109,69 @@ pub(crate) enum Element {
     Array,
 }
 
-/// Counters of the whole answer.
+/// Counters of the whole response.
 #[derive(Debug, Clone)]
 pub(crate) enum Counters {
     None,
-    /// Everything numeric below this object; `prompt_tokens` plus `completion_tokens` make `total_tokens`.
+    /// All numbers below this object. `total_tokens` is the sum of `prompt_tokens` and
+    /// `completion_tokens`.
     Usage(Pointer),
-    /// These.
+    /// The counters at these positions.
     Totals {
         at: Vec<Pointer>,
         share: Share,
     },
 }
 
-/// What becomes of a counter on a shared answer.
+/// Treatment of a counter in a batch response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Share {
-    /// Split by the largest remainder.
+    /// Divided by the largest remainder method.
     Proportional,
-    /// Split only where the parts are known.
+    /// Divided only if the shares are known.
     Exact,
-    /// Cut.
+    /// Removed.
     Drop,
 }
 
-/// How much an item is.
+/// Measure of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Measure {
-    /// One.
+    /// One per item.
     Items,
     /// Bytes, where an escaped character counts as in UTF-8.
     Bytes,
-    /// Code points of its strings.
+    /// Number of code points in its strings.
     Chars,
     /// Length of its list.
     ListLen,
-    /// The number there.
+    /// The number at this position.
     At(Pointer),
-    /// Code points of a string or of the `text` of an object, length of a list of token ids, else one: what usage is split by.
+    /// Number of code points of a string or of the `text` of an object, length of a list of token
+    /// ids, else one. Usage counters are divided by it.
     Text,
-    /// About its tokens: length of a list of token ids, else a quarter of its bytes.
+    /// Estimated number of tokens: length of a list of token ids, else a quarter of the bytes.
     Tokens,
 }
 
-/// When a field keeps a call alone.
+/// Condition under which a field prevents merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AloneIf {
-    /// It is there.
+    /// The field is present.
     Present,
-    /// It is there and not null.
+    /// The field is present and not null.
     Set,
-    /// It is there and not `false`.
+    /// The field is present and not `false`.
     NotFalse,
-    /// It is one of these strings, as written.
+    /// The field is one of these strings, as written.
     OneOf(&'static [&'static str]),
 }
 
 // === impl Shape ===
 
 impl Shape {
-    /// A shape with one list of items and one of results, and nothing else said.
+    /// Creates a shape with one list of items, one list of results, and defaults for everything
+    /// else.
     pub(crate) fn plain(items: &str, results: &str) -> Self {
         Self {
             items: vec![Pointer::known(items)],

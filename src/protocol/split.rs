@@ -1,8 +1,11 @@
-//! Cuts the answer to a shared call into the answers that its members would have had alone.
+//! Splits the response to a shared call into the responses that its members would have received
+//! alone.
 //!
-//! Everything is validated first ([`plan`]), then written: upstream's raw bytes with the results replaced by the caller's own, indexes counted
-//! from 0, ids afresh and counters shared out. All other bytes stay: key order, spacing, spelling of numbers, the newline at the end. What belongs
-//! to no single result is passed on only where it cannot quote an input ([`envelope`], [`answer`]).
+//! The response is validated completely first ([`plan`]) and written afterwards: the raw bytes of
+//! the upstream, with the results replaced by those of the client, indexes counted from 0, new ids,
+//! and divided counters. All other bytes are preserved: key order, spacing, spelling of numbers,
+//! and a newline at the end. Parts that belong to no single result are forwarded only if they
+//! cannot quote an input ([`envelope`], [`answer`]).
 
 mod answer;
 mod envelope;
@@ -23,28 +26,30 @@ use answer::SharedHead;
 use envelope::Undeclared;
 use plan::Plan;
 
-/// The answer to a shared call.
+/// The response to a shared call.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedAnswer<'a> {
-    /// The status.
+    /// The status code.
     pub status: StatusCode,
-    /// The head.
+    /// The response headers.
     pub headers: &'a HeaderMap,
-    /// The whole body.
+    /// The complete body.
     pub body: &'a Bytes,
 }
 
-/// The longest name of a member in a log line, in bytes.
+/// Maximum length in bytes of a member name in a log line.
 const NAME_MAX: usize = 64;
 
 // === impl Endpoint ===
 
 impl Endpoint {
-    /// Splits a success to the shared call `sent` among `members`, in the order in which it was written. Without `evidence` members outside the
-    /// results are taken for constants: that is for answers that no caller gets.
+    /// Splits the successful response to the shared call `sent` among `members`, given in the order
+    /// in which they were written. Without `evidence`, members outside the results are assumed to
+    /// be constants. This is meant for responses that no client receives.
     ///
     /// # Errors
-    /// The answer is not whole, not one for these items, or has parts that may quote an input; then nobody may get any of it.
+    /// The response is incomplete, does not match the items, or has parts that may quote an input.
+    /// No client may receive any part of it.
     pub fn split_batch(
         &self,
         members: &[&Call],
@@ -82,8 +87,10 @@ impl Endpoint {
         Ok(members.iter().enumerate().map(reply).collect())
     }
 
-    /// The answers to members of a shared call that was refused for load, with 429 or 503: the status, what the head says of when to try again, and
-    /// a body of ours in the caller's dialect. The server's own may quote inputs; it is passed on where lone answers have had the same.
+    /// Returns the responses to the members of a shared call that was refused with 429 or 503
+    /// because of load. Each has the status, the retry headers, and a body of the proxy in the
+    /// client's format. The server's body may quote inputs, so it is forwarded only if unbatched
+    /// responses had the same one.
     #[must_use]
     pub fn answer_overload(
         &self,
@@ -108,11 +115,11 @@ impl Endpoint {
         members.iter().map(reply).collect()
     }
 
-    /// Records what a lone answer shows of its key: whatever of it may be a constant.
+    /// Records the parts of an unbatched response that may be constants of its key.
     pub fn observe_lone(&self, call: &Call, answer: SharedAnswer<'_>, evidence: &LoneEvidence) {
         let SharedAnswer { status, headers, body } = answer;
         let overload = is_overload(status).then_some(Part::Body(status, body));
-        // A route that may not send calls again has to know before its first batch.
+        // A route that must not retry calls needs this evidence before its first batch.
         let looks = status.is_success() && (!self.idempotent || evidence.is_watched(call));
         let members =
             if looks { envelope::of_lone(body, &self.shape, &self.rules.respond_with_fields) } else { Vec::new() };
@@ -121,8 +128,9 @@ impl Endpoint {
         evidence.observe(call, headers.chain(overload).chain(members));
     }
 
-    /// The members of a shared answer outside the results that the protocol and the policy do not declare: their paths, and whether a lone answer
-    /// has the same bytes there.
+    /// Returns the members of a batch response outside the results that neither the protocol nor
+    /// the policy declares: their paths, and whether an unbatched response has the same bytes
+    /// there.
     #[must_use]
     pub fn undeclared(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
         let fields = &self.rules.respond_with_fields;
@@ -164,8 +172,8 @@ impl Endpoint {
     }
 }
 
-/// Returns whether the server that answers is llama.cpp: of several inputs its `usage` counts the
-/// first alone.
+/// Returns `true` if the responding server is llama.cpp: for several inputs, its `usage` counts
+/// only the first.
 fn counts_first_item_only(headers: &HeaderMap) -> bool {
     headers.get(header::SERVER).is_some_and(|name| name.as_bytes().trim_ascii().eq_ignore_ascii_case(b"llama.cpp"))
 }

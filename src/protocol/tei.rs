@@ -1,30 +1,32 @@
-//! TEI's own `/embed`: a list of vectors at the root, also for one text.
+//! The `/embed` route of Text Embeddings Inference (TEI): the response is a list of vectors at the
+//! root, even for a single text.
 //!
-//! TEI batches by itself; the route is merged for other servers that speak it, which is why its endpoint wants to know what `/info` publishes.
+//! TEI forms batches by itself, so the route is merged only for other servers that implement it.
+//! The endpoint therefore requires the data that `/info` publishes.
 
 use crate::protocol::json::{self, Rules, Span};
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::{AloneIf, Bare, Class, Element, ItemIs, Measure, Shape};
 
-/// The path that is recognised without being named, and how a written one ends.
+/// Path that is recognised even if no policy names it, and suffix of a path that a policy names.
 pub(crate) const PATH: &str = "/embed";
 
 const KNOWN: [&str; 7] =
     ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
 const ALONE: [(&str, AloneIf); 0] = [];
 
-/// What a server publishes about how it wants to be called.
+/// Limits that a server publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Published {
-    /// Most items in one call.
+    /// Maximum number of items in a call.
     pub items_max: Option<u32>,
-    /// Most tokens in one batch.
+    /// Maximum number of tokens in a batch.
     pub weight_max: Option<u64>,
-    /// It forms batches of its own from concurrent calls.
+    /// The server forms batches from concurrent calls by itself.
     pub batches_itself: bool,
 }
 
-/// The shape of `/embed`.
+/// Returns the shape of `/embed`.
 pub(crate) fn embed() -> Shape {
     Shape {
         bare: Bare::Strings,
@@ -39,9 +41,11 @@ pub(crate) fn embed() -> Shape {
     }
 }
 
-/// Reads the answer to `GET /info`. None if it is not one: whatever answers then is not known to speak this protocol's limits.
+/// Parses the response to `GET /info`. Returns `None` if it has another format, since the server is
+/// then not known to observe the limits of this protocol.
 ///
-/// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches itself.
+/// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches
+/// itself.
 #[must_use]
 pub fn published(info: &[u8]) -> Option<Published> {
     json::check(info, Rules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
@@ -62,14 +66,15 @@ pub fn published(info: &[u8]) -> Option<Published> {
     })
 }
 
-/// The model that `GET /info` names, with its revision: another of either is another model.
+/// Returns the model and revision from the response to `GET /info`. A change of either means
+/// another model.
 #[must_use]
 pub fn model_named(info: &[u8]) -> Option<String> {
     json::check(info, Rules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
     let root = json::root(info);
     let text = |name: &str| -> Option<&str> {
         let found = json::find(info, root, &Pointer::known(name)).ok()??;
-        // Told apart as it is written; `null` is none.
+        // Compared as written. `null` means that no name is published.
         std::str::from_utf8(found.value.of(info)).ok()?.strip_prefix('"')?.strip_suffix('"')
     };
     let model = text("/model_id")?;

@@ -1,4 +1,4 @@
-//! The black-box cases, without a socket: read, merge, split, and compare bytes.
+//! Black-box cases without a socket: parse, merge, split, and compare bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ fn pointer(text: &str) -> Pointer {
     Pointer::parse_field(text).unwrap()
 }
 
-/// The rules of a route with nothing said.
+/// Returns the rules of a route with default settings.
 fn rules(path: &str, protocol: Named) -> RouteRules {
     RouteRules {
         path: PathPattern::parse(path).unwrap(),
@@ -96,7 +96,7 @@ fn split(endpoint: &Endpoint, calls: &[&Call], answer: &str) -> Result<Vec<Reply
     split_sent(endpoint, calls, &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(answer.to_owned()))
 }
 
-/// Splits an answer of which lone answers have shown nothing.
+/// Splits a response without any evidence from unbatched responses.
 fn split_sent(
     endpoint: &Endpoint,
     calls: &[&Call],
@@ -119,7 +119,8 @@ fn one_spelling(doc: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Whether `body` is `expected`, where `{{uid:p}}` stands for p and at least eight characters of an id.
+/// Returns `true` if `body` equals `expected`, where `{{uid:p}}` matches `p` and at least eight
+/// characters of an id.
 fn agrees(expected: &str, body: &str) -> bool {
     let Some((before, rest)) = expected.split_once("{{uid:") else { return expected == body };
     let (prefix, after) = rest.split_once("}}").unwrap();
@@ -177,7 +178,7 @@ fn named(case: &Value) -> Option<Named> {
     })
 }
 
-/// The route of a case's path, as its runner would write it.
+/// Returns the routes for the paths of a case, as the runner of the case configures them.
 fn case_routes(case: &Value) -> Option<Routes> {
     let protocol = named(case)?;
     let config = &case["config"];
@@ -238,7 +239,7 @@ fn read_case(case: &Value, routes: &Routes) -> Clients {
         head.headers = header_map(&request["headers"]);
         head.headers.insert("host", HeaderValue::from_static("h"));
         let found = routes.recognise(&method, path.split('?').next().unwrap());
-        // What is not recognised passes through; any endpoint will do to hold its bytes.
+        // A call that is not recognised passes through, and any endpoint can parse it.
         let any = || endpoint("/v1/embeddings", Named::OpenAi);
         let call = found.clone().unwrap_or_else(any).read(&head, Bytes::from(body_of(request)), &secret());
         clients.insert(request["c"].as_str().unwrap().to_owned(), (found, call));
@@ -252,7 +253,8 @@ fn mergeable(a: &(Option<Arc<Endpoint>>, Call), b: &(Option<Arc<Endpoint>>, Call
     both && keys && !a.1.exclusive.iter().any(|value| b.1.exclusive.contains(value))
 }
 
-/// Runs what of a case needs no socket; gives how many shared calls it checked.
+/// Runs the parts of a case that need no socket, and returns the number of shared calls that were
+/// checked.
 fn run(case: &Value) -> Option<usize> {
     let id = case["id"].as_str().unwrap();
     let routes = case_routes(case)?;

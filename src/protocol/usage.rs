@@ -1,50 +1,51 @@
-//! Counters of a shared answer, told apart: the totals are conserved, and what is an estimate is marked as one.
+//! Division of the counters of a batch response. Totals are conserved, and estimates are marked.
 //!
-//! Numbers are taken as they are spelled: a decimal is a count of its last places and is written back with as many. Anything else (an exponent, a
-//! sign) is not a counter that could be shared out.
+//! Numbers are handled as written: a decimal is a count of units of its last place, and is written
+//! back with the same number of places. Anything else, such as an exponent or a sign, is not a
+//! counter that can be divided.
 
 use crate::protocol::json::{Elements, Kind, Members, Span, kind, unescape};
 
-/// A counter in the answer, and each caller's part of it.
+/// A counter of a response, divided among the clients.
 #[derive(Debug)]
 pub(crate) struct Counter {
-    /// Where it stands.
+    /// Position of the counter.
     pub(crate) span: Span,
-    /// One for each caller.
+    /// The share of each client.
     pub(crate) parts: Vec<String>,
-    /// The parts are counts, not estimates.
+    /// The shares are counts rather than estimates.
     pub(crate) exact: bool,
 }
 
-/// Who has which items, and how much each is.
+/// The items of each client and their weights.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     /// The weight of each item, in order.
     pub(crate) weights: Vec<u64>,
-    /// How many items each caller has, in order.
+    /// The number of items of each client, in order.
     pub(crate) counts: Vec<usize>,
-    /// All items are the same bytes.
+    /// All items consist of the same bytes.
     pub(crate) identical: bool,
-    /// A total that equals the sum of the weights is their sum: the weights are what the server counts.
+    /// The weights measure what the server counts, so a total that equals their sum is exact.
     pub(crate) counted: bool,
 }
 
-/// A number without a sign or an exponent: `units` of its last place.
+/// A number without sign or exponent, in `units` of its last place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Decimal {
     units: u128,
     places: usize,
 }
 
-/// What cannot be shared out.
+/// Error for a number that cannot be divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unsharable;
 
-/// The counters below a `usage` object. Names that end in `tokens` (or `characters`) are sums over items and are shared out; any other number
-/// but zero means something that cannot be known here.
+/// Divides the counters below a `usage` object. Names that end in `tokens` or `characters` are sums
+/// over items and are divided. Any other number except zero has an unknown meaning.
 ///
 /// # Errors
-/// Such a number is there.
+/// The object contains a number of unknown meaning.
 pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &Ledger) -> Result<Vec<Counter>, Unsharable> {
     let mut leaves = Vec::new();
     if kind(doc, usage.start) == Kind::Object {
@@ -55,10 +56,10 @@ pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &Ledger) -> Result<Vec<Coun
     Ok(counters)
 }
 
-/// One counter of a declared protocol. A total that is null or text is copied.
+/// Divides one counter of a declared protocol. A total that is null or text is copied.
 ///
 /// # Errors
-/// It is a number that is no decimal.
+/// The value is a number in a format that cannot be divided, an object or an array.
 pub(crate) fn declared(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Option<Counter>, Unsharable> {
     match kind(doc, span.start) {
         Kind::Number => share(doc, span, ledger).map(Some),
@@ -67,7 +68,8 @@ pub(crate) fn declared(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Option
     }
 }
 
-/// A header's number shared out: each caller's part, and whether it is exact.
+/// Divides the number in a header. Returns the share of each client, and whether the shares are
+/// exact.
 pub(crate) fn header(value: &[u8], ledger: &Ledger) -> Option<(Vec<String>, bool)> {
     let counter = share(value, Span { start: 0, end: value.len() }, ledger).ok()?;
     Some((counter.parts, counter.exact))
@@ -104,7 +106,8 @@ fn collect<'a>(
     Ok(())
 }
 
-/// Makes each caller's `total_tokens` the sum of its own parts, where upstream's is the sum of the same.
+/// Sets each client's `total_tokens` to the sum of its own shares, if the total of the upstream is
+/// the same sum.
 fn total(doc: &[u8], usage: Span, counters: &mut [Counter]) {
     let member = |name: &[u8]| {
         Members::new(doc, usage).find(|member| *unescape(member.key.inside(doc)) == *name).map(|m| m.value)
@@ -131,7 +134,7 @@ fn total(doc: &[u8], usage: Span, counters: &mut [Counter]) {
 
 fn share(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Counter, Unsharable> {
     let total = Decimal::parse(span.of(doc)).ok_or(Unsharable)?;
-    // A count written as a decimal, `9.0`, is shared out as the count that it is.
+    // A count written as a decimal, such as `9.0`, is divided as an integer.
     let scale = if total.is_whole() { total.scale() } else { 1 };
     let counted = total.places == 0 || scale > 1;
     let (each, exact) = ledger.apportion(total.units / scale, counted);
@@ -150,13 +153,16 @@ pub(crate) fn is_zero(number: &[u8]) -> bool {
 // === impl Ledger ===
 
 impl Ledger {
-    /// The part of each item, and whether the parts are known rather than estimated. `count`: the total counts something whole.
+    /// Returns the share of each item, and whether the shares are known rather than estimated.
+    /// `count` is set if the total counts whole units.
     fn apportion(&self, total: u128, count: bool) -> (Vec<u128>, bool) {
         let items = self.weights.len().max(1) as u128;
         let weight: u128 = self.weights.iter().map(|weight| u128::from(*weight)).sum();
+        // Equal items have equal shares if the total is divisible.
         if self.identical && total.is_multiple_of(items) {
             return (vec![total / items; self.weights.len()], true);
         }
+        // The weights are the server's own counts if they add up to the total.
         if self.counted && count && weight == total {
             return (self.weights.iter().map(|weight| u128::from(*weight)).collect(), true);
         }
@@ -164,16 +170,17 @@ impl Ledger {
     }
 }
 
-/// Shares `total` out by the largest remainder, ties to the earlier item; each item first gets 1 where there is enough.
+/// Divides `total` by the largest remainder method, with ties going to the earlier item. Each item
+/// first receives 1 if the total allows it.
 pub(crate) fn apportion(total: u128, weights: &[u64]) -> Vec<u128> {
     let items = weights.len() as u128;
     let weight: u128 = weights.iter().map(|weight| u128::from(*weight)).sum();
-    // Items without any weight are all alike.
+    // Items without any weight are treated as equal.
     let (weight, flat) = if weight == 0 { (items, true) } else { (weight, false) };
     let of = |index: usize| if flat { 1 } else { weights.get(index).copied().map_or(0, u128::from) };
     let first = u128::from(total >= items);
     let rest = total - first * items;
-    // Quotient and remainder apart, so that no product of two large numbers is made.
+    // Quotient and remainder are computed separately to avoid the product of two large numbers.
     let (whole, odd) = (rest / weight.max(1), rest % weight.max(1));
     let split = |index: usize| {
         let product = odd.saturating_mul(of(index));
@@ -198,7 +205,7 @@ pub(crate) fn apportion(total: u128, weights: &[u64]) -> Vec<u128> {
 // === impl Decimal ===
 
 impl Decimal {
-    /// Longer numbers are no counters.
+    /// Maximum number of digits. Longer numbers are not counters.
     const DIGITS_MAX: usize = 18;
 
     fn parse(text: &[u8]) -> Option<Self> {
@@ -224,7 +231,7 @@ impl Decimal {
         (0..self.places).fold(1, |scale, _| scale * 10)
     }
 
-    /// Whether its last places are all zero.
+    /// Returns `true` if all decimal places are zero.
     fn is_whole(self) -> bool {
         self.units.is_multiple_of(self.scale())
     }

@@ -1,8 +1,9 @@
-//! A recognised call that goes alone: its original bytes, on a slot of its own and the connection
-//! that is pinned to its client's, as a call that passes through, and the upstream's answer as it
-//! came.
+//! Forwarding of a recognised call that is not batched: its original bytes are sent under a slot of
+//! its own, over the lane pinned to the client's connection as for a pass-through call, and the
+//! upstream's response is returned as received.
 //!
-//! The answer is read to the cap, so a slow client never keeps the slot; a larger one streams on and frees it. A stream of events is given on as it comes.
+//! The response is buffered up to a cap, so that a slow client never occupies the slot. A larger
+//! response is streamed and frees the slot. An event stream is forwarded as it arrives.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::protocol::headers::retry_after;
 use crate::protocol::{Call, Endpoint, SharedAnswer};
 use crate::scheduler::Grant;
 
-/// The call as it came.
+/// A recognised request with its body read, in its original form.
 #[derive(Debug, Clone)]
 pub(super) struct Lonely {
     pub(super) head: Parts,
@@ -43,8 +44,9 @@ impl Lonely {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Sends a call that holds a slot, and reads its answer. `limit` bounds the time to the last byte of an answer that is read whole, to the first of one that
-    /// streams; without one the call ends with its caller or its connection.
+    /// Sends a call that holds a slot and reads its response. `limit` bounds the time to the last
+    /// byte of a response that is buffered, and to the first byte of one that is streamed. Without
+    /// a limit the call ends when its client or its connection does.
     pub(super) async fn alone(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
@@ -54,7 +56,8 @@ impl Proxy {
         limit: Option<Duration>,
     ) -> Result<Response<Body>, FailureKind> {
         let until = limit.map(|limit| self.clock.instant(self.clock.now().after(limit)));
-        // Pinned, so that it is held once and not by each way to wait for it.
+        // Pinned here, so that the future is stored once and not again inside each branch that
+        // awaits it.
         let send = pin!(send(&*self.forward, lane, lonely, endpoint.idempotent));
         let response = match until {
             Some(until) => timeout_at(until, send).await,
@@ -69,7 +72,7 @@ impl Proxy {
         grant.first_byte();
         let (mut head, body) = response.into_parts();
         self.forward.observe_answer(&head.headers);
-        // The limit for what passes through is none for a recognised call.
+        // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
         if call.streaming || is_event_stream(&head.headers) {
             grant.observed(ObservedOutcome::Ok);
@@ -81,7 +84,7 @@ impl Proxy {
         if let Read::Whole(bytes, _) = &body {
             let answer = SharedAnswer { status: head.status, headers: &head.headers, body: bytes };
             self.forward.observe_lone(endpoint, call, answer);
-            // The framing is made anew: the length is that of the bytes that are there.
+            // The response is framed anew: its length is that of the buffered bytes.
             head.headers.remove(http::header::CONTENT_LENGTH);
         }
         Ok(Response::from_parts(head, body.into_body()))
@@ -100,7 +103,8 @@ impl Proxy {
             Gathered::Whole { bytes, trailers, held } => {
                 Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).charged(held)))
             }
-            // Too large to hold: what was read goes ahead, the rest streams after it, and the slot is free.
+            // Too large to buffer: the bytes already read are sent first, the rest is streamed
+            // after them, and the slot becomes free.
             Gathered::Stopped { why: Stop::TooLarge | Stop::BuffersFull, read, held } => {
                 Ok(Read::TooLarge(body.put_back(read, held).idle_after(idle, None)))
             }
@@ -110,9 +114,9 @@ impl Proxy {
     }
 }
 
-/// Sends a call that may be sent again over its client's lane, since a kept connection may break
-/// while the call is on its way to a server that closed it: then a fresh one carries it. Any other
-/// call has a fresh connection from the start.
+/// Sends an idempotent call over its client's lane, and retries it on a new connection if the
+/// reused one breaks, because the server may have closed it while the call was on its way. A call
+/// that is not idempotent uses a new connection from the start.
 async fn send(
     forward: &dyn Forward,
     lane: Arc<dyn Lane>,
@@ -123,7 +127,8 @@ async fn send(
         return forward.alone(lonely.into_request()).await.map_err(|failure| failure.kind);
     }
     let again = lonely.clone();
-    // Of HTTP/2 clients calls run side by side, each over any connection of the lane.
+    // Calls of HTTP/2 clients run concurrently, each over any connection of the lane, so
+    // `was_reused` does not identify the connection of this call.
     let beside = lonely.head.version == Version::HTTP_2;
     match lane.clone().send(lonely.into_request()).await {
         Err(failure) if failure.kind == FailureKind::UpstreamBroken && (beside || lane.was_reused()) => {
@@ -133,7 +138,7 @@ async fn send(
     }
 }
 
-/// An answer that was read, or as much of it as could be.
+/// A response, buffered whole or up to the cap.
 enum Read {
     Whole(Bytes, Body),
     TooLarge(Body),
@@ -149,7 +154,8 @@ impl Read {
     }
 }
 
-/// What a lone answer teaches: an overload, or a limit that it names.
+/// Derives the outcome that the batching core learns from the response to an unbatched call:
+/// success, overload, or a size limit named in the error.
 fn outcome(endpoint: &Endpoint, head: &response::Parts, body: &Read) -> ObservedOutcome {
     match head.status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {

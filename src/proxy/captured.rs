@@ -1,16 +1,19 @@
-//! A connection to a captured port, which may speak anything: HTTP is served, and whatever is not is carried on as bytes, so that capturing never breaks a port.
+//! A connection to a captured port, which may carry any protocol: HTTP is served, everything else
+//! is relayed as bytes, so that capturing never breaks a port.
 //!
 //! ```text
-//! no route can hold here ──────────────────────────────────────────────▶ relay
-//! first bytes: HTTP ───────────────────────────────────────────────────▶ serve
-//!              anything else, or a line that is not finished in time ──▶ relay
-//! none for a moment: connect to the application, and whoever speaks first decides
+//! no route can match here ──────────────────────────────────────────────▶ relay
+//! first bytes: HTTP ────────────────────────────────────────────────────▶ serve
+//!              anything else, or a request line not finished in time ───▶ relay
+//! no bytes for a moment: connect to the application, and the side that speaks first decides
 //!              the client ──▶ as above          the application ────────▶ relay
 //! ```
-//! A client that connects ahead of its first call is still served, then; a protocol in which the server speaks first loses the moment once for each connection.
+//! A client that connects ahead of its first call is therefore still served. A protocol in which
+//! the server speaks first loses the moment once per connection.
 //!
-//! TLS is one of the things that a port may speak: without certificates of our own it is carried on as it is. With certificates it ended before (`terminate`),
-//! and what is looked at here is what was inside; the application gets that.
+//! TLS is one of the protocols that a port may carry: without certificates of its own the sidecar
+//! relays it as it is. With certificates, TLS is terminated before this module (`terminate`), the
+//! detection runs on the decrypted bytes, and the application receives those.
 
 use std::io;
 use std::sync::Arc;
@@ -32,21 +35,23 @@ use crate::protocol::Peer;
 use crate::relay::relay;
 use crate::telemetry::names::Relayed;
 
-/// How long a client may be silent until the application is asked to speak first: as long as it may take to show its HTTP/2 SETTINGS.
+/// Time that a client may be silent before a connection to the application is opened to let it
+/// speak first: the time that an HTTP/2 client may take to send its SETTINGS.
 const SILENCE: Duration = Duration::from_millis(250);
-/// How long a request line may take that has begun: HTTP clients write theirs at once.
+/// Maximum time to complete a request line that has begun. HTTP clients write theirs at once.
 const LINE: Duration = Duration::from_secs(1);
-/// How long a silent connection may stay once its port is to be left: as an idle one of HTTP.
+/// Time that a silent connection may stay open once its port drains, the same as an idle HTTP
+/// connection.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// What the beginning of a connection showed.
+/// Result of detecting the protocol of a connection.
 enum Begun {
     Http,
     Bytes(Relayed, Option<Box<dyn Duplex>>, Vec<u8>),
     Over,
 }
 
-/// Serves a connection to its end. `guard` goes with the stream.
+/// Serves a connection to its end. `guard` is held as long as the stream.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
     (mut stream, peer): (Client, Option<Peer>),
@@ -65,7 +70,8 @@ pub(super) async fn run(
         Begun::Bytes(why, upstream, answer) => {
             proxy.metrics.relayed(why);
             guard.place.activity().relay();
-            // Both ends only, and no heads: a tunnel needs no state of a served connection.
+            // A relayed connection drops the state of a served one: the tunnel needs only its two
+            // ends, and parses no heads.
             let activity = guard.place.activity();
             let flow = ClientFlow::new(&proxy.buffers, &activity);
             let client = Watched::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
@@ -74,21 +80,22 @@ pub(super) async fn run(
     }
 }
 
-/// Finds out what is spoken; what the client said is left in `ahead`.
+/// Detects the protocol. The bytes received from the client are left in `ahead`.
 async fn begin(proxy: &Proxy, stream: &mut Client, ahead: &mut Vec<u8>, mut told: watch::Receiver<Welcome>) -> Begun {
     if let Ok(first) = timeout(SILENCE, read_on(stream, ahead)).await {
         return if first.is_err() { Begun::Over } else { line(stream, ahead).await };
     }
-    // It may be a client that connected ahead, or one that waits to be spoken to.
+    // The client may have connected ahead of its first call, or wait for the server to speak first.
     let limit = proxy.config.client.pass_through_idle_timeout;
     let leave = async {
-        // An error means that the process ends without a word: the same.
+        // An error means that the sender was dropped because the process ends: treated the same.
         told.wait_for(|welcome| *welcome != Welcome::Stay).await.ok();
         tokio::time::sleep(GOODBYE).await;
     };
     let speaks = async {
         let Ok(mut upstream) = proxy.forward.open().await else {
-            // It is not there and says nothing; a client of HTTP is told so once it asks.
+            // The application does not accept connections and sends nothing. An HTTP client
+            // receives an error response when it sends a call.
             return std::future::pending().await;
         };
         let mut answer = vec![0; LOOK_MAX];
@@ -105,7 +112,7 @@ async fn begin(proxy: &Proxy, stream: &mut Client, ahead: &mut Vec<u8>, mut told
         first = read_on(stream, ahead) => if first.is_err() { Begun::Over } else { line(stream, ahead).await },
         spoke = speaks => match spoke {
             Some((upstream, answer)) => Begun::Bytes(Relayed::ServerFirst, Some(upstream), answer),
-            // It hung up on a silent client.
+            // The application closed the connection of a silent client.
             None => Begun::Over,
         },
         () = leave => Begun::Over,
@@ -113,7 +120,7 @@ async fn begin(proxy: &Proxy, stream: &mut Client, ahead: &mut Vec<u8>, mut told
     }
 }
 
-/// The client has begun: reads until it is known what it speaks.
+/// Reads from a client that has sent its first bytes until the protocol is known.
 async fn line(stream: &mut Client, ahead: &mut Vec<u8>) -> Begun {
     let known = async {
         loop {
@@ -124,7 +131,8 @@ async fn line(stream: &mut Client, ahead: &mut Vec<u8>) -> Begun {
             }
             match read_on(stream, ahead).await {
                 Ok(()) => {}
-                // It ended in the middle of what may be a line: whatever that means, the application knows.
+                // The stream ended in the middle of what may be a request line. It is relayed,
+                // since only the application can interpret it.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Begun::Bytes(Relayed::NotHttp, None, Vec::new());
                 }
@@ -132,11 +140,12 @@ async fn line(stream: &mut Client, ahead: &mut Vec<u8>) -> Begun {
             }
         }
     };
-    // A client of another protocol has said its first word and waits for the answer.
+    // A client of another protocol has sent its first message and waits for the answer, so on a
+    // timeout the connection is relayed.
     timeout(LINE, known).await.unwrap_or(Begun::Bytes(Relayed::NotHttp, None, Vec::new()))
 }
 
-/// Reads what is there, up to the look.
+/// Reads the bytes available, at most up to [`LOOK_MAX`] in total.
 async fn read_on(stream: &mut Client, ahead: &mut Vec<u8>) -> io::Result<()> {
     let room = LOOK_MAX.saturating_sub(ahead.len());
     ahead.reserve(room);
@@ -146,7 +155,8 @@ async fn read_on(stream: &mut Client, ahead: &mut Vec<u8>) -> io::Result<()> {
     }
 }
 
-/// Carries a connection on: first what was read of either side, then whatever comes.
+/// Relays a connection: first the bytes already read from either side, then everything that
+/// follows.
 async fn carry(
     proxy: &Proxy,
     mut client: Watched,
@@ -157,9 +167,10 @@ async fn carry(
         Some(upstream) => Ok(upstream),
         None => proxy.forward.open().await,
     };
-    // Without us the connect would have been refused; a connection that ends at once is the nearest to it.
+    // Without the sidecar the connect would be refused. Closing the connection at once is the
+    // nearest equivalent.
     let Ok(mut upstream) = upstream else { return };
-    // Flushed: inside TLS what was written may not have left.
+    // Flushed, because a TLS stream may still buffer written bytes.
     let sent = upstream.write_all(&ahead).await.is_ok() && upstream.flush().await.is_ok();
     if !sent || client.write_all(&answer).await.is_err() || client.flush().await.is_err() {
         return;

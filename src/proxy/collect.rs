@@ -11,20 +11,20 @@ use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, Stop, gather};
 use crate::memory::{Held, HoldPhase};
 
-/// What came of it.
+/// Result of reading a body.
 #[derive(Debug)]
 pub(super) enum Collected {
-    /// The whole body.
+    /// The whole body was read.
     Whole { bytes: Bytes, trailers: Option<HeaderMap>, held: Held },
-    /// Larger than an item may be: what was read, and the rest still to come.
+    /// The body exceeds the maximum item size: the bytes already read, followed by the rest.
     TooLarge(Body),
-    /// Answered by us.
+    /// The call is rejected with this failure.
     Refused(FailureKind),
-    /// The client's own doing: its body broke off.
+    /// The client ended the body prematurely.
     Broken,
 }
 
-/// Reads a body of at most `max` bytes; `upload` is there unless it has come already.
+/// Reads a body of at most `max` bytes. `upload` is `None` if the request has no body.
 pub(super) async fn collect(proxy: &Proxy, body: Incoming, upload: Option<Box<Upload>>, max: usize) -> Collected {
     let Some(mut upload) = upload else {
         return Collected::Whole { bytes: Bytes::new(), trailers: None, held: proxy.buffers.empty() };
@@ -42,7 +42,7 @@ pub(super) async fn collect(proxy: &Proxy, body: Incoming, upload: Option<Box<Up
         }
         Gathered::Stopped { why, read, held } => match why {
             Stop::TooLarge => {
-                // It is sent on, and counted until then.
+                // The body is forwarded, and stays charged until then.
                 held.set_phase(HoldPhase::Server);
                 Collected::TooLarge(Body::stream(body).put_back(read, held).watched(Some(upload.passing())))
             }

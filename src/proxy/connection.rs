@@ -1,5 +1,5 @@
-//! One client connection: hyper serves it, a timer watches it, a lane is pinned to it and driven
-//! beside it. What becomes of a call is `session`'s.
+//! One client connection: hyper serves it, a timer enforces its timeouts, and the lane pinned to it
+//! is driven by the same task. Its calls are handled in `session`.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -25,21 +25,22 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::protocol::Peer;
 
-/// How long a connection of HTTP/2 that was accepted just before the end may take to send its first
-/// call.
+/// Maximum time to the first call of an HTTP/2 connection that was accepted just before the drain.
 const FIRST_CALL: Duration = Duration::from_millis(100);
-/// How long a connection that is to end may be idle: a call that was on its way is still answered.
+/// Maximum idle time of a connection that is to be closed, so that a call already on its way is
+/// still answered.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// The headers that hyper reads of a head unless it is given another bound, with which it clears
-/// room for this many before each head.
+/// hyper's default for the number of headers. With any other setting it clears an array of that
+/// size before each head.
 const HYPER_HEADERS_MAX: usize = 100;
-/// The sides of a connection's task, in the order in which they are polled; the last is what may
-/// end it.
+/// The sides of a connection's task, in polling order. The last, unnamed one observes the events
+/// that end the connection.
 const UPSTREAM: usize = 0;
 const CLIENT: usize = 1;
 
-/// Serves a connection to its end; `ahead` was read of it already, and `peer` is whom it belongs
-/// to, if TLS said so. `guard` goes with the stream, also into a tunnel.
+/// Serves a connection to its end. `ahead` contains the bytes already read from it, and `peer` the
+/// identity from its client certificate, if any. `guard` is held as long as the stream, also inside
+/// a tunnel.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
     (stream, peer): (Client, Option<Peer>),
@@ -55,13 +56,13 @@ pub(super) async fn run(
     let calls = CallService::new(&proxy, &lane, (&activity, &flow), peer);
     let io = TokioIo::new(Watched::new(stream, ahead, (&activity, &flow), (proxy.config.client.head_bytes_max, guard)));
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
-    // HTTP/2 connections end some time; jitter keeps those that came together from leaving
-    // together.
+    // HTTP/2 connections have a maximum age. Jitter keeps connections that were opened together
+    // from closing together.
     let age = proxy.config.client.http2.age_max;
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
     let mut timer = Timer::new(clock);
     let mut told = pin!(async {
-        // An error means that the process ends without a word: the same.
+        // An error means that the sender was dropped because the process ends: treated the same.
         told.wait_for(|welcome| *welcome != Welcome::Stay).await.ok();
     });
     let mut over = pin!(proxy.cut.over());
@@ -74,8 +75,8 @@ pub(super) async fn run(
                 lane.poll_drive(cx);
                 Poll::Pending
             }
-            // An error here is the client's: a broken head, a reset. hyper has answered what can be
-            // answered.
+            // An error at this point is caused by the client, such as a malformed head or a reset.
+            // hyper has sent a response where one is possible.
             CLIENT => connection.as_mut().poll(cx).map(drop),
             _ => {
                 if leaving.is_none() && told.as_mut().poll(cx).is_ready() {
@@ -95,16 +96,16 @@ pub(super) async fn run(
         activity.watched_by(cx.waker());
         loop {
             let due = match (ending, leaving, activity.due(&proxy.config.client)) {
-                // HTTP/2 can be told at once (GOAWAY), and loses no call by it; the first one may
-                // be on its way.
+                // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its
+                // first call may be on its way.
                 (None, Some(since), _) if activity.is_http2() => {
                     Due::End(if activity.calls() == 0 { since.after(FIRST_CALL) } else { since })
                 }
-                // HTTP/1 is told by the answer to a call. One that has none is left alone for a
-                // moment, since the call may be on its way.
+                // An HTTP/1 client is notified by the response to a call. A connection without a
+                // call stays open for a moment, because a call may be on its way.
                 (None, Some(since), Due::End(_)) => Due::End(since.max(activity.idle_since()).after(GOODBYE)),
                 (None, _, Due::Nothing) => Due::End(old),
-                // It was told to end and has nothing to do: its peer has a moment to hear of it.
+                // The shutdown was sent and the connection is idle: the peer has a moment to react.
                 (Some(since), _, Due::End(_)) => Due::Close(since.max(activity.idle_since()).after(GOODBYE)),
                 (_, _, due) => due,
             };
@@ -116,7 +117,7 @@ pub(super) async fn run(
                 Due::End(_) => {
                     ending = Some(clock.now());
                     connection.as_mut().graceful_shutdown();
-                    // What it has to say now is said in the next turn.
+                    // The shutdown frames are written in the next poll.
                     sides.raise(CLIENT);
                     cx.waker().wake_by_ref();
                 }
@@ -155,7 +156,7 @@ fn builder(limits: &ClientLimits, place: &ConnectionPlace) -> Builder<TokioExecu
     builder
 }
 
-/// A timer that moves only when it must ring earlier, or has rung too early.
+/// A timer that is reset only to an earlier instant, or after it fired too early.
 struct Timer {
     clock: Clock,
     sleep: Option<Pin<Box<Sleep>>>,
@@ -168,8 +169,8 @@ impl Timer {
         Self { clock, sleep: None }
     }
 
-    /// Whether `at` has come; if not, the task is woken then at the latest. A turn in which the
-    /// sides were busy does not look at a timer that has not rung.
+    /// Returns `true` if `at` has passed; otherwise the task is woken at that instant. If the sides
+    /// were busy in this poll, a timer that has not fired is not polled.
     fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick, turn: PollTurn) -> bool {
         let at: Instant = self.clock.instant(at);
         if let Some(sleep) = &self.sleep

@@ -1,8 +1,8 @@
-//! The places of client connections, on all ports of a process.
+//! Admission of client connections across all ports of a process.
 //!
-//! A full port makes room: connections that wait for nothing but their client give way to the
-//! newcomer: of the address that holds most first, and of these the ones that were silent longest.
-//! So idle and stalled connections keep out no call, from any address.
+//! At the limit, a new connection evicts connections that wait only for their client, first those
+//! of the address with the most connections, and among them the ones that have been silent the
+//! longest. Idle and stalled connections therefore block no calls, from any address.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -20,59 +20,62 @@ use crate::clock::Clock;
 use crate::memory::{EvictionMember, EvictionSet, PressureLevel, STREAM};
 use crate::telemetry::Metrics;
 
-/// The part of the places that is made free at once, so that a search serves many newcomers.
+/// Denominator of the fraction of the places that is freed at once, so that one search serves many
+/// new connections.
 const RELIEF: usize = 64;
-/// Streams of a connection however many are open: a client that needs more opens another.
+/// Minimum number of streams of a connection regardless of the number of connections. A client that
+/// needs more opens another connection.
 const STREAMS_MIN: u32 = 8;
-/// Memory that `h2` keeps for a stream that was reset: 400 bytes of state and 320 of a frame to be written,
-/// in vectors that double.
+/// Memory that `h2` keeps for a reset stream: 400 bytes of state and 320 bytes for a frame to be
+/// written, in vectors that grow by doubling.
 const RESET: usize = 1 << 10;
-/// Resets that a connection may have under any load: a client that has not yet seen the bound on
-/// streams sends a few more than that.
+/// Minimum number of resets of a connection under any load. A client that has not yet received the
+/// stream limit sends a few resets more than the limit.
 const RESETS_MIN: usize = 16;
-/// The initial window of HTTP/2 (RFC 9113, 6.9.2).
+/// The initial window size of HTTP/2 (RFC 9113, 6.9.2).
 const WINDOW_MIN: u32 = 65_535;
-/// The part of the places that may be held by connections that are going.
+/// Denominator of the fraction of the places that connections being closed may occupy.
 const GOING: usize = 8;
-/// Turns of the runtime that are waited for them: some ms. A tunnel whose other end takes nothing
-/// may take longer.
+/// Maximum number of yields to the runtime while waiting for them: a few milliseconds. A tunnel
+/// with a stalled other end may take longer.
 const TURNS_MAX: usize = 1_000;
-/// Under pressure a connection that was silent for less makes no room: it may be between two calls.
+/// Minimum silence of a connection that is evicted under memory pressure. A shorter silence may be
+/// the pause between two calls.
 const SILENCE_MIN: Duration = Duration::from_secs(5);
 
-/// The connections of a process, on all its ports.
+/// The open connections of a process, on all its ports.
 #[derive(Debug)]
 pub struct Connections {
     set: EvictionSet<Evictee>,
     open: AtomicUsize,
-    /// Those of the open ones that have been aborted and are not gone yet.
+    /// Number of open connections that are aborted but not yet closed.
     going: AtomicUsize,
     max: usize,
-    /// Bytes that their calls may hold, which the connections of HTTP/2 share.
+    /// Memory budget of their calls in bytes, which HTTP/2 connections share.
     buffered_bytes: usize,
     clock: Clock,
-    /// Notified when none is left.
+    /// Notified when the last connection is closed.
     none: Notify,
-    /// Under the highest pressure none is accepted.
+    /// Set under the highest memory pressure, when no connection is accepted.
     stopped: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
 
-/// A place among the open connections.
+/// The permit of an open connection.
 #[derive(Debug)]
 pub(super) struct ConnectionPlace {
     connections: Arc<Connections>,
     member: EvictionMember<Evictee>,
 }
 
-/// The resources of a connection from its accept to its end, also inside a tunnel.
+/// The resources that a connection holds from accept to its end, also inside a tunnel.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
     pub(super) place: ConnectionPlace,
     _alive: mpsc::Sender<()>,
 }
 
-/// A connection that may have to make room. Cheap to clone.
+/// A handle to evict a connection. Cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Evictee(Arc<EvicteeState>);
 
@@ -87,7 +90,8 @@ struct EvicteeState {
 // === impl Connections ===
 
 impl Connections {
-    /// None is open; `max` may be at once, whose calls may hold `buffered_bytes`.
+    /// Creates an empty set of at most `max` connections. `buffered_bytes` is the memory budget of
+    /// their calls.
     #[must_use]
     pub fn new(max: usize, buffered_bytes: usize, clock: Clock, metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
@@ -103,17 +107,18 @@ impl Connections {
         })
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Resolves when none is open.
+    /// Resolves when no connection is open.
     pub async fn none(&self) {
         loop {
             let none = self.none.notified();
-            // The notification is registered by its making, so none is missed after this look.
+            // `Notified` observes every `notify_waiters` call after its creation, so none is missed
+            // after this check.
             if self.open() == 0 {
                 return;
             }
@@ -121,8 +126,8 @@ impl Connections {
         }
     }
 
-    /// Accepts none under the highest pressure; from the one before it on, connections that are
-    /// silent make room.
+    /// Applies a memory pressure level. The highest level stops accepting, and from the level below
+    /// it on silent connections are evicted.
     pub fn set_pressure(&self, level: PressureLevel) {
         self.stopped.send_if_modified(|stopped| {
             let stop = level >= PressureLevel::Stop;
@@ -133,21 +138,21 @@ impl Connections {
         }
     }
 
-    /// Resolves once connections may be accepted: those that made room are gone but for a few, and
-    /// the pressure is not the highest.
+    /// Resolves once connections may be accepted: all but a few of the evicted ones are closed, and
+    /// the memory pressure is below the highest level.
     pub(super) async fn relaxed(&self) {
         for _ in 0..TURNS_MAX {
             if self.going.load(Ordering::Relaxed) <= self.max / GOING {
                 break;
             }
-            // They go when their tasks run next.
+            // An evicted connection is dropped when its aborted task runs next.
             tokio::task::yield_now().await;
         }
-        // The sender lives as long as `self`.
+        // Cannot fail, because the sender lives as long as `self`.
         self.stopped.subscribe().wait_for(|stopped| !*stopped).await.ok();
     }
 
-    /// Takes a place, for which others make room if need be; `None` where all are busy.
+    /// Takes a permit, evicting other connections if necessary. Returns `None` if all are busy.
     pub(super) fn take(self: &Arc<Self>, peer: IpAddr, activity: Arc<Activity>) -> Option<ConnectionPlace> {
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         let state = EvicteeState {
@@ -163,7 +168,8 @@ impl Connections {
         has_room.then_some(place)
     }
 
-    /// Has up to `most` connections make room that were silent for that time; returns their number.
+    /// Evicts up to `most` connections that have been silent for at least `silence`, and returns
+    /// their number.
     fn evict(&self, most: usize, silence: Duration) -> usize {
         let mut peers: HashMap<IpAddr, usize> = HashMap::new();
         self.set.for_each(|evictee| *peers.entry(evictee.0.peer).or_default() += 1);
@@ -197,38 +203,39 @@ impl ConnectionGuard {
 // === impl ConnectionPlace ===
 
 impl ConnectionPlace {
-    /// The signs of life of its connection.
+    /// Returns the activity of the connection.
     pub(super) fn activity(&self) -> Arc<Activity> {
         self.member.0.activity.clone()
     }
 
-    /// The largest window of a new connection of HTTP/2: a quarter of what calls may hold, shared
-    /// by all connections that are open; no less than HTTP/2 has without a word.
+    /// Returns the largest window of a new HTTP/2 connection: an equal share, over all open
+    /// connections, of a quarter of the memory budget of calls, but at least the protocol's
+    /// default.
     pub(super) fn window_max(&self) -> u32 {
         self.share(self.connections.buffered_bytes / 4).max(WINDOW_MIN)
     }
 
-    /// The most streams of a new connection of HTTP/2: as many as half of what calls may hold has
-    /// room for, shared by all connections that are open. hyper makes a task for each before it
-    /// looks at any.
+    /// Returns the maximum number of streams of a new HTTP/2 connection: an equal share, over all
+    /// open connections, of the streams that fit into half the memory budget of calls. hyper spawns
+    /// a task for each stream before it polls any.
     pub(super) fn streams_max(&self) -> u32 {
         self.share(self.connections.buffered_bytes / 2 / STREAM).max(STREAMS_MIN)
     }
 
-    /// The most streams of a new connection of HTTP/2 that may be reset before it is ended: as many
-    /// as half of what calls may hold has room for, shared by all connections that are open.
-    /// `h2` keeps room for the most there were at once until the connection ends, also for those
-    /// that it has refused.
+    /// Returns the maximum number of streams of a new HTTP/2 connection that may be reset before it
+    /// is closed: an equal share, over all open connections, of the resets that fit into half the
+    /// memory budget of calls. `h2` keeps memory for the largest number of concurrent streams until
+    /// the connection ends, also for streams that it has refused.
     pub(super) fn resets_max(&self) -> usize {
         (self.share(self.connections.buffered_bytes / 2 / RESET) as usize).max(RESETS_MIN)
     }
 
-    /// The part of one connection.
+    /// Returns the share of one connection in `whole`.
     fn share(&self, whole: usize) -> u32 {
         u32::try_from(whole / self.connections.open().max(1)).unwrap_or(u32::MAX)
     }
 
-    /// The handle by which it makes room for others.
+    /// Returns the handle that evicts the connection.
     pub(super) fn evictee(&self) -> Evictee {
         self.member.clone()
     }
@@ -259,12 +266,13 @@ impl Evictee {
         }
     }
 
-    /// Returns whether it is carried on as bytes, and the start of its wait.
+    /// Returns `true` if the connection is relayed as bytes, and the start of its silence. `None`
+    /// if it does not wait for its client.
     fn waits_since(&self) -> Option<(bool, Tick)> {
         if self.0.evicted.load(Ordering::Relaxed) { None } else { self.0.activity.waits_since() }
     }
 
-    /// Ends the connection; `false` if it has ended already.
+    /// Closes the connection. Returns `false` if it was already evicted.
     fn evict(&self) -> bool {
         if self.0.evicted.swap(true, Ordering::AcqRel) {
             return false;
@@ -272,7 +280,7 @@ impl Evictee {
         if let Some(task) = self.0.task.get() {
             task.abort();
         }
-        // A tunnel is another task's by now.
+        // A tunnel runs in another task by now, which the abort does not end.
         self.0.activity.evictor().wake();
         true
     }

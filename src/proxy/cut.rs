@@ -1,4 +1,5 @@
-//! The end of the drain: whoever still waits for an answer is told so, all at once.
+//! The cancellation token of the drain: ends all waiting calls at once when the drain limit is
+//! reached.
 
 use std::future::Future;
 use std::pin::pin;
@@ -7,7 +8,7 @@ use std::task::Poll;
 
 use tokio::sync::Notify;
 
-/// Ends waits once and for good.
+/// A cancellation token that is triggered once and never reset.
 #[derive(Debug, Default)]
 pub(super) struct Cut {
     done: AtomicBool,
@@ -17,23 +18,23 @@ pub(super) struct Cut {
 // === impl Cut ===
 
 impl Cut {
-    /// Ends every wait, also those that begin later.
+    /// Cancels all waits, including later ones.
     pub(super) fn now(&self) {
         self.done.store(true, Ordering::SeqCst);
         self.told.notify_waiters();
     }
 
-    /// Whether waits are over.
+    /// Returns `true` if the token is cancelled.
     pub(super) fn is_done(&self) -> bool {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// Resolves when waits are over.
+    /// Resolves when the token is cancelled.
     pub(super) async fn over(&self) {
         self.end(std::future::pending::<()>()).await;
     }
 
-    /// What `work` gives, unless it is ended first.
+    /// Runs `work` to completion, or returns `None` if the token is cancelled first.
     pub(super) async fn end<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut told = pin!(self.told.notified());
         let mut work = pin!(work);
@@ -41,7 +42,8 @@ impl Cut {
             if let Poll::Ready(value) = work.as_mut().poll(cx) {
                 return Poll::Ready(Some(value));
             }
-            // Registered before the look at `done`, so that no end falls between the two.
+            // Registered before `done` is read, so that a cancellation between the two is not
+            // missed.
             let told = told.as_mut().poll(cx).is_ready();
             if told || self.done.load(Ordering::SeqCst) { Poll::Ready(None) } else { Poll::Pending }
         })

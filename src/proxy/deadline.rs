@@ -1,4 +1,5 @@
-//! When a call's answer becomes useless: the earliest of its headers, the SLO and the timeout; and the name of the key that ended a call.
+//! The deadlines of a call: the earliest of its headers, the SLO and the timeout. Also the name of
+//! the configuration key or header that ended a call.
 
 use std::time::Duration;
 
@@ -12,18 +13,19 @@ use crate::protocol::headers::{GRPC_TIMEOUT, time_left};
 /// The deadlines of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Deadlines {
-    /// The earliest one.
+    /// The earliest deadline.
     pub(super) first: Option<Deadline>,
-    /// What holds where the first is an SLO that ends no call: it cannot be met at all, or late calls are served.
+    /// The deadline that applies if `first` is an SLO that does not expire the call, because it
+    /// cannot be met at all or late calls are served.
     pub(super) later: Option<Deadline>,
-    /// The one that the caller itself set: it also ends the wait in flight.
+    /// The deadline set by the caller itself, which also bounds the time in flight.
     pub(super) caller: Option<Tick>,
-    /// Its header: an index of the configured names, `grpc-timeout` after them.
+    /// Its header: an index into the configured names, or the number of names for `grpc-timeout`.
     header: usize,
 }
 
-/// Reads the deadlines of a call that arrived at `arrived` and is to be answered within this SLO, less its shift, and within this timeout, as far as it has
-/// them.
+/// Determines the deadlines of a call that arrived at `arrived`, given its SLO (already reduced by
+/// the shift) and timeout, if any.
 pub(super) fn deadlines(
     arrived: Tick,
     headers: &HeaderMap,
@@ -34,7 +36,8 @@ pub(super) fn deadlines(
     let (caller, header) = (caller.map(|(at, _)| at), caller.map_or(0, |(_, header)| header));
     let own = caller.map(|at| Deadline { at, source: DeadlineSource::Caller });
     let timeout = timeout.map(|timeout| Deadline { at: arrived.after(timeout), source: DeadlineSource::Timeout });
-    // Of two at once the timeout: it bounds what callers may wish for.
+    // On a tie the timeout takes precedence, because it bounds the deadlines that callers may
+    // request.
     let hard = timeout.into_iter().chain(own).min_by_key(|deadline| deadline.at);
     let slo = slo.map(|slo| Deadline { at: arrived.after(slo), source: DeadlineSource::Slo });
     match slo.filter(|slo| hard.is_none_or(|hard| slo.at < hard.at)) {
@@ -46,8 +49,8 @@ pub(super) fn deadlines(
 // === impl Deadlines ===
 
 impl Deadlines {
-    /// The key of the policy, or the header, that ended a call with this failure now; `None` where a failure has no such key. `sent` is when the call was
-    /// dispatched.
+    /// Returns the configuration key or the header that ended a call with this failure, or `None`
+    /// if the failure has no such key. `sent` is the instant of dispatch.
     pub(super) fn ended_by(
         &self,
         kind: FailureKind,

@@ -1,15 +1,18 @@
-//! `x-groupage-debug: 1`: the answer says in `Server-Timing` what became of the call.
+//! The debug header `x-groupage-debug: 1`: the response reports the handling of the call in
+//! `Server-Timing`.
 //!
 //! ```text
-//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=5e0c71f3 items=17 held=limit cause=idle mode=limited limit=4 predicted=11.900ms"
-//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="way=forwarded batch=91b2d04a items=1 cause=idle mode=open why=learning reason=item_form"
+//! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=5e0c71f3
+//!   items=17 held=limit cause=idle mode=limited limit=4 predicted=11.900ms"
+//! server-timing: queue;dur=0.021, upstream;dur=9.841, groupage;desc="way=forwarded batch=91b2d04a
+//!   items=1 cause=idle mode=open why=learning reason=item_form"
 //! ```
-//! `way` is what became of the call, `held` what it waited for, `mode` what the concurrency limiter
-//! of its kind of calls did when it left. The header is meant for this proxy: it is taken off here,
-//! whichever way the call goes. What the upstream says in `Server-Timing` stays before it. A call
-//! without the header costs one look into its head.
+//! `way` is how the call was executed, `held` the reason for which it waited, and `mode` the state
+//! of its concurrency limiter at dispatch. The header is addressed to this proxy and removed from
+//! every request, also from one that passes through. A `Server-Timing` field of the upstream is
+//! kept in front of it. A call without the header costs one lookup in its head.
 //!
-//! What it leaves out: whose calls shared the batch; how many items it had is all that is told of them.
+//! The other calls of the batch are not disclosed, except for the number of its items.
 
 use std::fmt::Write as _;
 use std::hash::{BuildHasher, RandomState};
@@ -24,17 +27,17 @@ use crate::scheduler::Ticket;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// What is told of a call.
+/// Details of a call for the `Server-Timing` header.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     pub(super) ticket: Ticket,
-    /// Why it was not merged, or which failure.
+    /// The reason for which the call was not merged, or the reason of its failure.
     pub(super) reason: Option<&'static str>,
-    /// It was forwarded untouched, as soon as its head was read.
+    /// The call was forwarded unmodified as soon as its head was read.
     pub(super) forwarded: bool,
 }
 
-/// Takes the question off a request; whether it was asked.
+/// Removes the debug header from a request and returns `true` if it requests the details.
 pub(super) fn asked(headers: &mut HeaderMap) -> bool {
     headers.remove(DEBUG).is_some_and(|value| value == "1")
 }
@@ -42,15 +45,16 @@ pub(super) fn asked(headers: &mut HeaderMap) -> bool {
 // === impl Told ===
 
 impl Told {
-    /// Writes it behind whatever the upstream said. `began`: when the call's head was read.
+    /// Appends the header after any field of the upstream. `began` is the instant at which the
+    /// call's head was read.
     pub(super) fn write(&self, began: Tick, now: Tick, headers: &mut HeaderMap) {
-        // Words and numbers of our own make a value.
+        // The text consists of the proxy's own ASCII words and numbers, so it is a valid value.
         if let Ok(value) = HeaderValue::from_str(&self.text(began, now)) {
             headers.append(SERVER_TIMING, value);
         }
     }
 
-    /// What became of the call; `None` where it was not sent.
+    /// Returns how the call was executed, or `None` if it was not sent.
     fn way(&self) -> Option<&'static str> {
         match self.ticket.sent {
             Some(_) if self.ticket.calls > 1 => Some("merged"),
@@ -86,15 +90,15 @@ impl Told {
     }
 }
 
-/// A number that the members of a batch share. It is drawn anew in each process, and by no counter, whose
-/// growth would show how much others call.
+/// Returns a label that the members of a batch share. It is a hash with a key drawn per process and
+/// not a counter, because the growth of a counter would disclose the call rate of other clients.
 fn batch_label(batch: BatchId) -> u32 {
     static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let [.., a, b, c, d] = KEYS.hash_one(batch.0).to_be_bytes();
     u32::from_be_bytes([a, b, c, d])
 }
 
-/// Milliseconds with three digits behind the point.
+/// Formats a duration in milliseconds with three decimal places.
 fn millis(duration: Duration) -> String {
     format!("{}.{:03}", duration.as_millis(), duration.subsec_micros() % 1000)
 }

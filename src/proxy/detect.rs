@@ -1,23 +1,25 @@
-//! Whether the first bytes of a connection are HTTP.
+//! Protocol detection: classifies the first bytes of a connection as HTTP or not.
 //!
-//! HTTP/1 is known by its request line or by enough of a long one, and HTTP/2 by the line with which its preface begins (RFC 9113, 3.4). Everything else is
-//! something else: TLS, a database's protocol, whatever. It decides nothing about what follows: a request that is wrong in its headers is HTTP all the same.
+//! HTTP/1 is detected by its request line, or by a sufficient part of a long one, and HTTP/2 by the
+//! line that begins its preface (RFC 9113, 3.4). Everything else is another protocol, such as TLS
+//! or that of a database. A request with invalid headers still counts as HTTP.
 
-/// Bytes that are looked at: a method and the beginning of a target longer than any protocol but HTTP has them. What is longer is taken for HTTP.
+/// Maximum number of bytes inspected: a method and the beginning of a target that are longer than
+/// in any other protocol. A longer line is classified as HTTP.
 pub(super) const LOOK_MAX: usize = 1024;
-/// Longest method (B64 is of 300 letters).
+/// Maximum length of a method. Methods of 300 letters are supported.
 const METHOD_MAX: usize = 512;
 
-/// What they are.
+/// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Spoken {
     Http,
     Other,
-    /// It cannot be told yet.
+    /// More bytes are needed.
     More,
 }
 
-/// Judges the first bytes of a connection, all that there are.
+/// Classifies the first bytes of a connection, all that have been received.
 pub(super) fn judge(bytes: &[u8]) -> Spoken {
     // Empty lines before a request are skipped (RFC 9112, 2.2).
     let skipped = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -29,7 +31,7 @@ pub(super) fn judge(bytes: &[u8]) -> Spoken {
         Some(b' ') if method > 0 => line.get(method + 1..).unwrap_or_default(),
         Some(_) => return Spoken::Other,
     };
-    // A target that hyper refuses is answered by it, as by the server without us.
+    // hyper answers an invalid target with an error, as the server would without the proxy.
     let target = after.iter().take_while(|byte| **byte > b' ' && **byte != 0x7f).count();
     let version = match after.get(target) {
         None => return if bytes.len() >= LOOK_MAX { Spoken::Http } else { Spoken::More },
@@ -44,12 +46,12 @@ pub(super) fn judge(bytes: &[u8]) -> Spoken {
     }
 }
 
-/// Nothing speaks against HTTP, unless it takes too long to say so.
+/// The bytes are compatible with HTTP, but give up once [`LOOK_MAX`] bytes have not confirmed it.
 const fn more(bytes: &[u8]) -> Spoken {
     if bytes.len() >= LOOK_MAX { Spoken::Other } else { Spoken::More }
 }
 
-/// A character of a method (RFC 9110, 5.6.2).
+/// Returns `true` for a character of a method (RFC 9110, 5.6.2).
 const fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -82,14 +84,18 @@ mod tests {
             assert_eq!(judge(http), Spoken::Http, "{}", http.escape_ascii());
         }
         for other in [
-            &b"\x16\x03\x01\x02\x00\x01\x00"[..], // TLS
-            b"PING\r\n",                          // Redis
+            // TLS
+            &b"\x16\x03\x01\x02\x00\x01\x00"[..],
+            // Redis
+            b"PING\r\n",
             b"*1\r\n$4\r\nPING\r\n",
             b"GET key\r\n",
-            b"get key\r\n", // memcached
+            // memcached
+            b"get key\r\n",
             b"SSH-2.0-OpenSSH_9.2\r\n",
             b"EHLO h\r\n",
-            b"\x00\x00\x00\x08\x04\xd2\x16\x2f", // PostgreSQL
+            // PostgreSQL
+            b"\x00\x00\x00\x08\x04\xd2\x16\x2f",
             b"{\"a\": 1}\n",
             b" GET / HTTP/1.1\r\n",
             b"GET /a b HTTP/1.1\r\n",
@@ -110,7 +116,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a text is cut into reads, the first verdict is the verdict of the whole.
+        /// The first definite result is the result for the whole text, however the text is split
+        /// into reads.
         #[test]
         fn a_verdict_stays(text in prop_oneof![
             prop::collection::vec(any::<u8>(), 0..64),

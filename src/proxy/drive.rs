@@ -1,8 +1,8 @@
-//! One task for the two sides of a connection: which of them has something to do.
+//! Polls the sides of one connection within a single task, each only if it was woken.
 //!
-//! Each side is polled with a waker of its own. A wake-up that one side gives the other while the
-//! task runs is a flag and nothing more; only one from outside wakes the task. So a message goes
-//! from one side to the other without a turn of the scheduler.
+//! Each side is polled with a waker of its own. A wake-up between sides while the task runs only
+//! sets a flag; only one from outside wakes the task. A message therefore moves from one side to
+//! the other without a pass through the runtime's scheduler.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use futures_util::task::AtomicWaker;
 
-/// Turns of the sides within one turn of the task: a call has two or three. A connection that
-/// always has more lets others run.
+/// Maximum rounds over the sides within one poll of the task: a call needs two or three. A
+/// connection that always has more work yields to other tasks after that.
 const TURNS_MAX: usize = 16;
 
-/// The sides of one connection.
+/// The sides of one connection and their wakers.
 #[derive(Debug)]
 pub(super) struct TaskSides<const N: usize> {
     wakers: [Waker; N],
@@ -22,20 +22,20 @@ pub(super) struct TaskSides<const N: usize> {
     shared: Arc<TaskState>,
 }
 
-/// What a turn of the task came to.
+/// Result of one poll of the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PollTurn {
-    /// One side is done, and with it the connection.
+    /// One side is done, which ends the connection.
     Done,
-    /// Some had something to do.
+    /// At least one side was polled.
     Busy,
-    /// None had: something else woke the task.
+    /// No side was woken: the task was woken for another reason.
     Quiet,
 }
 
 #[derive(Debug)]
 struct TaskState {
-    /// The sides are being polled: their flags are looked at before the task sleeps.
+    /// The sides are being polled, and their flags are checked before the task sleeps.
     running: AtomicBool,
     task: AtomicWaker,
 }
@@ -52,8 +52,8 @@ impl Wake for SideFlag {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // Raised before the look at `running`, and looked at after `running` was taken back: one of
-        // the two sees the other.
+        // Raised before `running` is read, and checked after `running` was cleared: at least one of
+        // the two threads sees the store of the other, so no wake-up is lost.
         self.raised.store(true, Ordering::SeqCst);
         if !self.shared.running.load(Ordering::SeqCst) {
             self.shared.task.wake();
@@ -64,19 +64,19 @@ impl Wake for SideFlag {
 // === impl TaskSides ===
 
 impl<const N: usize> TaskSides<N> {
-    /// Sides that all have something to do.
+    /// Creates the sides, each marked as woken.
     pub(super) fn new() -> Self {
         let shared = Arc::new(TaskState { running: AtomicBool::new(false), task: AtomicWaker::new() });
         let sides = [(); N].map(|()| Arc::new(SideFlag { raised: AtomicBool::new(true), shared: shared.clone() }));
         Self { wakers: sides.each_ref().map(|side| Waker::from(side.clone())), sides, shared }
     }
 
-    /// Has the side polled that wakes by this waker.
+    /// Marks a side to be polled, as its waker does.
     pub(super) fn raise(&self, side: usize) {
         self.sides[side].raised.store(true, Ordering::SeqCst);
     }
 
-    /// Polls the sides that have something to do, in order, until none has or one is done.
+    /// Polls the woken sides in order, until none is woken or one is done.
     pub(super) fn poll(
         &self,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl<const N: usize> TaskSides<N> {
         for _ in 0..TURNS_MAX {
             let mut turned = false;
             for (index, side) in self.sides.iter().enumerate() {
-                // A look before the swap: most sides have nothing to do.
+                // A relaxed load before the swap, because most sides are not woken.
                 if side.raised.load(Ordering::Relaxed) && side.raised.swap(false, Ordering::SeqCst) {
                     turned = true;
                     if poll_side(index, &mut Context::from_waker(&self.wakers[index])).is_ready() {

@@ -1,9 +1,9 @@
-//! Bytes that one client connection makes the process hold beside its calls: an unfinished head of
-//! HTTP/1, and answers that it does not take.
+//! Accounting of memory that a client connection holds in addition to its calls: an incomplete
+//! HTTP/1 head, and response bytes that the client does not take.
 //!
-//! hyper and `h2` hold these, and show none of it. It is counted where bytes are read from the
-//! client and written to it, and charged to the budget of bytes once it is more than [`FREE`].
-//! Where the budget is full, the connection that holds most of it for longest ends.
+//! hyper and `h2` buffer these bytes without exposing their number. They are counted where bytes
+//! are read from the client and written to it, and charged to the memory budget beyond [`FREE`]. If
+//! the budget is exhausted, the connection that has held most of it for longest is closed.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,19 +12,19 @@ use std::task::Waker;
 use super::watch::Activity;
 use crate::memory::{BufferBudget, Held, HoldPhase};
 
-/// Bytes that the share of each connection covers (`memory`): hyper's first read buffer and a usual
-/// answer.
+/// Bytes covered by the fixed share of each connection (`memory`): hyper's first read buffer and a
+/// typical response.
 const FREE: usize = 8 << 10;
-/// Charges change in steps, so that a small call changes none.
+/// Granularity of charges, so that a small call does not change the charge.
 const STEP: usize = 16 << 10;
 
-/// The bytes that a client connection holds beside its calls. One for each connection.
+/// Memory accounting of one client connection.
 #[derive(Debug)]
 pub(super) struct ClientFlow {
     activity: Arc<Activity>,
     budget: BufferBudget,
     evictor: Waker,
-    /// Bytes that are charged.
+    /// Charged bytes.
     charged: AtomicUsize,
     charge: Mutex<Option<Held>>,
 }
@@ -42,8 +42,8 @@ impl ClientFlow {
         })
     }
 
-    /// Has what an answer holds end the connection where it has to make room. What is small is not
-    /// worth a place in the list.
+    /// Registers the charge of a response for eviction, which closes the connection. Small charges
+    /// are not worth an entry in the list.
     pub(super) fn list(&self, held: &mut Held) {
         if held.bytes() <= FREE {
             return;
@@ -52,24 +52,24 @@ impl ClientFlow {
         held.set_phase(HoldPhase::Client);
     }
 
-    /// The most bytes that are read at once.
+    /// Returns the maximum number of bytes of one read.
     pub(super) fn read_max(&self) -> usize {
         self.budget.read_max()
     }
 
-    /// More is read: a head of HTTP/1 that has begun is not whole.
+    /// Updates the charge before more of an HTTP/1 head is read.
     pub(super) fn on_head(&self) {
         self.settle();
     }
 
-    /// Bytes of an answer were given to hyper; of HTTP/2 the last of an answer, which has a charge
-    /// of its own until then.
+    /// Records response bytes passed to hyper. On HTTP/2 these are the last of a response, which
+    /// has a charge of its own until then.
     pub(super) fn on_given(&self, bytes: usize) {
         self.activity.unsent().fetch_add(bytes, Ordering::Relaxed);
         self.settle();
     }
 
-    /// Bytes were written to the client.
+    /// Records bytes written to the client.
     pub(super) fn on_written(&self, bytes: usize) {
         let unsent = self.activity.unsent();
         if unsent.load(Ordering::Relaxed) > 0 {
@@ -79,13 +79,13 @@ impl ClientFlow {
         }
     }
 
-    /// Brings the charge to what is held.
+    /// Adjusts the charge to the bytes held.
     fn settle(&self) {
         if self.wanted() == self.charged.load(Ordering::Relaxed) {
             return;
         }
         let mut charge = self.charge.lock().unwrap_or_else(PoisonError::into_inner);
-        // Streams have tasks of their own: it may have changed meanwhile.
+        // HTTP/2 streams run in tasks of their own, so the value may have changed in the meantime.
         let wanted = self.wanted();
         self.charged.store(wanted, Ordering::Relaxed);
         if wanted == 0 {
@@ -98,7 +98,7 @@ impl ClientFlow {
         held.set_bytes(wanted);
     }
 
-    /// Bytes to be charged.
+    /// Returns the number of bytes to charge.
     fn wanted(&self) -> usize {
         let holds = self.activity.head_bytes() + self.activity.unsent().load(Ordering::Relaxed);
         if holds <= FREE { 0 } else { holds.next_multiple_of(STEP) }

@@ -1,55 +1,57 @@
-//! A scanner of HTTP/2 frame heads in a stream of bytes (RFC 9113, 4.1).
+//! A scanner for HTTP/2 frame headers in a byte stream (RFC 9113, 4.1).
 //!
-//! It shows what hyper keeps to itself: how many control frames come, which have a budget, and how
-//! many bytes of bodies came and left. Payloads are skipped, so it costs a few instructions a
-//! frame.
+//! It provides figures that hyper does not expose: the number of control frames received, which are
+//! rate-limited, and the number of body bytes received and sent. Payloads are skipped, so a frame
+//! costs a few instructions.
 
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-/// The client's preface before its first frame (RFC 9113, 3.4).
+/// The client connection preface, which precedes the first frame (RFC 9113, 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HEAD: usize = 9;
 
-/// The head of a frame.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Bytes of its payload.
+    /// Length of the payload in bytes.
     pub length: u32,
-    /// Its purpose.
+    /// Category of the frame.
     pub kind: FrameKind,
 }
 
-/// The purpose of a frame.
+/// Category of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FrameKind {
     /// `DATA`.
     Data,
-    /// `HEADERS` and `CONTINUATION`: a call, which has bounds of its own, as has its `RST_STREAM`.
+    /// `HEADERS`, `CONTINUATION` and `RST_STREAM`: they belong to a call, and calls and resets have
+    /// limits of their own.
     Call,
     /// `WINDOW_UPDATE`.
     Window,
-    /// `SETTINGS`, `PING`, `PRIORITY`, `GOAWAY` and frames of unknown types: work without a call.
+    /// `SETTINGS`, `PING`, `PRIORITY`, `GOAWAY` and frames of unknown types: work that belongs to
+    /// no call.
     Control,
 }
 
-/// The place in a stream of frames.
+/// An incremental scanner, which holds its position in a stream of frames.
 #[derive(Debug, Default)]
 pub struct FrameScanner {
-    /// Bytes to the next head.
+    /// Bytes to skip before the next header.
     skip: u32,
     head: [u8; HEAD],
-    /// Bytes of the head that are there.
+    /// Bytes of the header that have arrived.
     filled: usize,
 }
 
-/// Control frames that a client may send at once, and in each second: a client that measures its
-/// bandwidth sends a PING for each round trip, and SETTINGS once. Each is answered or looked at on
-/// the thread that serves others.
+/// Capacity and refill rate per second of the control frame bucket. A client that measures its
+/// bandwidth sends one PING per round trip, and SETTINGS once. Each frame is processed on a thread
+/// that also serves other connections.
 const CONTROL_BURST: u32 = 1_000;
 const CONTROL_RATE: u64 = 500;
-/// Bytes of an answer that allow a window update: a client gives back parts of its windows for its
-/// stream and for its connection, some at each read.
+/// Response bytes that refund one token. A client returns window credit for its stream and for its
+/// connection, a part of it at each read.
 const REFUND_BYTES: u32 = 1 << 10;
 
 /// A token-bucket rate limiter for the control frames of one connection.
@@ -57,7 +59,7 @@ const REFUND_BYTES: u32 = 1 << 10;
 pub struct ControlBudget {
     clock: Clock,
     tokens: u32,
-    /// Bytes of answers that no token was given for.
+    /// Response bytes that have not yet refunded a token.
     sent: u32,
     filled_at: Tick,
 }
@@ -65,7 +67,7 @@ pub struct ControlBudget {
 // === impl FrameScanner ===
 
 impl FrameScanner {
-    /// Shows the heads that are whole with these bytes.
+    /// Scans these bytes and passes each header that is completed by them to `show`.
     pub fn feed(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHead)) {
         while !bytes.is_empty() {
             let skipped = bytes.len().min(self.skip as usize);
@@ -89,13 +91,13 @@ impl FrameScanner {
 // === impl ControlBudget ===
 
 impl ControlBudget {
-    /// A full one.
+    /// Creates a full bucket.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         Self { clock, tokens: CONTROL_BURST, sent: 0, filled_at: clock.now() }
     }
 
-    /// Takes a frame in; `true` where it is one too many.
+    /// Takes a token for a frame; returns `true` if none is left.
     pub fn is_spent_by(&mut self, frame: FrameHead) -> bool {
         if !matches!(frame.kind, FrameKind::Control | FrameKind::Window) {
             return false;
@@ -110,7 +112,7 @@ impl ControlBudget {
         false
     }
 
-    /// Gives tokens for a frame of an answer.
+    /// Refunds tokens for a DATA frame of a response.
     pub fn refund(&mut self, bytes: u32) {
         self.sent = self.sent.saturating_add(bytes);
         self.tokens = (self.tokens + self.sent / REFUND_BYTES).min(CONTROL_BURST);

@@ -1,16 +1,16 @@
-//! The rest of a long head of HTTP/1, kept from hyper until it is whole.
+//! Buffers the rest of a long HTTP/1 head until it is complete.
 //!
-//! hyper looks for the end of a head in every byte that it is given, one after the other
-//! (`is_complete_fast` in its `proto::h1::role`): of heads that never end that was 60 % of what
-//! they cost. The rest of a long one is searched here, with SIMD, and given to hyper in one piece.
+//! hyper searches for the end of a head byte by byte (`is_complete_fast` in its `proto::h1::role`),
+//! which was 60 % of the cost of heads that never end. The rest of a long head is searched here
+//! with SIMD and passed to hyper in one piece.
 
 use bytes::Bytes;
 
-/// Bytes of a head that hyper is given as they come: its first read buffer, in which heads of usual
-/// clients are whole.
+/// Bytes of a head that are passed to hyper as they arrive: the size of its first read buffer, in
+/// which the head of a typical client is complete.
 pub(super) const DIRECT_MAX: usize = 8 << 10;
 
-/// The rest of one head.
+/// The buffered rest of one head.
 #[derive(Debug, Default)]
 pub(super) struct HeadRest {
     bytes: Vec<u8>,
@@ -19,11 +19,11 @@ pub(super) struct HeadRest {
 // === impl HeadRest ===
 
 impl HeadRest {
-    /// Adds bytes; returns `true` once the head may be whole.
+    /// Appends bytes; returns `true` once the head may be complete.
     pub(super) fn push(&mut self, fresh: &[u8]) -> bool {
-        // An end may begin in what was there before, or in what hyper has.
+        // The end may begin in bytes that were buffered before, or in bytes that hyper already has.
         let from = self.bytes.len().saturating_sub(2);
-        // Exact: a buffer that doubles would hold more than is charged for it.
+        // Exact, because a buffer that grows by doubling would hold more than is charged for it.
         self.bytes.reserve_exact(fresh.len());
         self.bytes.extend_from_slice(fresh);
         let searched = self.bytes.get(from..).unwrap_or_default();
@@ -32,13 +32,13 @@ impl HeadRest {
                 .any(|at| searched.get(at + 1..).is_some_and(|after| !after.is_empty() && begins_line(after)))
     }
 
-    /// Takes all of it.
+    /// Takes the buffered bytes.
     pub(super) fn take(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes).into()
     }
 }
 
-/// Returns `true` where an empty line begins here, or may: its end has not come.
+/// Returns `true` if an empty line begins at this position.
 fn begins_line(bytes: &[u8]) -> bool {
     matches!(bytes, [b'\n', ..] | [b'\r', b'\n', ..])
 }

@@ -1,4 +1,4 @@
-//! A client's stream, plain or inside TLS, and one that records what moves on its connection.
+//! Client streams: plain or TLS, and a wrapper that monitors the traffic of a connection.
 
 use std::io;
 use std::pin::Pin;
@@ -18,51 +18,52 @@ use crate::clock::Clock;
 use crate::relay::{poll_read_within, poll_write_joined};
 use crate::tls::CallerStream;
 
-/// Bytes that a connection is given before others have their turn: of frames, since `h2` reads all
-/// there is before it hands out what came with them, and a few bytes of a head can cost much; and of
-/// a long head of HTTP/1, which the calls of others would wait for.
+/// Number of bytes that a connection reads in a row before it yields to other tasks. It applies to
+/// HTTP/2 frames, because `h2` reads everything available before it returns the calls among it and
+/// a few bytes of a compressed head can be expensive, and to long HTTP/1 heads, which would delay
+/// the calls of other connections.
 const TURN_BYTES: usize = 16 << 10;
 
-/// A client's stream.
+/// The stream of a client.
 #[derive(Debug)]
 pub(super) enum Client {
     Plain(TcpStream),
-    /// Boxed: it is some 1 KiB, which plain connections would carry along.
+    /// Boxed, because its size of about 1 KiB would enlarge every plain connection.
     Tls(Box<CallerStream>),
 }
 
-/// A stream and its signs of life.
+/// A client stream that records its traffic in the connection's [`Activity`].
 ///
-/// It also holds the connection's place among the open ones, so that a tunnel keeps it after hyper
-/// has handed the stream over.
+/// It also holds the connection's place among the open ones, so that a tunnel keeps the place after
+/// hyper has handed over the stream.
 #[derive(Debug)]
 pub(super) struct Watched {
     stream: Client,
-    /// Bytes that were read to detect the protocol, and are read again by hyper.
+    /// Bytes read during protocol detection, which hyper reads again.
     ahead: Bytes,
     rest: HeadRest,
-    /// The rest of a head that hyper may have.
+    /// The buffered rest of a long head, ready to be read by hyper.
     gathered: Bytes,
-    /// The most bytes of a head.
+    /// Maximum size of a head in bytes.
     head_max: usize,
     activity: Arc<Activity>,
     flow: Arc<ClientFlow>,
     spoken: Spoken,
-    /// Bytes that were read in this turn.
+    /// Bytes read since the connection last yielded.
     turn: usize,
     _guard: ConnectionGuard,
 }
 
-/// The protocol of a client, as far as its bytes show it.
+/// The HTTP version of a client, as far as its bytes determine it.
 #[derive(Debug)]
 enum Spoken {
-    /// Nothing but this part of the preface of HTTP/2 has come.
+    /// Only this many bytes of the HTTP/2 preface have arrived.
     Preface(usize),
     Http1,
     Http2(Box<FrameWatch>),
 }
 
-/// The frames of one connection, both ways.
+/// The frame scanners of one HTTP/2 connection, for both directions.
 #[derive(Debug)]
 struct FrameWatch {
     coming: FrameScanner,
@@ -122,8 +123,8 @@ impl AsyncWrite for Client {
 // === impl Watched ===
 
 impl Watched {
-    /// The stream of a connection; `ahead` was read of it already, and its heads have at most
-    /// `head_max` bytes.
+    /// Wraps the stream of a connection. `ahead` contains the bytes already read from it, and
+    /// `head_max` limits the size of its heads.
     pub(super) fn new(
         stream: Client,
         ahead: Bytes,
@@ -144,7 +145,7 @@ impl Watched {
         }
     }
 
-    /// Reads what comes next, and records it.
+    /// Reads and records the next bytes.
     fn poll_fresh(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if self.ahead.is_empty() {
@@ -167,7 +168,8 @@ impl Watched {
         Poll::Ready(Ok(()))
     }
 
-    /// Returns `true` for a head of HTTP/1 of which hyper has no more: it is long.
+    /// Returns `true` if the current HTTP/1 head exceeds [`DIRECT_MAX`], so that its rest is
+    /// withheld from hyper until it is complete.
     fn is_gathering(&self) -> bool {
         matches!(self.spoken, Spoken::Http1) && self.activity.head_bytes() >= DIRECT_MAX
     }
@@ -207,7 +209,7 @@ impl Watched {
         poll
     }
 
-    /// These bytes were written.
+    /// Records written bytes. On HTTP/2 only the payload of DATA frames counts as response bytes.
     fn on_written<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>, mut bytes: usize) {
         let Spoken::Http2(frames) = &mut self.spoken else {
             self.flow.on_written(bytes);
@@ -232,14 +234,15 @@ impl Watched {
 impl AsyncRead for Watched {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.activity.is_flooded() {
-            // Its connection is being ended, by which it is woken.
+            // The connection is being closed, and its task is woken for that.
             return Poll::Pending;
         }
         if self.activity.is_relay_evicted(cx.waker()) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         while self.gathered.is_empty() {
-            // Before more is read: what came with a whole head is none of it.
+            // The charge is settled before the next read: bytes that arrived together with the end
+            // of a head do not belong to the head.
             self.flow.on_head();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
             if self.turn >= TURN_BYTES && (is_gathering || matches!(self.spoken, Spoken::Http2(_))) {
@@ -299,7 +302,8 @@ impl AsyncWrite for Watched {
         let poll = Pin::new(&mut self.stream).poll_flush(cx);
         match self.stream {
             Client::Plain(_) => poll,
-            // What TLS took it has encrypted and holds: a client that takes nothing blocks here first.
+            // TLS has encrypted and buffered the written bytes, so a client that reads nothing
+            // blocks the flush first.
             Client::Tls(_) => self.on_write(poll, |_, _| {}),
         }
     }

@@ -1,4 +1,4 @@
-//! Accepting connections, within a bound, and ending them.
+//! Accepts connections within a limit, and drains them on shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,41 +12,43 @@ use super::io::Client;
 use super::watch::Activity;
 use super::{Proxy, captured, connection, terminate};
 
-/// Pauses after a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
+/// Bounds of the pause after a failed accept, which backs off exponentially. Descriptor exhaustion
+/// passes in a moment or lasts, and must neither cause a busy loop nor end the accept loop.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Whether connections are wanted.
+/// State of a listener and its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Welcome {
-    /// They are.
+    /// Connections are accepted and served.
     Stay,
-    /// They are served, and told to go elsewhere for their next call.
+    /// Draining: connections are served, and responses direct clients to reconnect elsewhere.
     Leave,
-    /// No more are accepted, and those that are open end with their calls.
+    /// No connections are accepted, and open ones are closed once their calls have ended.
     Closed,
 }
 
-/// Where a port's connections hear whether they are wanted.
+/// Broadcasts the state of a listener to its connections.
 #[derive(Debug)]
 pub struct Door {
     welcome: Host,
     told: watch::Receiver<Welcome>,
 }
 
-/// A data port that accepts.
+/// A running listener of the data port.
 #[derive(Debug)]
 pub struct Listening {
     welcome: Host,
-    /// Closed when the last connection is gone.
+    /// Closed when the last connection has ended.
     gone: mpsc::Receiver<()>,
 }
 
-/// Says at one port whether connections are wanted.
+/// Sets the state of a listener.
 #[derive(Debug, Clone)]
 pub struct Host(watch::Sender<Welcome>);
 
-/// Serves connections from these ports until told to stop. Call it inside a tokio runtime.
+/// Spawns the accept loops of these ports, which run until the state is `Closed`. Must be called
+/// inside a tokio runtime.
 #[must_use]
 pub fn serve(
     proxy: &Arc<Proxy>,
@@ -65,14 +67,14 @@ pub fn serve(
 // === impl Door ===
 
 impl Door {
-    /// One where connections are wanted.
+    /// Creates a listener state that serves connections.
     #[must_use]
     pub fn new() -> Self {
         let (welcome, told) = watch::channel(Welcome::Stay);
         Self { welcome: Host(welcome), told }
     }
 
-    /// Whoever says whether connections are wanted.
+    /// Returns the handle that sets the state.
     #[must_use]
     pub fn host(&self) -> Host {
         self.welcome.clone()
@@ -88,7 +90,7 @@ impl Default for Door {
 // === impl Host ===
 
 impl Host {
-    /// Says whether connections are wanted from now on. Once closed it stays so.
+    /// Sets the state. `Closed` is final.
     pub fn welcome(&self, welcome: Welcome) {
         self.0.send_if_modified(|now| {
             let changes = *now != welcome && *now != Welcome::Closed;
@@ -103,7 +105,8 @@ impl Host {
 // === impl Listening ===
 
 impl Listening {
-    /// Accepts no more, lets every call in progress end, and closes idle connections. Resolves when all are gone.
+    /// Stops accepting, lets every call in progress end, and closes idle connections. Resolves when
+    /// all connections have ended.
     pub async fn stop(&mut self) {
         self.welcome.welcome(Welcome::Closed);
         while self.gone.recv().await.is_some() {}
@@ -121,9 +124,11 @@ async fn accept_all(
     loop {
         let accepted = tokio::select! {
             accepted = port.accept() => accepted,
-            // An error means that the process ends without a stop: the same.
+            // An error means that the sender was dropped because the process ends: treated the
+            // same.
             _ = told.wait_for(|welcome| *welcome == Welcome::Closed) => match port.accept().now_or_never() {
-                // What the kernel has accepted for us is served; a whole call may be in it.
+                // Connections already in the kernel's accept queue are served, since one may
+                // contain a whole call.
                 Some(accepted) => accepted,
                 None => return,
             },
@@ -147,20 +152,22 @@ async fn accept_all(
         spawn(proxy, stream, told.clone(), ConnectionGuard::new(place, alive.clone()));
         tokio::select! {
             () = connections.relaxed() => {}
-            // The end, at which the kernel's queue is served all the same.
+            // On shutdown the loop continues, to serve the kernel's accept queue even under memory
+            // pressure.
             _ = told.wait_for(|welcome| *welcome == Welcome::Closed) => {}
         }
     }
 }
 
 fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<Welcome>, guard: ConnectionGuard) {
-    // Without it an HTTP/2 call over loopback takes 40 ms; a socket that refuses is closed already.
+    // With Nagle's algorithm an HTTP/2 call over loopback takes 40 ms. The option fails only on a
+    // socket that is already closed.
     stream.set_nodelay(true).ok();
     let proxy = proxy.clone();
     let evictee = guard.place.evictee();
     let task = if let Some(tls) = proxy.config.tls.clone() {
         tokio::spawn(async move {
-            // Boxed: a handshake is large, and over in a moment.
+            // Boxed, because the handshake future is large and short-lived.
             let Some(client) = Box::pin(terminate::run(&proxy, &tls, stream, told.clone())).await else { return };
             if proxy.config.captured {
                 Box::pin(captured::run(proxy, client, told, guard)).await;

@@ -1,4 +1,5 @@
-//! The way of a recognised call: read, queue, and answer with what came of it.
+//! The path of a recognised call: its body is read, the call is queued, and it is answered with the
+//! result of its batch, of an unbatched execution, or with a failure.
 
 use std::future::Future;
 use std::pin::pin;
@@ -25,30 +26,31 @@ use crate::protocol::{Dialect, Endpoint, Label, Merge, Reason};
 use crate::scheduler::{Outcome, Submission};
 use crate::telemetry::names::{Outcome as CallOutcome, Stage};
 
-/// What a call asks for.
+/// Priority and deadlines of a call, from its headers and its route.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) priority: PriorityId,
     pub(super) slo: Option<Duration>,
-    /// As it says itself.
+    /// The deadlines as configured and requested.
     plain: Deadlines,
-    /// As the core is told: that of an SLO comes earlier by what is not seen there.
+    /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
+    /// latency that the core cannot measure.
     pub(super) times: Deadlines,
 }
 
-/// Which way a call goes.
+/// Routing decision for a call.
 pub(super) enum CallWay {
-    /// It has its answer.
+    /// The call is answered without reading its body.
     Answered(Response<Body>),
-    /// It goes on.
+    /// The call proceeds.
     Open(OpenWay),
 }
 
-/// Which way a call goes that has no answer yet.
+/// Routing decision for a call that is not answered yet.
 pub(super) enum OpenWay {
-    /// It passes, for this reason.
+    /// The call passes through, for this reason.
     Pass(Reason, Ending, Dialect),
-    /// It is read, or looked at while it passes.
+    /// The call is parsed for batching, or observed while it passes through.
     Recognised(Box<RecognisedCall>),
 }
 
@@ -63,7 +65,7 @@ pub(super) struct RecognisedCall {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Looks at the head of a call and decides which way it goes.
+    /// Decides from the head of a call how it is handled.
     pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallWay {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
@@ -71,8 +73,9 @@ impl Proxy {
         if asked(request.headers_mut()) {
             ending.tell();
         }
-        // HTTP/1 has refused such a head already (`connection`). One of HTTP/2 may refer to an entry of
-        // the peer's table a thousand times, with a byte for each; nothing of it is kept.
+        // For HTTP/1 such a head was already rejected (`connection`). An HTTP/2 head may refer to
+        // one entry of the peer's dynamic table a thousand times at one byte each. Nothing of it is
+        // retained.
         if has_more_lines(request.headers(), self.config.client.headers_max) {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
@@ -86,7 +89,7 @@ impl Proxy {
         if request.method() == Method::CONNECT {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::METHOD_NOT_ALLOWED;
-            // What follows belongs to a tunnel that there is not.
+            // The following bytes belong to a tunnel that does not exist.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             ending.end(CallOutcome::Rejected, &mut response);
             return CallWay::Answered(response);
@@ -141,7 +144,8 @@ impl Proxy {
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
-        // Pinned here, so that the waits around it hold a pointer: each would be as large again.
+        // Pinned here, so that the futures that await it hold a pointer: each would be as large
+        // again.
         let collected = {
             let collecting = pin!(collect(self, body, upload, route.item_bytes_max));
             self.cut.end(collecting).await
@@ -149,7 +153,8 @@ impl Proxy {
         match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
             Collected::Whole { bytes, trailers, held } => {
                 let lonely = Lonely { head, bytes, trailers };
-                // Boxed, as what else may follow: an upload that is slow holds none of it.
+                // Boxed, like the other branches: a slow upload does not reserve the memory of
+                // these futures.
                 let response = Box::pin(self.merge(table, endpoint, lane, lonely, (arrived, ending))).await;
                 drop(held);
                 response
@@ -159,7 +164,7 @@ impl Proxy {
                 Box::pin(self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect)).await
             }
             Collected::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
-            // The connection is gone with its body; nobody reads this.
+            // The connection failed together with its body, so this response is never sent.
             Collected::Broken => {
                 let mut response = Response::new(Body::empty());
                 *response.status_mut() = StatusCode::BAD_REQUEST;
@@ -177,6 +182,7 @@ impl Proxy {
         (arrived, mut ending): (Tick, Ending),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
+        // Parse the call and derive its priority and deadlines.
         let began = self.clock.now();
         let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
         self.metrics.overhead(Stage::Read, self.clock.now().since(began));
@@ -184,6 +190,8 @@ impl Proxy {
         let Asked { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
         ending.within(slo);
         ending.read(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
+        // The limits that a text-embeddings-inference server publishes may be looked up at this
+        // point, which the client's own deadline bounds.
         let published = if endpoint.label == Label::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
@@ -193,8 +201,10 @@ impl Proxy {
         let mut reason = match &call.merge {
             Merge::Alone(reason) => Some(*reason),
             Merge::With(_) if lonely.trailers.is_some() => Some(Reason::Header),
-            // A server that batches by itself is merged for only where a route names its protocol. What the whole upstream is known to do cannot hold
-            // for some routes only, so beside such a route these calls go alone on slots.
+            // In front of a server that batches by itself, calls are merged only where a route
+            // names its protocol. That property is recorded for the upstream as a whole and cannot
+            // hold for some routes only, so next to such a route these calls are executed unbatched
+            // on slots.
             Merge::With(_) if batches_itself == Some(true) && table.names_protocol => Some(Reason::NoGain),
             Merge::With(_) if self.backend.is_apart(&call) => Some(Reason::AnswerVaries),
             Merge::With(_) => None,
@@ -216,6 +226,8 @@ impl Proxy {
             published_weight_max: published.and_then(|known| known.weight_max),
         };
         let ended_by = |kind, sent| times.ended_by(kind, (self.clock.now(), sent), route, &table.deadline_headers);
+        // Wait for the batch's result, for a permit to execute unbatched, or for a failure,
+        // whichever the scheduler reports.
         let submitted = {
             let submitting = pin!(self.scheduler.submit(submission));
             self.until(times.caller, submitting).await
@@ -246,7 +258,7 @@ impl Proxy {
                     Some(Lone::Quarantined) => Some(Reason::Quarantined),
                     Some(Lone::Refused | Lone::BudgetEmpty) => Some(Reason::MergeRefused),
                     Some(Lone::NoGain) => Some(Reason::NoGain),
-                    // Under a policy that never stands aside.
+                    // The policy has no pass-through detection.
                     None => batches_itself.filter(|known| *known).map(|_| Reason::NoGain),
                 });
                 if let Some(reason) = reason {
@@ -269,7 +281,7 @@ impl Proxy {
         }
     }
 
-    /// What a call asks for by its headers, and its route for it.
+    /// Resolves the priority, SLO and deadlines of a call from its headers and its route.
     pub(super) fn asks(&self, table: &Table, route: &RouteSettings, headers: &HeaderMap, arrived: Tick) -> Asked {
         let priority = table.priorities.of(headers);
         let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
@@ -280,7 +292,7 @@ impl Proxy {
         Asked { priority, slo, plain, times }
     }
 
-    /// Answers a call for which there is no room.
+    /// Answers a call that was rejected because the memory budget is exhausted.
     pub(super) fn refuse_full(&self, way: OpenWay) -> Response<Body> {
         let (ending, dialect) = match way {
             OpenWay::Pass(_, ending, dialect) => (ending, dialect),
@@ -289,7 +301,8 @@ impl Proxy {
         self.refuse(FailureKind::BytesFull.into(), ending, dialect, None)
     }
 
-    /// Answers with a failure; `limit` names the key of the policy, or the header, that ended the call.
+    /// Answers a call with a failure. `limit` is the key of the policy, or the header, that ended
+    /// the call.
     fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
         tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
         let mut response = self.rescue(dialect, &failure, limit);
@@ -297,7 +310,7 @@ impl Proxy {
         response
     }
 
-    /// Waits for `work`, at most until the caller's own deadline or the end of the drain.
+    /// Awaits `work`, at most until the caller's own deadline or the end of the drain.
     async fn until<T>(&self, deadline: Option<Tick>, work: impl Future<Output = T>) -> Result<T, FailureKind> {
         let in_time = async {
             match deadline {
@@ -311,7 +324,9 @@ impl Proxy {
     }
 }
 
-/// `Connection` may not take away who calls (B79): known identity headers are never nominated, and the policy's own is none either.
+/// Removes the policy's tenant header from the nominations of `Connection`, so that hop-by-hop
+/// processing (RFC 9110, 7.6.1) cannot strip the identity of the caller. Nominations of the
+/// well-known identity headers are ignored elsewhere.
 fn keep_identity(headers: &mut HeaderMap, tenant: &HeaderName) {
     let is_tenant = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(tenant.as_str().as_bytes());
     let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
@@ -327,8 +342,8 @@ fn keep_identity(headers: &mut HeaderMap, tenant: &HeaderName) {
     }
 }
 
-/// Returns `true` for a head of more than `max` lines. HTTP/2 may cut a cookie in pieces, which are
-/// one line (RFC 9113, 8.2.3).
+/// Returns `true` if the head has more than `max` lines. HTTP/2 may split a cookie into several
+/// fields, which count as one line (RFC 9113, 8.2.3).
 fn has_more_lines(headers: &HeaderMap, max: usize) -> bool {
     let crumbs = || headers.get_all(http::header::COOKIE).iter().count();
     headers.len() > max && headers.len() - crumbs().saturating_sub(1) > max

@@ -1,7 +1,8 @@
-//! The way of a recognised call in mode `Observe`: forwarded as it comes, byte for byte, with a copy for whoever looks on.
+//! The path of a recognised call in mode `Observe`: it is forwarded unmodified, and a copy is
+//! passed to the shadow simulation.
 //!
-//! Nothing of the call waits for that: its bytes are shared, not copied, and what cannot be looked at is left out and counted. It leaves out what becomes of
-//! what was seen (`scheduler::Onlooker`).
+//! The call never waits for the copy: its bytes are shared and not copied, and a call that cannot
+//! be observed is skipped and counted. The evaluation belongs to `scheduler::Onlooker`.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use crate::protocol::{Endpoint, Merge, Peer, Reason, Secret};
 use crate::scheduler::{Awaited, Coming, Passing, Reading};
 use crate::telemetry::names::Unpredicted;
 
-/// Keeps what goes by of a call, up to what a call that is merged may hold.
+/// A tap on the request body, which retains its bytes up to the size limit of a merged call.
 #[derive(Debug)]
 struct Copy {
     coming: Option<(Coming, Box<Passing>)>,
@@ -32,7 +33,7 @@ struct Copy {
     left: usize,
 }
 
-/// Tells when the answer has gone by.
+/// A tap on the response body, which reports its end.
 #[derive(Debug)]
 struct Answer {
     awaited: Awaited,
@@ -42,7 +43,7 @@ struct Answer {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Forwards a call untouched and has it looked at.
+    /// Forwards a call unmodified and observes it.
     pub(super) async fn observe(
         self: &Arc<Self>,
         table: &Table,
@@ -82,7 +83,8 @@ impl Proxy {
     }
 }
 
-/// What is read of a head. Extensions hold what lives as long as the connection needs it, so they are not shared.
+/// Copies the parts of a head that parsing needs. Extensions may hold resources of the connection,
+/// so only the peer's identity is copied.
 fn head_of(head: &Parts) -> Parts {
     let (mut copy, ()) = Request::new(()).into_parts();
     copy.method.clone_from(&head.method);
@@ -129,7 +131,7 @@ impl Tap for Copy {
         let bytes = std::mem::take(&mut self.pieces).join();
         let read = move || {
             let mut call = endpoint.read(&head, bytes, &secret);
-            // It went upstream long ago: only what it is stays.
+            // The body is already forwarded, so only the properties of the call are retained.
             (call.body, call.head.headers) = (Bytes::new(), HeaderMap::new());
             if trailers && matches!(call.merge, Merge::With(_)) {
                 call.merge = Merge::Alone(Reason::Header);

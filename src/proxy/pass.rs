@@ -1,4 +1,4 @@
-//! What is not merged and holds no slot: forwarded on the connection's own lane.
+//! Calls that are not merged and hold no slot: forwarded on the connection's own lane.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,12 +16,12 @@ use crate::error::{Failure, FailureKind};
 use crate::protocol::{Dialect, Reason};
 use crate::telemetry::names::Outcome;
 
-/// A call on its way through. Polled to its end by the task of its connection, which the end of the
-/// drain wakes.
+/// A call that passes through. It is polled by the task of its connection, which is woken at the
+/// end of the drain.
 pub(super) struct PassFuture {
     proxy: Arc<Proxy>,
     sending: BoxFuture<'static, Result<Response<Body>, Failure>>,
-    /// Taken with the answer.
+    /// Taken when the response is available.
     ending: Option<Ending>,
     dialect: Dialect,
 }
@@ -45,7 +45,7 @@ impl Future for PassFuture {
                 response
             }
             Err(failure) => {
-                // Nothing but silence ends a call that passes.
+                // The idle timeout is the only one that applies to a pass-through call.
                 let silent = failure.kind == FailureKind::UpstreamTimeout;
                 let limit = silent.then_some("proxy.client.passThroughIdleTimeout");
                 let mut response = this.proxy.rescue(this.dialect, &failure, limit);
@@ -61,7 +61,7 @@ impl Future for PassFuture {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Begins to forward a call untouched.
+    /// Starts to forward a call unmodified.
     pub(super) fn begin_pass(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
@@ -74,7 +74,7 @@ impl Proxy {
         PassFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
     }
 
-    /// Forwards a call untouched.
+    /// Forwards a call unmodified.
     pub(super) async fn pass(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
@@ -86,7 +86,7 @@ impl Proxy {
         let mut passing = self.begin_pass(lane, request, reason, ending, dialect);
         match self.cut.end(&mut passing).await {
             Some(response) => response,
-            // The drain is over, which ends it.
+            // The drain is over, so this poll returns a failure.
             None => passing.await,
         }
     }

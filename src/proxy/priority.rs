@@ -1,6 +1,7 @@
-//! Of which priority class a call is, and what its tenant weighs: read from its headers.
+//! Selection of a call's priority class and tenant weight from its headers.
 //!
-//! What a caller says of itself is taken as it stands: who may say it is for whoever lets calls in. It leaves out what a class is worth (`batching`).
+//! The headers are trusted: authenticating them is the task of the ingress in front of the proxy.
+//! The effect of a class on scheduling is defined in `batching`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,50 +13,51 @@ use http::{HeaderMap, HeaderName};
 use crate::batching::PriorityId;
 use crate::telemetry::names::Outcome;
 
-/// The classes by name, in the order of the core's limits.
+/// The priority classes, in the order of the batching limits.
 #[derive(Debug, Clone, Default)]
 pub struct Priorities {
-    /// The header that names the class; none: every call is of the first one.
+    /// The header that names the class. `None`: every call belongs to the first class.
     pub header: Option<HeaderName>,
-    /// The first one is for whoever names none of them.
+    /// The first class applies to calls that name no known class.
     pub classes: Vec<PriorityClass>,
 }
 
-/// A class as callers see it.
+/// A priority class as configured.
 #[derive(Debug, Clone)]
 pub struct PriorityClass {
-    /// Its name.
+    /// Name of the class, the value of the header.
     pub name: String,
-    /// Its own SLO instead of the route's.
+    /// SLO of the class, which replaces the route's.
     pub slo: Option<Duration>,
-    /// How its calls ended.
+    /// Outcome counters of its calls.
     pub ended: Ended,
 }
 
-/// How the calls of a class ended. As many as there are classes, which the policy bounds; a class keeps its own when other settings come.
+/// Counters of calls by outcome for one class. The policy bounds the number of classes, and a class
+/// keeps its counters when the settings change.
 #[derive(Debug, Clone, Default)]
 pub struct Ended(Arc<[AtomicU64; Outcome::ALL.len()]>);
 
-/// What tenants weigh beside others.
+/// The fair-queueing weights of tenants.
 #[derive(Debug, Clone, Default)]
 pub struct TenantWeights {
     /// The header that names the tenant.
     pub header: Option<HeaderName>,
-    /// By its value; whoever is not named weighs 1.
+    /// Weight by header value; a tenant without an entry has weight 1.
     pub weights: BTreeMap<String, u32>,
 }
 
 // === impl Priorities ===
 
 impl Priorities {
-    /// The class that a call names, or the first one.
+    /// Returns the class that a call names, or the first one.
     pub(super) fn of(&self, headers: &HeaderMap) -> PriorityId {
         let named = self.header.as_ref().and_then(|name| headers.get(name)).map(|value| value.as_bytes().trim_ascii());
         let place = named.and_then(|named| self.classes.iter().position(|class| class.name.as_bytes() == named));
         PriorityId(place.and_then(|place| u8::try_from(place).ok()).unwrap_or(0))
     }
 
-    /// The counts of a class that is called so already, or new ones.
+    /// Returns the counters of the class with this name, or new ones if the class is new.
     #[must_use]
     pub fn ended(&self, name: &str) -> Ended {
         self.classes.iter().find(|class| class.name == name).map(|class| class.ended.clone()).unwrap_or_default()
@@ -73,7 +75,7 @@ impl Ended {
         self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls by how they ended.
+    /// Returns the number of calls by outcome.
     #[must_use]
     pub fn counts(&self) -> [(Outcome, u64); Outcome::ALL.len()] {
         Outcome::ALL.map(|outcome| (outcome, self.0[outcome as usize].load(Ordering::Relaxed)))

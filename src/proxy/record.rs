@@ -1,4 +1,5 @@
-//! Counts a call exactly once, however it ends, and writes it to the access log if it is sampled.
+//! Records each call exactly once, however it ends: metrics, the access log if the call is sampled,
+//! and the debug header if the client requested it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,27 +19,28 @@ use crate::scheduler::Ticket;
 use crate::telemetry::names::Outcome;
 use crate::telemetry::{CallEnd, RouteDurations};
 
-/// A call that has not ended. If nobody says how it ended, its client left.
+/// Records a call exactly once. If dropped without an outcome, the call is counted as cancelled by
+/// the client.
 #[derive(Debug)]
 pub(super) struct Ending {
     proxy: Arc<Proxy>,
     protocol: &'static str,
     outcome: Outcome,
-    /// Items to count; zero until the call was read.
+    /// Number of items to count; zero until the call is parsed.
     items: u32,
     record: Option<Box<Record>>,
-    /// What the caller wants to be told.
+    /// Details for the `Server-Timing` header; `None` if the client did not request them.
     told: Option<Box<Told>>,
     slo: Option<std::time::Duration>,
-    /// When the answer to its batch was there.
+    /// Arrival of the response to the call's batch.
     answered: Option<Tick>,
-    /// The counts of its priority class, once it was read.
+    /// The outcome counters of the call's priority class, set once the call is parsed.
     class: Option<Ended>,
-    /// The server says that it could not.
+    /// The response has status 5xx or 429.
     server_error: bool,
-    /// Of its route, once it was recognised.
+    /// Scope of the route, set once the call is recognised.
     scope: Option<ScopeId>,
-    /// The latency histograms of its route; `None`: those of its adapter.
+    /// The latency histograms of the route; `None` selects those of the adapter.
     durations: Option<RouteDurations>,
     began: Tick,
 }
@@ -66,17 +68,17 @@ impl Ending {
         }
     }
 
-    /// The caller asks what becomes of it.
+    /// Enables the `Server-Timing` header in the response.
     pub(super) fn tell(&mut self) {
         self.told = Some(Box::default());
     }
 
-    /// It is to be answered within so long.
+    /// Sets the SLO that the latency of the call is compared with.
     pub(super) fn within(&mut self, slo: Option<std::time::Duration>) {
         self.slo = slo;
     }
 
-    /// An adapter recognised the call.
+    /// Records that an adapter recognised the call.
     pub(super) fn recognised(&mut self, protocol: &'static str, route: &RouteSettings) {
         (self.protocol, self.scope) = (protocol, Some(route.scope));
         self.durations.clone_from(&route.durations);
@@ -85,7 +87,7 @@ impl Ending {
         }
     }
 
-    /// The call was read.
+    /// Records the properties of the parsed call.
     pub(super) fn read(
         &mut self,
         endpoint: &Endpoint,
@@ -117,7 +119,7 @@ impl Ending {
         }
     }
 
-    /// The call was not merged.
+    /// Records that the call is not merged.
     pub(super) fn passed(&mut self, reason: Reason) {
         self.proxy.count_passed(reason);
         if let Some(told) = &mut self.told {
@@ -128,7 +130,7 @@ impl Ending {
         }
     }
 
-    /// What is known of its execution.
+    /// Records the execution of the call.
     pub(super) fn ticket(&mut self, ticket: &Ticket) {
         let began = self.began;
         self.answered = ticket.answered;
@@ -144,7 +146,7 @@ impl Ending {
         }
     }
 
-    /// It ends with this answer.
+    /// Ends the call with a response.
     pub(super) fn end(mut self, outcome: Outcome, response: &mut Response<Body>) {
         self.outcome = outcome;
         let status = response.status();
@@ -158,7 +160,7 @@ impl Ending {
         self.answer(response);
     }
 
-    /// It ends with this failure, told by this answer.
+    /// Ends the call with a failure and the response that reports it.
     pub(super) fn fail(mut self, failure: &Failure, response: &mut Response<Body>) {
         self.outcome = match failure.kind {
             FailureKind::QueueFull | FailureKind::BytesFull | FailureKind::TenantShare | FailureKind::Draining => {
@@ -180,7 +182,7 @@ impl Ending {
         self.answer(response);
     }
 
-    /// Tells a caller that asked.
+    /// Writes the `Server-Timing` header if the client requested it.
     fn answer(&self, response: &mut Response<Body>) {
         if let Some(told) = &self.told {
             told.write(self.began, self.proxy.clock.now(), response.headers_mut());
@@ -232,7 +234,7 @@ impl Drop for Ending {
     }
 }
 
-/// A part of a key, as it may be written: without its value.
+/// Returns a part of a merge key for the log, its value replaced by a digest.
 fn digest(secret: &Secret, part: KeyPart<'_>) -> (String, String, String) {
     let kind = part.kind.as_str();
     let digest = secret.digest([kind.as_bytes(), part.name.as_bytes(), &part.value]);

@@ -1,4 +1,5 @@
-//! Answers: a reply of the upstream's, or a failure of ours in the caller's dialect. The only place that makes the latter into HTTP.
+//! Conversion to HTTP responses: of a reply from the upstream, and of a failure of the proxy in the
+//! dialect of the caller. The latter happens nowhere else.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use crate::protocol::{Dialect, Reply};
 // === impl Proxy ===
 
 impl Proxy {
-    /// A reply as an HTTP response; its bytes count as buffered until they are sent.
+    /// Converts a reply to an HTTP response. Its bytes are charged as buffered until they are sent.
     pub(super) fn respond(&self, reply: Reply) -> Response<Body> {
         let held = self.buffers.force(reply.body.len());
         let body = Body::full(reply.body).with_trailers(reply.trailers).charged(held);
@@ -22,8 +23,9 @@ impl Proxy {
         response
     }
 
-    /// A failure in the caller's dialect, with the name of the limit that ended the call, if one did. Where the body was not read the connection ends with
-    /// it.
+    /// Returns the response for a failure in the caller's dialect, with the name of the limit that
+    /// ended the call, if any. If the request body was not read, the connection is closed after the
+    /// response.
     pub(super) fn rescue(&self, dialect: Dialect, failure: &Failure, limit: Option<&str>) -> Response<Body> {
         let hinted = Failure { retry_after: failure.retry_after.or_else(|| hint(failure.kind)), ..*failure };
         let mut response = self.respond(dialect.reply(&hinted, limit));
@@ -34,10 +36,11 @@ impl Proxy {
     }
 }
 
-/// A hint where nothing predicts when there will be room, or a server: a second, drawn up to half of it longer so that those who were refused together
-/// do not come back together (README R14).
+/// Returns the `Retry-After` of a failure for which nothing predicts when capacity or a server is
+/// available: 1 s plus up to 50 % jitter, so that clients rejected together do not retry together.
 fn hint(kind: FailureKind) -> Option<Duration> {
-    // Who is told at the end of the drain may have been executed, and this server is not there in a second.
+    // A call that is ended by the drain may have been executed, and this process no longer exists a
+    // second later, so no retry is suggested.
     (matches!(kind.status(), 429 | 503) && kind != FailureKind::Draining)
         .then(|| Duration::from_millis(rand::random_range(1000..=1500)))
 }

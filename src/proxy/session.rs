@@ -1,5 +1,5 @@
-//! The calls of one client connection: each is sorted by its head, answered, and keeps its
-//! connection busy until its answer is taken.
+//! The calls of one client connection: each is routed by its head and answered, and keeps its
+//! connection busy until its response is taken.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,17 +27,18 @@ use crate::error::BoxError;
 use crate::memory::{BuffersFull, Held, HoldPhase, STREAM};
 use crate::protocol::Peer;
 
-/// What an HTTP/2 client is given at once: what it takes in the write timeout, or it is not taking.
+/// Size of the pieces of an HTTP/2 response: a client that does not take one piece within the write
+/// timeout counts as stalled.
 const PIECE: usize = 16 << 10;
 
-/// A head of HTTP/1 that the share of its connection covers (`memory`).
+/// Size of an HTTP/1 head that is covered by the fixed share of its connection (`memory`).
 const HEAD_FREE: usize = 4 << 10;
-/// A head of HTTP/2 with this multiple of the lines that are allowed ends its connection.
+/// An HTTP/2 head with more than this multiple of the allowed lines closes its connection.
 const LINES_FACTOR: usize = 10;
-/// An entry of a header map beside its bytes: `http`'s buckets and indices.
+/// Memory per entry of a header map in addition to its bytes: buckets and indices of `http`.
 const HEADER: usize = 100;
 
-/// What the calls of one connection share.
+/// State shared by the calls of one connection.
 #[derive(Debug)]
 struct CallContext {
     proxy: Arc<Proxy>,
@@ -49,27 +50,27 @@ struct CallContext {
 
 /// The guards of an admitted call.
 struct Admission {
-    /// Its head, and its stream.
+    /// Charge of its head and its stream.
     charge: Option<Box<Held>>,
-    /// Of a call whose body has not come yet.
+    /// Guards of the upload, if the request body has not arrived yet.
     upload: Option<Box<Upload>>,
 }
 
-/// Answers the calls of one connection.
+/// The hyper service that answers the calls of one connection.
 pub(super) struct CallService(Arc<CallContext>);
 
-/// A call that is being answered. Small: hyper moves it, and all that only some calls need is
-/// boxed.
+/// A call that is being answered. It is small because hyper moves it: state that only some calls
+/// need is boxed.
 pub(super) struct CallFuture {
     session: Arc<CallContext>,
     work: CallWork,
-    /// Taken with the answer.
+    /// Taken together with the response.
     busy: Option<Busy>,
-    /// The connection ends with it.
+    /// The connection closes after this call.
     last: bool,
-    /// HTTP/2.
+    /// The call uses HTTP/2, so its response is sent in pieces.
     pieces: bool,
-    /// Its head, and its stream.
+    /// Charge of its head and its stream.
     charge: Option<Box<Held>>,
 }
 
@@ -81,7 +82,8 @@ enum CallWork {
 // === impl CallService ===
 
 impl CallService {
-    /// Those of this connection; `peer` is whom it belongs to, if TLS said so.
+    /// Creates the service of a connection. `peer` is the identity from its client certificate, if
+    /// any.
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         lane: &Arc<dyn Lane>,
@@ -108,8 +110,8 @@ impl Service<Request<Incoming>> for CallService {
         if let Some(peer) = session.peer {
             request.extensions_mut().insert(peer);
         }
-        // No library writes such a head: what refers to one entry a thousand times costs more than
-        // it is.
+        // No client library writes such a head: references to a single table entry, repeated
+        // thousands of times, which cost far more to decode than to send.
         if pieces && request.headers().len() / LINES_FACTOR > session.proxy.config.client.headers_max {
             session.activity.end_flood();
         }
@@ -122,8 +124,8 @@ impl Service<Request<Incoming>> for CallService {
 // === impl CallContext ===
 
 impl CallContext {
-    /// Sorts a call and begins to answer it; `head_bytes` is known of HTTP/1, with what came of the
-    /// body.
+    /// Routes a call and starts to answer it. `head_bytes` is known on HTTP/1, and includes the
+    /// bytes of the body that arrived with the head.
     fn begin(
         self: Arc<Self>,
         mut request: Request<Incoming>,
@@ -140,9 +142,10 @@ impl CallContext {
         }
     }
 
-    /// Charges what a call holds beside its bodies, and what its upload needs to be watched.
+    /// Charges the memory that a call holds in addition to its bodies, and creates the guards of
+    /// its upload.
     fn admit(&self, request: &Request<Incoming>, head_bytes: Option<usize>) -> Result<Admission, BuffersFull> {
-        // An upload may go on after its answer: until its end the connection is not idle.
+        // An upload may continue after its response; the connection is not idle until it ends.
         let busy = (!request.body().is_end_stream()).then(|| self.activity.upload());
         let bytes = match head_bytes {
             None => STREAM + head_size(request),
@@ -172,7 +175,7 @@ impl CallContext {
                 let request = request.map(|body| Body::from(body).watched(upload.map(Upload::passing)));
                 let lane = self.lane.clone();
                 if pieces {
-                    // A task of its own, which the end of the drain has to wake.
+                    // Runs in a task of its own, which the end of the drain must wake.
                     return CallWork::Other(Box::pin(async move {
                         self.proxy.pass(lane, request, reason, ending, dialect).await
                     }));
@@ -213,7 +216,7 @@ impl Future for CallFuture {
             this.session.activity.relay();
         }
         let (pieces, flow, mut charge) = (this.pieces, this.session.flow.clone(), this.charge.take());
-        // From here on the client is waited for.
+        // From here on the call waits for the client.
         for held in charge.as_deref_mut().into_iter().chain(response.body_mut().charge_mut()) {
             flow.list(held);
         }
@@ -221,27 +224,27 @@ impl Future for CallFuture {
     }
 }
 
-/// An answer's body that says when it is taken.
+/// A response body that reports when it is taken.
 ///
-/// A client of HTTP/1 that takes nothing blocks a write. One of HTTP/2 gives no window, which no
-/// write shows: nobody comes for the next piece.
+/// An HTTP/1 client that takes nothing blocks a write. An HTTP/2 client grants no window instead,
+/// which is not visible in any write: the next piece is not polled.
 #[derive(Debug)]
 pub(super) struct Taken {
     body: Body,
     busy: Option<Busy>,
-    /// HTTP/2: small pieces, so that a client that takes slowly is seen to take.
+    /// The call uses HTTP/2: small pieces, so that progress of a slow client is noticed.
     pieces: bool,
     rest: Bytes,
     flow: Arc<ClientFlow>,
-    /// The head of its call, and its stream with the piece that was given last.
+    /// Charge of the call's head and stream, and of the piece that was passed to hyper last.
     charge: Option<Box<Held>>,
-    /// That piece's bytes.
+    /// Bytes of that piece.
     given: usize,
 }
 
 impl Taken {
-    /// The client has taken what was given before; `next` bytes are given to it now. Without one
-    /// the model server is waited for.
+    /// Records that the client has taken the previous piece, and that `next` bytes are passed to
+    /// hyper now. If `next` is zero, the call waits for the model server.
     fn on_take(&mut self, next: usize) {
         let phase = if next > 0 { HoldPhase::Client } else { HoldPhase::Server };
         if let Some(charge) = &mut self.charge {
@@ -254,7 +257,7 @@ impl Taken {
 
 impl Drop for Taken {
     fn drop(&mut self) {
-        // What was given last is hyper's until it is written.
+        // hyper holds the last piece until it is written.
         if self.given > 0 && self.is_end_stream() {
             self.flow.on_given(self.given);
         }
@@ -310,7 +313,7 @@ impl HttpBody for Taken {
     }
 }
 
-/// The bytes that a head holds, about.
+/// Returns the approximate memory that a head occupies.
 fn head_size(request: &Request<Incoming>) -> usize {
     let line = request.uri().path_and_query().map_or(0, |target| target.as_str().len());
     let fields = request.headers().iter().map(|(name, value)| HEADER + name.as_str().len() + value.len());

@@ -1,7 +1,9 @@
-//! By how much SLOs count earlier, found from what callers of each saw here: the way of an answer from its batch to its caller's connection is not seen by
-//! the core, and grows where the process is short of time.
+//! Shifts of SLO deadlines to an earlier instant, learned from the latency that calls observe after
+//! their batch has completed. The batching core cannot measure the path of a response from its
+//! batch to the client's connection, which grows when the process lacks CPU time.
 //!
-//! It keeps one [`DeadlineShift`] for each SLO. It leaves out what happens beyond this process, which nobody here can see.
+//! There is one [`DeadlineShift`] per SLO. Latency outside this process is not included, because it
+//! cannot be measured here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -9,31 +11,34 @@ use std::time::Duration;
 
 use crate::batching::{DeadlineShift, Tick};
 
-/// SLOs that have a shift: more than a policy commonly names, and 8 KB each. Further ones are not shifted.
+/// Maximum number of SLOs with a shift: more than a typical policy contains, at 8 KB each. Further
+/// SLOs are not shifted.
 const SLOS_MAX: usize = 16;
 
-/// The shifts, by SLO.
+/// The deadline shifts by SLO.
 #[derive(Debug, Default)]
 pub(super) struct Shifts(Mutex<BTreeMap<Duration, DeadlineShift>>);
 
 // === impl Shifts ===
 
 impl Shifts {
-    /// By how much a deadline of this SLO comes earlier.
+    /// Returns the amount by which a deadline of this SLO is moved earlier.
     pub(super) fn of(&self, slo: Duration) -> Duration {
         self.with(|shifts| shifts.get(&slo).map(DeadlineShift::shift).unwrap_or_default())
     }
 
-    /// A call with this SLO was answered, `unseen` of it after its batch was. The largest shift, if it may have changed.
+    /// Records a response to a call with this SLO, which completed `unseen` after its batch.
+    /// Returns the largest shift if it may have changed.
     pub(super) fn answered(&self, now: Tick, slo: Duration, latency: Duration, unseen: Duration) -> Option<Duration> {
         self.with(|shifts| {
-            // A call that began before the settings changed may have another.
+            // A call that began before the settings changed may have an SLO without an entry.
             let moved = shifts.get_mut(&slo)?.observe(now, latency, Some(unseen));
             moved.then(|| largest(shifts))
         })
     }
 
-    /// These SLOs are in force: those that were keep what was found. The largest shift now.
+    /// Sets the SLOs in effect and returns the largest shift. An SLO that was in effect before
+    /// keeps its learned shift.
     pub(super) fn keep(&self, slos: impl IntoIterator<Item = Duration>) -> Duration {
         self.with(|shifts| {
             let mut before = std::mem::take(shifts);

@@ -1,13 +1,14 @@
-//! TLS ends here: the handshake of a connection, within a time and beside not too many others.
+//! TLS termination for client connections: the handshake, with a timeout and a concurrency limit.
 //!
 //! ```text
-//! first byte: a TLS record ──▶ a turn ──▶ handshake ──▶ the connection, and the certificate that its client showed
-//!             HTTP          ──▶ told that the port speaks TLS, in words of its own version
+//! first byte: a TLS record  ──▶ a permit ──▶ handshake ──▶ the stream and the client's certificate
+//!             HTTP          ──▶ an error in its own HTTP version: this port requires TLS
 //!             anything else ──▶ closed
 //! ```
-//! A port with certificates speaks TLS and nothing else: who could go on in the clear could go past the certificates that clients must show.
+//! A port with certificates accepts TLS only: a client that could continue in plain text would
+//! bypass the client certificates that the port requires.
 //!
-//! What it leaves out: certificates and the handshake itself (`tls`).
+//! Certificates and the handshake itself belong to `tls`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,25 +26,30 @@ use crate::protocol::Peer;
 use crate::telemetry::names::Handshake;
 use crate::tls::{Callers, Ended, ended};
 
-/// Handshakes at once; the others wait their turn. Each is some 1 ms of a core and holds some 20 KiB, and a client that stops in the middle holds its turn for
-/// the whole head timeout: so many that a few hundred of these are not noticed, and some 10 MiB at the most.
+/// Maximum number of concurrent handshakes; further ones wait for a permit. A handshake takes about
+/// 1 ms of a core and about 20 KiB, and a stalled client holds its permit for the whole head
+/// timeout: the limit tolerates a few hundred stalled clients and bounds the memory at about 10
+/// MiB.
 const HANDSHAKES_MAX: usize = 512;
-/// The first byte of a TLS handshake (RFC 8446, 5.1: the type of its record).
+/// The first byte of a TLS handshake record, its content type (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 0x16;
-/// How long a handshake may go on once the port is to be left, as an idle connection of HTTP.
+/// Maximum time that a handshake may continue once the port is closed, the same as for an idle HTTP
+/// connection.
 const GOODBYE: Duration = Duration::from_secs(1);
-/// How long a client that was told off may go on writing: closed at once, its own bytes would have the kernel take the answer back.
+/// Maximum time to read the rest of a rejected client's request. If the socket were closed with
+/// unread data, the kernel would reset the connection and discard the response.
 const LINGER: Duration = Duration::from_secs(1);
-/// Bytes of it that are read meanwhile.
+/// Maximum number of bytes of that rest that are read.
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 const TOLD_OFF: &str = "this port speaks TLS, and plain HTTP came: use https://\n";
-/// An empty SETTINGS, and the head of a GOAWAY that says inadequate security (RFC 9113, 6.8 and 7), before its text.
+/// An empty SETTINGS frame, and a GOAWAY frame with error INADEQUATE_SECURITY, without its length
+/// and debug data (RFC 9113, 6.8 and 7).
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 const GOAWAY: [u8; 14] = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c];
 
-/// TLS towards the clients of one port.
+/// TLS termination of one port.
 #[derive(Debug)]
 pub struct Tls {
     callers: Arc<Callers>,
@@ -53,14 +59,14 @@ pub struct Tls {
 // === impl Tls ===
 
 impl Tls {
-    /// With these certificates.
+    /// Creates the TLS termination with these certificates.
     #[must_use]
     pub fn new(callers: Arc<Callers>) -> Self {
         Self { callers, turns: Semaphore::new(HANDSHAKES_MAX) }
     }
 }
 
-/// Shakes hands. `None`: it came to nothing, and was counted.
+/// Performs the handshake of a connection. Returns `None` if it failed, which is counted here.
 pub(super) async fn run(
     proxy: &Proxy,
     tls: &Tls,
@@ -68,7 +74,7 @@ pub(super) async fn run(
     mut told: watch::Receiver<Welcome>,
 ) -> Option<(Client, Option<Peer>)> {
     let leave = async {
-        // An error means that the process ends without a word: the same.
+        // An error means that the sender was dropped because the process ends: treated the same.
         told.wait_for(|welcome| *welcome == Welcome::Closed).await.ok();
         tokio::time::sleep(GOODBYE).await;
     };
@@ -88,7 +94,8 @@ pub(super) async fn run(
     }
 }
 
-/// `slow` says what it would be if the time were over now.
+/// Rejects plain text and performs the handshake. `slow` is kept at the failure to report if the
+/// timeout expires at this point.
 async fn shake(tls: &Tls, stream: TcpStream, slow: &mut Handshake) -> Result<(Client, Option<Peer>), Handshake> {
     let mut first = [0];
     match stream.peek(&mut first).await {
@@ -100,7 +107,7 @@ async fn shake(tls: &Tls, stream: TcpStream, slow: &mut Handshake) -> Result<(Cl
         Ok(0) | Err(_) => return Err(Handshake::Left),
     }
     *slow = Handshake::Busy;
-    // It is closed never, so there is always a turn sooner or later.
+    // The semaphore is never closed, so a permit is granted eventually.
     let _turn = tls.turns.acquire().await.map_err(|_| Handshake::Busy)?;
     *slow = Handshake::Slow;
     let (stream, shown) = tls.callers.accept(stream).await.map_err(|error| match ended(&error) {
@@ -112,7 +119,8 @@ async fn shake(tls: &Tls, stream: TcpStream, slow: &mut Handshake) -> Result<(Cl
     Ok((Client::Tls(Box::new(stream)), shown.as_deref().map(Peer::of)))
 }
 
-/// Tells a client that speaks HTTP in the clear what this port speaks. Whatever fails here, the client has left.
+/// Answers a client that sent plain HTTP with an error in its own HTTP version. I/O errors are
+/// ignored: the client has disconnected.
 async fn tell_off(mut stream: TcpStream) {
     let mut said = Vec::with_capacity(LOOK_MAX);
     let read = (&mut stream).take(LOOK_MAX as u64).read_buf(&mut said).await;
@@ -175,7 +183,8 @@ mod tests {
         while tls.turns.available_permits() > 0 {
             tokio::select! { biased; _ = &mut holds => panic!("it has not begun"), () = tokio::task::yield_now() => {} }
         }
-        // It has looked at the first byte by then, or will: either way it goes no further.
+        // The second handshake has peeked at the first byte by then, or will: either way it waits
+        // for a permit.
         tokio::select! { biased; _ = &mut waits => panic!("there is no turn"), () = tokio::task::yield_now() => {} }
         drop(first);
         assert_eq!(holds.await.map(drop).unwrap_err(), Handshake::Left);

@@ -1,5 +1,5 @@
-//! A request's body while it comes: it keeps its connection busy, and may have to make room for
-//! others.
+//! A request body during its upload: it keeps the connection busy, and may be evicted to free
+//! memory for others.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,11 +13,11 @@ use crate::body::UploadWatch;
 use crate::error::BoxError;
 use crate::memory::{Evicted, EvictionWatch, Held, HoldPhase};
 
-/// The charge of a body that passes through while it is waited for: parts of hyper's buffers and of
-/// the windows of HTTP/2. What is read whole is counted as it comes.
+/// Charge of a pass-through body while its bytes are awaited, for parts of hyper's buffers and
+/// HTTP/2 windows. A body that is buffered is charged as it arrives.
 const TRANSIT: usize = 16 << 10;
 
-/// The guards of an upload until it has come.
+/// Guards that are held until a request body has arrived.
 #[derive(Debug)]
 pub(super) struct Upload {
     _busy: Busy,
@@ -25,12 +25,12 @@ pub(super) struct Upload {
     stream: Option<UploadStream>,
 }
 
-/// The charge of an upload's stream over HTTP/2, which waits for the client until the body has
-/// come.
+/// The memory charge of an HTTP/2 stream while the client uploads its body. Dropping it records
+/// that the stream waits for the server.
 #[derive(Debug)]
 pub(super) struct UploadStream(EvictionWatch);
 
-/// A body that is read whole, which ends where its stream has to make room.
+/// A body to be buffered, which fails with [`Evicted`] when its stream is evicted.
 pub(super) struct UploadBody<'a> {
     body: Incoming,
     stream: Option<&'a UploadStream>,
@@ -44,12 +44,12 @@ impl Upload {
         Self { _busy: busy, held, stream }
     }
 
-    /// The watch of a body that passes through.
+    /// Converts the guards into the watch of a pass-through body.
     pub(super) fn passing(self: Box<Self>) -> Box<dyn UploadWatch> {
         self
     }
 
-    /// A body that is read whole, and what counts its bytes.
+    /// Returns the body to be buffered, and the charge that counts its bytes.
     pub(super) fn read(&mut self, body: Incoming, empty: Held) -> (UploadBody<'_>, Held) {
         let held = std::mem::replace(&mut self.held, empty);
         (UploadBody { body, stream: self.stream.as_ref(), evicted: false }, held)
@@ -93,7 +93,7 @@ impl Drop for UploadStream {
 // === impl UploadBody ===
 
 impl UploadBody<'_> {
-    /// The rest of the body, and whether its stream had to make room.
+    /// Returns the rest of the body, and `true` if its stream was evicted.
     pub(super) fn into_parts(self) -> (Incoming, bool) {
         (self.body, self.evicted)
     }

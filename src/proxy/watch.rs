@@ -1,8 +1,8 @@
-//! What a connection is doing, and until when it may.
+//! The activity of one client connection, and the timeouts derived from it.
 //!
-//! hyper's own head timeout also ends idle connections, so the times of a connection are kept here:
-//! a head that does not end, an idle connection, a client that does not take its answer. One timer
-//! a connection, moved lazily.
+//! hyper's own head timeout also closes idle connections, so the timeouts of a connection are
+//! implemented here: an incomplete head, an idle connection, a client that does not take its
+//! response. Each connection has a single timer, which is reset lazily.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,55 +15,56 @@ use super::ClientLimits;
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-/// The silence after which a connection that is carried on as bytes may make room: protocols that
-/// are not HTTP keep connections open for long.
+/// Silence after which a relayed connection may be evicted. Protocols other than HTTP keep
+/// connections open for long.
 const RELAY_SILENCE: Duration = Duration::from_secs(10);
-/// Never: zero is before any connection.
+/// Sentinel for an instant that is not set: zero is before any connection.
 const NEVER: u64 = 0;
 
-/// The signs of life of one connection.
+/// The activity of one connection.
 #[derive(Debug)]
 pub(super) struct Activity {
     clock: Clock,
-    /// Calls whose answer has not been taken whole, and uploads.
+    /// Calls with a response that is not taken completely, and uploads.
     busy: AtomicUsize,
-    /// Requests whose body has not come whole.
+    /// Requests with an incomplete body.
     uploads: AtomicUsize,
-    /// Calls whose answer has begun.
+    /// Calls with a response that has begun.
     answers: AtomicUsize,
-    /// Bytes of answers that were given to hyper and not written.
+    /// Response bytes that were passed to hyper and are not written yet.
     unsent: AtomicUsize,
-    /// The last time that bytes came or went.
+    /// Instant of the last read or write.
     moved_at: AtomicU64,
-    /// Bytes of a head of HTTP/1 that has begun.
+    /// Bytes of an HTTP/1 head that has begun.
     head_bytes: AtomicUsize,
-    /// It is carried on as bytes, which shows no calls.
+    /// The connection is relayed as bytes, so its calls are not visible.
     relayed: AtomicBool,
-    /// It has to make room for others.
+    /// The connection is evicted to make room for others.
     evicted: AtomicBool,
-    /// Its client sends what costs more than it may.
+    /// The client exceeded a rate limit on control frames or header lines.
     flooded: AtomicBool,
-    /// Answers that are there and of which nothing has been taken.
+    /// Responses that are available and of which nothing has been taken.
     untaken: AtomicUsize,
-    /// When something of an answer was last taken, or the first untaken one came.
+    /// Instant at which response bytes were last taken, or the first untaken response became
+    /// available.
     taken_at: AtomicU64,
-    /// Since when a write has been blocked.
+    /// Instant since which a write has been blocked.
     blocked_since: AtomicU64,
-    /// When the first byte after the last answer came.
+    /// Instant of the first byte after the last response.
     head_since: AtomicU64,
     idle_since: AtomicU64,
     http2: AtomicBool,
-    /// The client is to go elsewhere.
+    /// The connection drains: the client is directed to reconnect elsewhere.
     leaving: AtomicBool,
     calls: AtomicU64,
-    /// The task that reads what is carried on as bytes, which may be another than the connection's.
+    /// The task that reads a relayed connection, which may differ from the connection's task.
     reader: AtomicWaker,
-    /// The connection's task: on HTTP/2 calls have tasks of their own, and what they change may be
-    /// due before it runs again.
+    /// The connection's task. HTTP/2 calls run in tasks of their own, and their changes may make a
+    /// timeout due before the connection's task runs again.
     connection: AtomicWaker,
 }
 
-/// A call that keeps its connection busy.
+/// A guard that keeps its connection busy.
 #[derive(Debug)]
 pub(super) struct Busy {
     activity: Arc<Activity>,
@@ -72,14 +73,14 @@ pub(super) struct Busy {
     answer: bool,
 }
 
-/// What is due for a connection, and when.
+/// The next timeout of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Nothing while it goes on like this.
+    /// No timeout applies in the current state.
     Nothing,
-    /// Close it.
+    /// Close the connection.
     Close(Tick),
-    /// Let it end.
+    /// Shut the connection down gracefully.
     End(Tick),
 }
 
@@ -112,46 +113,46 @@ impl Activity {
         })
     }
 
-    /// The connection's task looks at what is due, and wants to be woken when that changes.
+    /// Registers the connection's task, which is woken when the next timeout changes.
     pub(super) fn watched_by(&self, task: &Waker) {
         self.connection.register(task);
     }
 
-    /// A waker that ends the connection: of what has to make room for others.
+    /// Returns a waker that closes the connection, for use by memory eviction.
     pub(super) fn evictor(self: &Arc<Self>) -> Waker {
         self.clone().into()
     }
 
-    /// Ends the connection with `GOAWAY`, since its client sends what costs more than it may:
-    /// control frames or lines of heads.
+    /// Shuts the connection down with `GOAWAY`, because its client exceeded the rate limit on
+    /// control frames or the limit on header lines.
     pub(super) fn end_flood(&self) {
         self.flooded.store(true, Ordering::Relaxed);
         self.connection.wake();
     }
 
-    /// It ends since its client sent what costs more than it may.
+    /// Returns `true` if the connection is shut down because of [`end_flood`](Self::end_flood).
     pub(super) fn is_flooded(&self) -> bool {
         self.flooded.load(Ordering::Relaxed)
     }
 
-    /// The clock of the process.
+    /// Returns the clock of the process.
     pub(super) const fn clock(&self) -> Clock {
         self.clock
     }
 
-    /// It is carried on as bytes.
+    /// Returns `true` if the connection is relayed as bytes.
     pub(super) fn is_relayed(&self) -> bool {
         self.relayed.load(Ordering::Relaxed)
     }
 
-    /// It is carried on as bytes from now on.
+    /// Marks the connection as relayed as bytes.
     pub(super) fn relay(&self) {
         self.relayed.store(true, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Returns `true` where it is carried on as bytes and has to make room; `reader` is woken when
-    /// it has.
+    /// Returns `true` if the connection is relayed as bytes and evicted. `reader` is woken on
+    /// eviction.
     pub(super) fn is_relay_evicted(&self, reader: &Waker) -> bool {
         if !self.is_relayed() {
             return false;
@@ -160,9 +161,9 @@ impl Activity {
         self.evicted.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it is carried on as bytes, and the start of its silence, if nothing but its
-    /// client is waited for: it is idle, or no body of its calls has come whole. What is carried on
-    /// counts once nothing moved for [`RELAY_SILENCE`].
+    /// Returns `true` for a relayed connection, and the start of its silence, if the connection
+    /// waits only for its client: it is idle, or no body of its calls is complete. A relayed
+    /// connection waits once no bytes have moved for [`RELAY_SILENCE`].
     pub(super) fn waits_since(&self) -> Option<(bool, Tick)> {
         let load = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         let moved = self.moved_at.load(Ordering::Relaxed).max(self.idle_since.load(Ordering::Relaxed));
@@ -170,17 +171,17 @@ impl Activity {
             let is_silent = self.clock.now().since(Tick(moved)) >= RELAY_SILENCE;
             return is_silent.then_some((true, Tick(moved)));
         }
-        // Each upload counts as busy beside its call.
+        // Each upload is counted as busy in addition to its call.
         let waits = load(&self.busy) <= 2 * load(&self.uploads) && load(&self.answers) == 0 && load(&self.unsent) == 0;
         waits.then_some((false, Tick(moved)))
     }
 
-    /// Bytes of answers that were given to hyper and not written.
+    /// Returns the number of response bytes that were passed to hyper and are not written yet.
     pub(super) const fn unsent(&self) -> &AtomicUsize {
         &self.unsent
     }
 
-    /// Bytes came.
+    /// Records received bytes.
     pub(super) fn read(&self, first: &[u8]) {
         let now = self.clock.now().0;
         self.moved_at.store(now, Ordering::Relaxed);
@@ -195,18 +196,18 @@ impl Activity {
         }
     }
 
-    /// HTTP/2 is spoken from now on: its preface has come.
+    /// Records that the client speaks HTTP/2: its preface is complete.
     pub(super) fn speak_http2(&self) {
         self.http2.store(true, Ordering::Relaxed);
         self.head_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Bytes of a head of HTTP/1 that has begun and is not whole.
+    /// Returns the bytes of the HTTP/1 head that has begun and is incomplete.
     pub(super) fn head_bytes(&self) -> usize {
         self.head_bytes.load(Ordering::Relaxed)
     }
 
-    /// A write could, or could not, be done.
+    /// Records a write that succeeded or was blocked.
     pub(super) fn write(&self, blocked: bool) {
         let since = self.blocked_since.load(Ordering::Relaxed);
         if blocked && since == NEVER {
@@ -219,8 +220,8 @@ impl Activity {
         }
     }
 
-    /// A call begins; the bytes of its head under HTTP/1, and the number of calls so far, this one
-    /// counted.
+    /// Records the start of a call. Returns its guard, the bytes of its head on HTTP/1, and the
+    /// number of calls including this one.
     pub(super) fn begin(self: &Arc<Self>, http2: bool) -> (Busy, usize, u64) {
         if http2 {
             self.http2.store(true, Ordering::Relaxed);
@@ -232,39 +233,39 @@ impl Activity {
         (Busy { activity: self.clone(), untaken: false, upload: false, answer: false }, head_bytes, calls)
     }
 
-    /// A request's body is being read.
+    /// Records the start of a request body and returns its guard.
     pub(super) fn upload(self: &Arc<Self>) -> Busy {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.uploads.fetch_add(1, Ordering::Relaxed);
         Busy { activity: self.clone(), untaken: false, upload: true, answer: false }
     }
 
-    /// Calls so far.
+    /// Returns the number of calls since the connection was opened.
     pub(super) fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// HTTP/2 is spoken.
+    /// Returns `true` if the client speaks HTTP/2.
     pub(super) fn is_http2(&self) -> bool {
         self.http2.load(Ordering::Relaxed)
     }
 
-    /// From now on answers tell the client to go elsewhere.
+    /// Starts to drain the connection: responses direct the client to reconnect elsewhere.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the client is to go elsewhere.
+    /// Returns `true` if the connection drains.
     pub(super) fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Since when nothing was in progress.
+    /// Returns the instant since which no call has been in progress.
     pub(super) fn idle_since(&self) -> Tick {
         Tick(self.idle_since.load(Ordering::Relaxed))
     }
 
-    /// What is due next.
+    /// Returns the next timeout.
     pub(super) fn due(&self, limits: &ClientLimits) -> Due {
         if self.evicted.load(Ordering::Relaxed) {
             return Due::Close(Tick(0));
@@ -284,7 +285,8 @@ impl Activity {
         }
         let idle = Tick(self.idle_since.load(Ordering::Relaxed));
         if self.unsent.load(Ordering::Relaxed) > 0 && self.http2.load(Ordering::Relaxed) {
-            // The end of an answer that is not taken; of one that was reset, the count of it.
+            // The rest of a response that the client does not take. After a stream reset it is only
+            // a leftover count.
             return Due::End(idle.after(limits.write_timeout));
         }
         let head = self.head_since.load(Ordering::Relaxed);
@@ -306,13 +308,13 @@ impl Wake for Activity {
 // === impl Busy ===
 
 impl Busy {
-    /// The answer has begun.
+    /// Records that the response has begun.
     pub(super) fn answer(&mut self) {
         self.answer = true;
         self.activity.answers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The answer is there, and nothing of it has been taken yet.
+    /// Records that response bytes are available of which nothing has been taken.
     pub(super) fn answered(&mut self) {
         self.untaken = true;
         if self.activity.untaken.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -321,7 +323,7 @@ impl Busy {
         }
     }
 
-    /// Something of the answer was taken.
+    /// Records that response bytes were taken.
     pub(super) fn taken(&mut self) {
         if std::mem::take(&mut self.untaken) {
             self.activity.untaken.fetch_sub(1, Ordering::Relaxed);

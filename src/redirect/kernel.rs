@@ -1,4 +1,5 @@
-//! The netlink socket: what is there is listed, what is to be there is sent, and the kernel's answer becomes words.
+//! Netlink socket: lists existing rules, commits a transaction, and converts the kernel's errors to
+//! messages.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,16 +14,18 @@ use super::RedirectError;
 use super::message::{DUMP, Message, REQUEST, Reply, replies};
 use super::ruleset::{GET_CHAIN, GET_RULE, Step, Transaction};
 
-/// The kernel answers while the message is sent; what takes longer is that it has to load a module first.
+/// Receive timeout. The kernel answers synchronously unless it has to load a module first.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// More than the kernel puts into one read (32 KiB, `NLMSG_GOODSIZE`).
+/// Size of the receive buffer, larger than the kernel's largest datagram (32 KiB,
+/// `NLMSG_GOODSIZE`).
 const READ_BYTES: usize = 64 << 10;
-/// What is looked at of others: a node of Kubernetes with thousands of Services has some MiB, a pod a few KiB.
+/// Maximum size of the listed rules. A Kubernetes node with thousands of Services has some MiB, a
+/// pod a few KiB.
 const LISTED_BYTES_MAX: usize = 16 << 20;
-/// Where the kernel names the tables of the older iptables, one file for each IP version.
+/// Files in which the kernel lists the tables of legacy iptables, one for each IP version.
 const OLDER: [&str; 2] = ["/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"];
 
-/// The kernel's `nf_tables`, in the network namespace of this process.
+/// A connection to the kernel's `nf_tables` in the network namespace of this process.
 #[derive(Debug)]
 pub(super) struct Kernel {
     socket: OwnedFd,
@@ -42,16 +45,16 @@ impl Kernel {
             Ok(socket)
         };
         let socket = open().map_err(|errno: Errno| explain(Step::Socket, errno))?;
-        // Above the numbers of a transaction.
+        // Above the sequence numbers of a transaction.
         Ok(Self { socket, sequence: 1 << 16 })
     }
 
-    /// Every chain, as the kernel lists them.
+    /// Lists every chain, as raw netlink messages.
     pub(super) fn chains(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
         self.list(GET_CHAIN)
     }
 
-    /// Every rule.
+    /// Lists every rule, as raw netlink messages.
     pub(super) fn rules(&mut self) -> Result<Vec<Vec<u8>>, RedirectError> {
         self.list(GET_RULE)
     }
@@ -89,13 +92,14 @@ impl Kernel {
         }
     }
 
-    /// All of it or nothing.
+    /// Commits a transaction, which the kernel applies completely or not at all.
     pub(super) fn commit(&self, transaction: &Transaction) -> Result<(), RedirectError> {
         self.send(&transaction.bytes()).map_err(|errno| explain(Step::Transaction, errno))?;
         loop {
             let read = self.read().map_err(|errno| explain(Step::Transaction, errno))?;
             for reply in replies(&read) {
-                // What failed first is told first.
+                // The first error is returned; the kernel reports errors in the order of the
+                // messages.
                 match reply {
                     Reply::Went { sequence, errno: 0 } if sequence == transaction.last() => return Ok(()),
                     Reply::Went { errno: 0, .. } | Reply::Done { .. } | Reply::Item(_) => {}
@@ -123,7 +127,7 @@ impl Kernel {
     }
 }
 
-/// What may take a port and cannot be looked at.
+/// Returns a warning about rules that may redirect a port and cannot be listed.
 pub(super) fn unseen() -> Option<String> {
     let found = OLDER.iter().find(|path| has_nat(Path::new(path)))?;
     let command = if found.contains("ip6") { "ip6tables" } else { "iptables" };
@@ -136,13 +140,14 @@ fn has_nat(names: &Path) -> bool {
     std::fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "nat"))
 }
 
-/// What an error means at a step.
+/// Maps an error at a step to its cause.
 fn explain(step: Step, errno: Errno) -> RedirectError {
     let none = [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::NOENT];
     match step {
         _ if matches!(errno, Errno::PERM | Errno::ACCESS) => RedirectError::NoRight,
         Step::Socket | Step::Look | Step::Transaction if none.contains(&errno) => RedirectError::NoTables,
-        // A table asks for nothing but its family; a chain for NAT, a rule for what it is made of.
+        // Only a table, chain or rule needs kernel features beyond `nf_tables` itself: the table
+        // needs its family, the chain needs NAT, the rule needs its expressions.
         Step::Table | Step::Chain | Step::Rule(_) if none.contains(&errno) => RedirectError::NoNat,
         step => RedirectError::Kernel { step, source: io::Error::from(errno) },
     }

@@ -1,64 +1,67 @@
-//! Netlink as bytes: messages with attributes are made, and answers are taken apart.
+//! Encoding and decoding of netlink messages and their attributes.
 //!
-//! Headers are in the machine's own order, numbers in `nf_tables`' attributes in the network's. What the kernel says is read as carefully as what a stranger says:
-//! whatever is cut short ends what is read, and nothing panics.
+//! Headers are in native byte order, numbers in the attributes of `nf_tables` in network byte
+//! order. Messages from the kernel are parsed like untrusted input: a truncated message ends the
+//! iteration, and nothing panics.
 //!
-//! What it leaves out: which messages there are (`ruleset`), and what attributes mean.
+//! This module excludes the set of messages (`ruleset`) and the meaning of attributes.
 
-/// Of a message: length, kind, flags, sequence and port.
+/// Length of a netlink header: length, kind, flags, sequence number and port ID.
 const HEAD: usize = 16;
-/// Of what every netfilter message begins with: family, version, resource.
+/// Length of the netfilter header (`struct nfgenmsg`): family, version, resource ID.
 const INNER: usize = 4;
-/// Of an attribute: length and kind.
+/// Length of an attribute header: length and kind.
 const ATTRIBUTE: usize = 4;
-/// Marks an attribute that holds others (`NLA_F_NESTED`), and one in network order; both are no part of its kind.
+/// Flag of an attribute that contains other attributes (`NLA_F_NESTED`). `FLAGS` also includes the
+/// flag for network byte order; neither is part of the kind.
 const NESTED: u16 = 1 << 15;
 const FLAGS: u16 = 3 << 14;
 
-/// Asks for something (`NLM_F_REQUEST`).
+/// Marks a request (`NLM_F_REQUEST`).
 pub(super) const REQUEST: u16 = 1;
-/// Asks to be told of success too (`NLM_F_ACK`).
+/// Requests an acknowledgement of success too (`NLM_F_ACK`).
 pub(super) const ACK: u16 = 4;
-/// Asks for all there is (`NLM_F_DUMP`).
+/// Requests a listing of all objects (`NLM_F_DUMP`).
 pub(super) const DUMP: u16 = 0x300;
-/// Makes what is not there (`NLM_F_CREATE`), after all others (`NLM_F_APPEND`).
+/// Creates the object if it does not exist (`NLM_F_CREATE`). `APPEND` puts it after all others
+/// (`NLM_F_APPEND`).
 pub(super) const CREATE: u16 = 0x400;
 pub(super) const APPEND: u16 = 0x800;
 
-/// An answer: how it went (`NLMSG_ERROR`), or that nothing more comes (`NLMSG_DONE`).
+/// Kind of an error or acknowledgement (`NLMSG_ERROR`). `DONE` ends a listing (`NLMSG_DONE`).
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// A message that is being made.
+/// A builder for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
     bytes: Vec<u8>,
 }
 
-/// Attributes that are being made, each on a boundary of four bytes.
+/// A builder for attributes, each aligned to four bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Attributes {
     bytes: Vec<u8>,
 }
 
-/// What the kernel says.
+/// A message from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reply<'a> {
-    /// How the message of this number went: 0, or an error's number.
+    /// Result of the message with this sequence number: 0 or an error number.
     Went { sequence: u32, errno: i32 },
-    /// Nothing more comes.
+    /// End of a listing.
     Done { errno: i32 },
-    /// One of the things that were asked for.
+    /// One object of a listing.
     Item(Item<'a>),
 }
 
-/// A thing of `nf_tables`.
+/// An object of `nf_tables`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Item<'a> {
-    /// With its subsystem.
+    /// Message kind, including the subsystem.
     pub(super) kind: u16,
     pub(super) family: u8,
-    /// To be taken apart.
+    /// Encoded attributes.
     pub(super) attributes: &'a [u8],
 }
 
@@ -71,7 +74,7 @@ impl Message {
         bytes.extend(kind.to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
         bytes.extend(sequence.to_ne_bytes());
-        // The kernel fills in whose it is.
+        // Port ID, which the kernel fills in.
         bytes.extend(0_u32.to_ne_bytes());
         bytes.extend([family, 0]);
         bytes.extend(resource.to_be_bytes());
@@ -83,7 +86,7 @@ impl Message {
         self
     }
 
-    /// The whole of it, with its length in front.
+    /// Returns the encoded message, with its length filled in.
     pub(super) fn finish(mut self) -> Vec<u8> {
         let length = u32::try_from(self.bytes.len()).unwrap_or(u32::MAX).to_ne_bytes();
         self.bytes.splice(..length.len(), length);
@@ -95,7 +98,7 @@ impl Message {
 
 impl Attributes {
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
-        // Nothing that is written here comes near 64 KiB.
+        // No attribute written here comes near 64 KiB.
         let length = u16::try_from(ATTRIBUTE + value.len()).unwrap_or(u16::MAX);
         self.bytes.extend(length.to_ne_bytes());
         self.bytes.extend(kind.to_ne_bytes());
@@ -104,19 +107,19 @@ impl Attributes {
         self
     }
 
-    /// A text, with a zero at its end.
+    /// Adds a null-terminated string.
     pub(super) fn text(self, kind: u16, text: &str) -> Self {
         let mut value = text.as_bytes().to_vec();
         value.push(0);
         self.bytes(kind, &value)
     }
 
-    /// A number in network order.
+    /// Adds a number in network byte order.
     pub(super) fn number(self, kind: u16, number: u32) -> Self {
         self.bytes(kind, &number.to_be_bytes())
     }
 
-    /// Others inside one.
+    /// Adds nested attributes.
     pub(super) fn nest(self, kind: u16, inner: &Self) -> Self {
         self.bytes(kind | NESTED, &inner.bytes)
     }
@@ -129,7 +132,7 @@ impl Attributes {
     }
 }
 
-/// Takes apart what one read gave. What is no whole message ends it.
+/// Parses the messages of one read. An incomplete message ends the iteration.
 pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     std::iter::from_fn(move || {
         loop {
@@ -141,7 +144,7 @@ pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
             return Some(match kind {
                 ERROR => Reply::Went { sequence, errno: errno() },
                 DONE => Reply::Done { errno: errno() },
-                // Below are netlink's own; there is none that says anything here.
+                // Kinds below 16 are control messages of netlink itself, which are irrelevant here.
                 kind if kind < 16 => continue,
                 kind => {
                     let [family, ..]: [u8; INNER] = take(body, 0)?;
@@ -152,7 +155,7 @@ pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
     })
 }
 
-/// Takes attributes apart: kind and value. What is cut short ends it.
+/// Parses attributes into kind and value. A truncated attribute ends the iteration.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(take(bytes, 0)?));
@@ -163,12 +166,12 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// A number in network order.
+/// Parses a number in network byte order.
 pub(super) fn number(value: &[u8]) -> Option<u32> {
     take(value, 0).map(u32::from_be_bytes)
 }
 
-/// A text up to its zero.
+/// Parses a null-terminated string.
 pub(super) fn text(value: &[u8]) -> Option<&str> {
     value.split(|byte| *byte == 0).next().and_then(|text| str::from_utf8(text).ok())
 }
@@ -192,10 +195,10 @@ mod tests {
         let expected: &[u8] = &[
             40, 0, 0, 0, // length
             0, 0x0a, 5, 0, // kind, flags
-            7, 0, 0, 0, 0, 0, 0, 0, // sequence, port
-            1, 0, 0, 10, // family, version, resource
-            7, 0, 1, 0, b'a', b'b', 0, 0, // a text of three bytes, and one to the boundary
-            12, 0, 4, 0x80, 8, 0, 2, 0, 0, 0, 0xff, 0x9c, // a number inside another
+            7, 0, 0, 0, 0, 0, 0, 0, // sequence number, port ID
+            1, 0, 0, 10, // family, version, resource ID
+            7, 0, 1, 0, b'a', b'b', 0, 0, // a string of three bytes, padded to the alignment
+            12, 0, 4, 0x80, 8, 0, 2, 0, 0, 0, 0xff, 0x9c, // a number in a nested attribute
         ];
         assert_eq!(message, expected);
     }

@@ -1,9 +1,13 @@
-//! Who else takes a port where packets come in: a reader of the rules that are there, pure.
+//! Analysis of existing `nf_tables` rules: finds rules of other owners that redirect an inbound
+//! port. Pure.
 //!
-//! It follows a TCP packet from outside through every chain of others at that hook, as far as it can tell: what a rule asks of protocol, destination port and device is
-//! known, everything else (sets, marks, addresses, extensions of iptables but two) may be so or not. What is sure is a reason to refuse, what may be is said.
+//! The analysis follows a TCP packet from outside through every foreign chain at the prerouting
+//! hook, in three-valued logic. Matches on protocol, destination port and device are evaluated; any
+//! other match (sets, marks, addresses, all but two iptables extensions) may be true or false. A
+//! certain redirect is a reason to refuse, a possible one is reported.
 //!
-//! It leaves out rules of the older iptables, which `nf_tables` does not show (`kernel::unseen`), and those of devices (`netdev`) and eBPF.
+//! Rules of legacy iptables, which `nf_tables` does not list (`kernel::unseen`), rules of devices
+//! (`netdev`) and eBPF programs are excluded.
 
 use std::collections::BTreeMap;
 
@@ -16,28 +20,29 @@ use super::ruleset::{
 /// `NFPROTO_IPV4` and `NFPROTO_IPV6`.
 const IPV4: u8 = 2;
 const IPV6: u8 = 10;
-/// Chains in one another: the kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
+/// Maximum nesting of chains; the kernel allows 16 (`NFT_JUMP_STACK_SIZE`).
 const DEPTH_MAX: usize = 16;
-/// Rules looked at for one port. Chains that lead to one another in many ways would take for ever; past it the rest is not sure.
+/// Maximum number of rules that are evaluated for one port. Chains with many paths between them
+/// could take exponential time; beyond the limit the result is uncertain.
 const STEPS_MAX: usize = 100_000;
-/// Verdicts (`enum nft_verdicts`, `NF_ACCEPT`, `NF_DROP`) as the kernel writes them.
+/// Verdict codes of the kernel (`enum nft_verdicts`, `NF_ACCEPT`, `NF_DROP`).
 const ACCEPT: i32 = 1;
 const DROP: i32 = 0;
 const CONTINUE: i32 = -1;
 const JUMP: i32 = -3;
 const GOTO: i32 = -4;
 const RETURN: i32 = -5;
-/// The register of verdicts.
+/// Register of verdicts (`NFT_REG_VERDICT`).
 const VERDICT: u32 = 0;
 /// `NFT_NAT_DNAT`.
 const DNAT: u32 = 1;
-/// What of iptables' targets takes a packet elsewhere.
+/// Targets of iptables that redirect a packet.
 const TAKING_TARGETS: [&str; 4] = ["REDIRECT", "DNAT", "NETMAP", "TPROXY"];
 
-/// The rules of others.
+/// The rules of other owners.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// Chains where packets come in, with their families.
+    /// Base chains at the prerouting hook.
     begin: Vec<Name>,
     rules: BTreeMap<Name, Vec<Rule>>,
 }
@@ -46,37 +51,37 @@ pub(super) struct Others {
 type Name = (u8, String, String);
 type Rule = Vec<Expression>;
 
-/// Who takes a port.
+/// A rule that redirects a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Taken {
-    /// In words.
+    /// Description for a message.
     pub(super) by: String,
-    /// Whether it can be told for sure.
+    /// `true` if the redirect is certain.
     pub(super) sure: bool,
 }
 
-/// What an expression does, as far as it matters here.
+/// Effect of an expression, reduced to what this analysis needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Expression {
-    /// Puts something into a register.
+    /// Loads a value into a register.
     Load(u32, Loaded),
-    /// Asks whether a register is so, or is not.
+    /// Compares a register for equality or inequality; `equal` is `None` for another comparison.
     Compare {
         register: u32,
         equal: Option<bool>,
         value: Vec<u8>,
     },
-    /// Asks whether the destination port is one of these.
+    /// Matches the destination port against ranges.
     Ports {
         ranges: Vec<(u16, u16)>,
         inverted: bool,
     },
-    /// Asks something else.
+    /// An unsupported match.
     Asks,
-    /// Takes the packet elsewhere.
+    /// Redirects the packet.
     Takes,
     Verdict(Verdict),
-    /// Neither asks nor decides.
+    /// Neither matches nor decides.
     Nothing,
 }
 
@@ -97,7 +102,7 @@ enum Verdict {
     Continues,
 }
 
-/// Whether something is so.
+/// Three-valued truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Truth {
     No,
@@ -105,23 +110,23 @@ enum Truth {
     Yes,
 }
 
-/// Where a packet is after a chain.
+/// State of a packet after a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// Back where it came from.
+    /// Continues after the rule that jumped to the chain.
     Returned,
-    /// Past every rule of this hook's chain.
+    /// Left all chains of this hook's base chain without a redirect.
     Ended,
     Taken,
 }
 
-/// A packet on its way.
+/// The evaluation of one packet.
 struct Walk<'a> {
     others: &'a Others,
     port: u16,
-    /// Something may have led it off before.
+    /// `true` if an earlier rule may have ended the evaluation.
     doubt: bool,
-    /// Something may have taken it.
+    /// `true` if an earlier rule may have redirected the packet.
     perhaps: bool,
     steps: usize,
 }
@@ -129,7 +134,7 @@ struct Walk<'a> {
 // === impl Others ===
 
 impl Others {
-    /// From what the kernel listed.
+    /// Parses the chains and rules that the kernel listed.
     pub(super) fn read(chains: &[Vec<u8>], rules: &[Vec<u8>]) -> Self {
         let mut others = Self::default();
         others.begin.extend(items(chains, NEW_CHAIN).filter_map(incoming));
@@ -139,7 +144,7 @@ impl Others {
         others
     }
 
-    /// Who takes a port that is dialled from outside, if anybody does or may.
+    /// Returns the rule that redirects, or may redirect, an inbound connection to a port.
     pub(super) fn take(&self, port: u16) -> Option<Taken> {
         let mut unsure = None;
         for name in &self.begin {
@@ -184,7 +189,8 @@ impl Walk<'_> {
         After::Returned
     }
 
-    /// Where the packet is, unless it goes on to the next rule.
+    /// Evaluates a rule. Returns the packet's state if the rule ends the chain, `None` if the next
+    /// rule follows.
     fn rule(&mut self, name: &Name, rule: &Rule, depth: usize) -> Option<After> {
         let (mut truth, mut registers) = (Truth::Yes, BTreeMap::new());
         for expression in rule {
@@ -208,6 +214,8 @@ impl Walk<'_> {
         None
     }
 
+    /// Applies a verdict. An uncertain match adds doubt instead of ending the chain. An uncertain
+    /// jump adds none if the target chain returns.
     fn verdict(&mut self, verdict: &Verdict, truth: Truth, name: &Name, depth: usize) -> Option<After> {
         let sure = truth == Truth::Yes;
         match verdict {
@@ -247,7 +255,8 @@ impl Walk<'_> {
                 let found = match loaded {
                     Loaded::Protocol => Some(value == &[TCP]),
                     Loaded::Port => Some(value == &self.port.to_be_bytes()),
-                    // It did not come by loopback; what else its device is nobody knows.
+                    // The packet did not arrive by the loopback device; its device type is unknown
+                    // otherwise.
                     Loaded::DeviceType => (value == &LOOPBACK.to_ne_bytes()).then_some(false),
                     Loaded::Other => None,
                 };
@@ -275,12 +284,12 @@ fn items(listed: &[Vec<u8>], kind: u16) -> impl Iterator<Item = Item<'_>> {
     })
 }
 
-/// The value of an attribute among others.
+/// Returns the value of an attribute.
 fn within(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-/// The name of a chain of others at our hook.
+/// Returns a base chain of another owner at the prerouting hook.
 fn incoming(Item { family, attributes, .. }: Item<'_>) -> Option<Name> {
     let table = text(within(attributes, is::CHAIN_TABLE)?)?;
     let name = text(within(attributes, is::CHAIN_NAME)?)?;
@@ -298,7 +307,7 @@ fn rule(item: Item<'_>) -> Option<(Name, Rule)> {
     Some(((item.family, table.to_owned(), chain.to_owned()), expressions.collect()))
 }
 
-/// What cannot be read asks something that nobody knows.
+/// Parses an expression. An unsupported one becomes a match with an unknown result.
 fn expression(bytes: &[u8]) -> Expression {
     let name = within(bytes, is::EXPRESSION_NAME).and_then(text).unwrap_or_default();
     let data = within(bytes, is::EXPRESSION_DATA).unwrap_or_default();
@@ -310,7 +319,7 @@ fn expression(bytes: &[u8]) -> Expression {
         "cmp" => compare(data),
         "immediate" => verdict(data),
         "redir" | "tproxy" => Some(Expression::Takes),
-        // To another destination; another source is no matter here.
+        // Only a change of the destination matters here.
         "nat" => value(1).map(|kind| if kind == DNAT { Expression::Takes } else { Expression::Nothing }),
         "match" => matching(data),
         "target" => within(data, 1)
@@ -322,7 +331,7 @@ fn expression(bytes: &[u8]) -> Expression {
 }
 
 fn meta(data: &[u8]) -> Option<Expression> {
-    // A mark is set from a register, and none is filled.
+    // An expression without a destination register sets a mark or other metadata and loads nothing.
     let Some(register) = within(data, is::META_REGISTER).and_then(number) else { return Some(Expression::Nothing) };
     let loaded = match within(data, is::META_KEY).and_then(number)? {
         PROTOCOL => Loaded::Protocol,
@@ -334,7 +343,7 @@ fn meta(data: &[u8]) -> Option<Expression> {
 
 fn payload(data: &[u8]) -> Option<Expression> {
     let value = |kind| within(data, kind).and_then(number);
-    // A field of the packet is written.
+    // An expression without a destination register writes a field of the packet.
     let Some(register) = value(is::PAYLOAD_REGISTER) else { return Some(Expression::Nothing) };
     let place = (value(is::PAYLOAD_BASE)?, value(is::PAYLOAD_OFFSET)?, value(is::PAYLOAD_LENGTH)?);
     let is_port = place == (TRANSPORT, PORT_OFFSET, PORT_LENGTH);
@@ -356,7 +365,7 @@ fn verdict(data: &[u8]) -> Option<Expression> {
     if register != VERDICT {
         return Some(Expression::Load(register, Loaded::Other));
     }
-    // `NFTA_DATA_VERDICT`, in it `NFTA_VERDICT_CODE` and `NFTA_VERDICT_CHAIN`.
+    // `NFTA_DATA_VERDICT`, which contains `NFTA_VERDICT_CODE` and `NFTA_VERDICT_CHAIN`.
     let verdict = within(within(data, is::IMMEDIATE_DATA)?, 2)?;
     let code: [u8; 4] = within(verdict, 1)?.try_into().ok()?;
     let chain = || within(verdict, 2).and_then(text).map(str::to_owned);
@@ -370,14 +379,16 @@ fn verdict(data: &[u8]) -> Option<Expression> {
     }))
 }
 
-/// Two of iptables' extensions: what `-p tcp --dport` and `-m multiport --dports` were in versions that did not write them otherwise. `NFTA_MATCH_NAME`, `_REV`, `_INFO`.
+/// Parses two iptables extensions, which older iptables versions write for `-p tcp --dport` and `-m
+/// multiport --dports` (attributes `NFTA_MATCH_NAME`, `_REV` and `_INFO`).
 fn matching(data: &[u8]) -> Option<Expression> {
     let revision = within(data, 2).and_then(number)?;
     let info = within(data, 3)?;
     let port = |at: usize| Some(u16::from_ne_bytes(info.get(at..at + 2)?.try_into().ok()?));
     match (within(data, 1).and_then(text)?, revision) {
         ("comment", _) => Some(Expression::Nothing),
-        // `struct xt_tcp`: two source ports, two destination ports, option, flags, inversions (2: of the destination).
+        // `struct xt_tcp`: two source ports, two destination ports, option, flags, inversion flags
+        // (2: destination).
         ("tcp", 0) => {
             let [option, flags, _, inverted] = *info.get(8..12)? else { return None };
             let every_source = (port(0)?, port(2)?) == (0, u16::MAX);
@@ -385,7 +396,8 @@ fn matching(data: &[u8]) -> Option<Expression> {
             plain
                 .then(|| Some(Expression::Ports { ranges: vec![(port(4)?, port(6)?)], inverted: inverted & 2 != 0 }))?
         }
-        // `struct xt_multiport_v1`: which (1: destination), count, 15 ports, 15 marks that a port begins a range, inversion.
+        // `struct xt_multiport_v1`: direction (1: destination), count, 15 ports, 15 flags for a
+        // port that begins a range, inversion.
         ("multiport", 1) => {
             let [which, count] = *info.get(..2)? else { return None };
             let (marks, inverted) = (info.get(32..47)?, *info.get(47)? != 0);

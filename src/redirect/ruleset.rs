@@ -1,4 +1,4 @@
-//! The rules, as one transaction: pure, byte for byte.
+//! The ruleset as one netlink transaction. Pure, and identical byte for byte to that of `nft`.
 //!
 //! ```text
 //! table inet groupage {
@@ -8,24 +8,25 @@
 //!   }
 //! }
 //! ```
-//! To make a table, to delete it and to make it again is how a table is replaced whichever was there: deleting one that is not there would fail, and `destroy` is of
-//! Linux 6.3. Within a transaction nobody sees it gone.
+//! The transaction creates the table, deletes it and creates it again, which replaces the table
+//! whether or not it exists: deleting an absent table would fail, and `destroy` requires Linux 6.3.
+//! The transaction is atomic, so the table is never absent for packets.
 //!
-//! A rule says that it is not for the loopback device although such packets have been through another hook by then and would be left alone: what is not tracked
-//! would not.
+//! A rule excludes the loopback device explicitly. Tracked packets of that device have already
+//! passed another NAT hook and would not be redirected, but untracked ones would.
 
 use std::fmt;
 
 use super::Redirect;
 use super::message::{ACK, APPEND, Attributes, CREATE, Message, REQUEST};
 
-/// Of everything that is ours.
+/// Name of the table.
 pub(super) const TABLE: &str = "groupage";
 const CHAIN: &str = "prerouting";
 
-/// The family of both IP versions (`NFPROTO_INET`).
+/// Family of both IP versions (`NFPROTO_INET`).
 pub(super) const INET: u8 = 1;
-/// `NFNL_SUBSYS_NFTABLES`, in the upper half of a kind.
+/// `NFNL_SUBSYS_NFTABLES`, the upper byte of a message kind.
 pub(super) const SUBSYSTEM: u16 = 10;
 const fn kind(number: u16) -> u16 {
     SUBSYSTEM << 8 | number
@@ -39,7 +40,7 @@ pub(super) const GET_CHAIN: u16 = kind(4);
 pub(super) const NEW_RULE: u16 = kind(6);
 pub(super) const GET_RULE: u16 = kind(7);
 
-/// Attributes, by what they are of (`linux/netfilter/nf_tables.h`).
+/// Attribute kinds, grouped by the object that they belong to (`linux/netfilter/nf_tables.h`).
 pub(super) mod is {
     pub(in super::super) const TABLE_NAME: u16 = 1;
     pub(in super::super) const CHAIN_TABLE: u16 = 1;
@@ -71,48 +72,49 @@ pub(super) mod is {
     pub(in super::super) const VALUE: u16 = 1;
 }
 
-/// Where packets come in (`NF_INET_PRE_ROUTING`).
+/// Hook of inbound packets (`NF_INET_PRE_ROUTING`).
 pub(super) const PREROUTING: u32 = 0;
-/// Where destinations are changed (`NF_IP_PRI_NAT_DST`).
+/// Priority of destination NAT (`NF_IP_PRI_NAT_DST`).
 const DSTNAT: i32 = -100;
-/// What a packet meets that no rule wants (`NF_ACCEPT`).
+/// Policy for a packet that no rule matches (`NF_ACCEPT`).
 const ACCEPT: u32 = 1;
 /// The first register (`NFT_REG_1`).
 const REGISTER: u32 = 1;
-/// What the device is that it came by, and what it speaks above IP (`enum nft_meta_keys`).
+/// Type of the input device, and the transport protocol (`enum nft_meta_keys`).
 pub(super) const DEVICE_TYPE: u32 = 8;
 pub(super) const PROTOCOL: u32 = 16;
-/// The device's type of loopback (`ARPHRD_LOOPBACK`), in the machine's order.
+/// Device type of loopback (`ARPHRD_LOOPBACK`), in native byte order.
 pub(super) const LOOPBACK: u16 = 772;
 /// `IPPROTO_TCP`.
 pub(super) const TCP: u8 = 6;
 pub(super) const EQUAL: u32 = 0;
 pub(super) const UNEQUAL: u32 = 1;
-/// Behind IP's head (`NFT_PAYLOAD_TRANSPORT_HEADER`), where TCP's destination stands at 2.
+/// Payload base after the IP header (`NFT_PAYLOAD_TRANSPORT_HEADER`). TCP's destination port is at
+/// offset 2.
 pub(super) const TRANSPORT: u32 = 2;
 pub(super) const PORT_OFFSET: u32 = 2;
 pub(super) const PORT_LENGTH: u32 = 2;
-/// A port is given (`NF_NAT_RANGE_PROTO_SPECIFIED`), as `nft` writes it.
+/// Flag of a redirect with an explicit port (`NF_NAT_RANGE_PROTO_SPECIFIED`), as `nft` sets it.
 const PORT_GIVEN: u32 = 2;
 
-/// What a message is about, for people.
+/// Subject of a netlink message, for error messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Opening the socket.
     Socket,
-    /// Looking at the rules of others.
+    /// Listing the existing rules.
     Look,
     /// The transaction itself.
     Transaction,
-    /// Our table.
+    /// The table of Groupage.
     Table,
-    /// Our chain.
+    /// The chain of Groupage.
     Chain,
     /// The rule of a redirect.
     Rule(Redirect),
 }
 
-/// A message and its number.
+/// A message of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) step: Step,
@@ -120,7 +122,7 @@ pub(super) struct Part {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Messages that hold together or not at all.
+/// Messages that the kernel applies atomically.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Transaction {
     pub(super) parts: Vec<Part>,
@@ -129,7 +131,7 @@ pub(super) struct Transaction {
 // === impl Transaction ===
 
 impl Transaction {
-    /// Its beginning or its end.
+    /// Adds the message that begins or ends the batch.
     fn edge(&mut self, kind: u16) {
         let sequence = self.next();
         let bytes = Message::new(kind, REQUEST, sequence, (0, SUBSYSTEM)).finish();
@@ -142,22 +144,22 @@ impl Transaction {
         self.parts.push(Part { step, sequence, bytes });
     }
 
-    /// Numbers begin with 1.
+    /// Returns the next sequence number; the first is 1.
     fn next(&self) -> u32 {
         self.parts.last().map_or(1, |part| part.sequence + 1)
     }
 
-    /// All in one, as they must be sent.
+    /// Returns all messages in one buffer, as the kernel requires.
     pub(super) fn bytes(&self) -> Vec<u8> {
         self.parts.iter().flat_map(|part| part.bytes.iter().copied()).collect()
     }
 
-    /// The last message that is answered when all went well.
+    /// Returns the sequence number of the last message that the kernel acknowledges.
     pub(super) fn last(&self) -> u32 {
         self.parts.iter().rev().map(|part| part.sequence).nth(1).unwrap_or_default()
     }
 
-    /// What a number was about.
+    /// Returns the step of a sequence number.
     pub(super) fn step(&self, sequence: u32) -> Step {
         self.parts.iter().find(|part| part.sequence == sequence).map_or(Step::Transaction, |part| part.step)
     }
@@ -176,7 +178,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Puts our table there, whatever was there of it.
+/// Builds the transaction that replaces the table.
 pub(super) fn transaction(redirects: &[Redirect]) -> Transaction {
     let table = || Attributes::default().text(is::TABLE_NAME, TABLE);
     let mut transaction = Transaction { parts: Vec::with_capacity(redirects.len() + 6) };
@@ -186,7 +188,8 @@ pub(super) fn transaction(redirects: &[Redirect]) -> Transaction {
     transaction.add(Step::Table, (NEW_TABLE, CREATE), table());
     transaction.add(Step::Chain, (NEW_CHAIN, CREATE), chain());
     for (index, redirect) in redirects.iter().enumerate() {
-        // Errors are told of every message; success only of the last one, since each answer takes room until it is read.
+        // The kernel reports errors of every message. Success is requested for the last rule only,
+        // because each acknowledgement occupies the receive buffer until it is read.
         let flags = CREATE | APPEND | if index + 1 == redirects.len() { ACK } else { 0 };
         transaction.add(Step::Rule(*redirect), (NEW_RULE, flags), rule(*redirect));
     }
@@ -258,7 +261,8 @@ mod tests {
     use super::super::message::{Reply, replies};
     use super::*;
 
-    /// What `nft` 1.0.6 sends for the hook of the table above and for its rule's expressions, as `strace` shows it.
+    /// Bytes that `nft` 1.0.6 sends for the hook of the table above and for the expressions of its
+    /// rule, captured with `strace`.
     const HOOK_OF_NFT: &str = "14000480080001000000000008000200ffffff9c";
     const EXPRESSIONS_OF_NFT: [&str; 8] = [
         // iiftype
@@ -288,7 +292,7 @@ mod tests {
     #[test]
     fn a_rule_is_what_nft_writes_for_it() {
         let rule = hex(rule(REDIRECTS[0]).as_bytes());
-        // The table's and the chain's name, then a list of 340 bytes.
+        // Names of the table and the chain, then a list of 340 bytes.
         let names = "0d00010067726f7570616765000000000f000200707265726f7574696e670000";
         assert_eq!(rule, format!("{names}54010480{}", EXPRESSIONS_OF_NFT.concat()));
     }
@@ -313,7 +317,8 @@ mod tests {
         let table = [(NEW_TABLE, 1), (DELETE_TABLE, 1), (NEW_TABLE, 1), (NEW_CHAIN, 1)];
         let rules = [(NEW_RULE, 1), (NEW_RULE, 1)];
         assert_eq!(kinds, [&[(BATCH_BEGIN, 0)][..], &table, &rules, &[(BATCH_END, 0)]].concat());
-        // Length 20, kind 16, a request, number 1; no family, version 0, the subsystem in network order.
+        // Length 20, kind 16, flag `REQUEST`, sequence number 1; no family, version 0, the
+        // subsystem in network byte order.
         assert_eq!(hex(&bytes[..20]), "140000001000010001000000000000000000000a");
         assert_eq!((transaction.last(), transaction.step(7)), (7, Step::Rule(REDIRECTS[1])));
         assert_eq!((transaction.step(5), transaction.step(99)), (Step::Chain, Step::Transaction));
@@ -325,7 +330,7 @@ mod tests {
     #[test]
     fn as_many_ports_as_there_can_be_are_one_send() {
         let many: Vec<Redirect> = (1..=64).map(|port| Redirect { port, listen: port + 15080 }).collect();
-        // A socket sends 208 KiB at once unless it is told otherwise.
+        // The default send buffer of a socket is 208 KiB.
         assert!(transaction(&many).bytes().len() < 64 << 10);
     }
 }

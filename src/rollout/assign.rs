@@ -1,36 +1,44 @@
-//! Which pod belongs to which arm, and when.
+//! Assignment of pods to arms.
 //!
-//! By rendezvous hashing (Thaler, Ravishankar 1996) with weights: each pod draws a number for each arm from its UID, divides it by the arm's weight, and goes
-//! where it is least. So a pod's place depends on nobody else, raising an arm's weight only brings pods to it, and pods move only to or from an arm that changes.
-//! A share of nothing is nobody's, so an arm that would have no pod gets the one that is nearest to it.
+//! Pods are assigned by weighted rendezvous hashing (Thaler and Ravishankar 1996): each pod draws a
+//! number for each arm from its UID, divides it by the arm's weight, and joins the arm with the
+//! smallest result. A pod's arm is therefore independent of other pods, raising an arm's weight
+//! only moves pods to it, and pods move only to or from an arm that changes. An arm with a positive
+//! weight that would receive no pod receives the one nearest to it.
 //!
-//! Where there are fewer pods than arms, a pod changes arms by turns ([`turn`]): in blocks that hold every arm by its weight, in an order that differs from pod
-//! to pod and block to block, so that nothing that comes and goes by the clock is taken for the doing of an arm. What a pod does just after a turn is still of
-//! the arm before, and does not count.
+//! If there are fewer pods than arms, a pod changes arms in periods of equal length (a switchback
+//! experiment, [`turn`]). The periods form blocks that contain every arm according to its weight,
+//! in an order that differs from pod to pod and from block to block, so that periodic load is not
+//! attributed to an arm. The first part of each period (the washout) is still affected by the
+//! previous arm and is not counted.
 
 use super::Epoch;
 
-/// Turns of one block at most; with weights that need more, each turn is drawn by itself.
+/// Maximum number of periods in one block. If the weights require more, each period is drawn
+/// independently.
 const BLOCK_MAX: usize = 16;
-/// After a turn this part of the period does not count...
+/// Part of a period that is washout...
 const WASHOUT_PARTS: u64 = 5;
-/// ...or so many seconds if that is more (two reports, and a batch in flight), but never more than half of it.
+/// ...and its minimum in seconds, which covers two reports and a batch in flight. It never exceeds
+/// half of the period.
 const WASHOUT_MIN: u64 = 10;
 
-/// Whose turn it is.
+/// A switchback period of one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     /// Index of the arm.
     pub arm: usize,
-    /// Since when what is seen counts for it.
+    /// Instant from which on measurements count for the arm.
     pub counts_from: Epoch,
-    /// When it ends.
+    /// End of the period.
     pub ends: Epoch,
 }
 
-/// The arm of each pod, by index. `arms` are names with weights; those of weight 0 get nobody. `salt` names the comparison: another one mixes anew.
+/// Returns the arm of each pod, by index. `arms` are names with weights; an arm of weight 0
+/// receives no pods. `salt` identifies the comparison: another salt yields an independent
+/// assignment.
 ///
-/// Where there are at least as many pods as arms with a weight, none of these is without a pod.
+/// If there are at least as many pods as arms with a positive weight, each of these arms has a pod.
 #[must_use]
 pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
     let scores: Vec<Vec<f64>> = uids.iter().map(|uid| scores(uid, salt, arms)).collect();
@@ -43,7 +51,8 @@ pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
         if given.contains(&arm) {
             continue;
         }
-        // Of the pods that are not the last of their arm, the one that would come first if this arm's weight grew.
+        // Among pods that are not the last of their arm, take the one that would move first if the
+        // weight of this arm grew.
         let nearest = (0..uids.len())
             .filter(|pod| given.iter().filter(|other| **other == given[*pod]).count() > 1)
             .min_by(|one, other| reluctance(&scores[*one], arm).total_cmp(&reluctance(&scores[*other], arm)));
@@ -54,7 +63,7 @@ pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
     given
 }
 
-/// Which arm a pod serves now, if it serves all by turns.
+/// Returns the current switchback period of a pod.
 #[must_use]
 pub fn turn(uid: &str, salt: &str, arms: &[(&str, u32)], (started, now): (Epoch, Epoch), period: u64) -> Turn {
     let period = period.max(1);
@@ -72,7 +81,7 @@ pub fn turn(uid: &str, salt: &str, arms: &[(&str, u32)], (started, now): (Epoch,
     Turn { arm, counts_from: Epoch(begins.0 + washout), ends: Epoch(begins.0 + period) }
 }
 
-/// For how many seconds after a turn nothing counts.
+/// Returns the number of seconds at the start of a period that do not count.
 #[must_use]
 pub fn washout(period: u64) -> u64 {
     (period / WASHOUT_PARTS).max(WASHOUT_MIN).min(period / 2)
@@ -81,14 +90,15 @@ pub fn washout(period: u64) -> u64 {
 // === impl Turn ===
 
 impl Turn {
-    /// Whether what was seen from … to counts for its arm.
+    /// Returns `true` if measurements of this interval count for the period's arm.
     #[must_use]
     pub fn holds(&self, from: Epoch, to: Epoch) -> bool {
         from >= self.counts_from && to <= self.ends && from <= to
     }
 }
 
-/// Every arm as often as its weight says; `None` where that takes too many turns.
+/// Returns a block that contains every arm according to its weight, or `None` if it would exceed
+/// [`BLOCK_MAX`] periods.
 fn block(arms: &[(&str, u32)]) -> Option<Vec<usize>> {
     let divisor = arms.iter().fold(0, |divisor, (_, weight)| gcd(divisor, *weight)).max(1);
     let mut block = Vec::new();
@@ -102,7 +112,7 @@ fn block(arms: &[(&str, u32)]) -> Option<Vec<usize>> {
     (!block.is_empty()).then_some(block)
 }
 
-/// Fisher and Yates (1938), from a hash.
+/// Shuffles the block by the Fisher–Yates algorithm (1938), with random numbers from a hash.
 fn shuffle(block: &mut [usize], uid: &str, salt: &str, index: u64) {
     for last in (1..block.len()).rev() {
         let draw = drawn(&[uid, salt, &index.to_string(), &last.to_string()]);
@@ -115,7 +125,8 @@ const fn gcd(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// What each arm draws, over its weight: an exponential of that rate, of which the least wins in proportion to the weights.
+/// Returns the score of each arm: an exponential variate with the arm's weight as its rate. The arm
+/// with the smallest score wins with a probability proportional to its weight.
 fn scores(uid: &str, salt: &str, arms: &[(&str, u32)]) -> Vec<f64> {
     let score = |(arm, weight): &(&str, u32)| {
         if *weight == 0 { f64::INFINITY } else { minus_log2(drawn(&[uid, salt, arm])) / f64::from(*weight) }
@@ -127,13 +138,13 @@ fn least(scores: &[f64]) -> usize {
     (0..scores.len()).min_by(|one, other| scores[*one].total_cmp(&scores[*other])).unwrap_or(0)
 }
 
-/// How much heavier an arm would have to be for a pod to go there.
+/// Returns the factor by which the weight of an arm would have to grow for a pod to join it.
 fn reluctance(scores: &[f64], arm: usize) -> f64 {
     let others = scores.iter().enumerate().filter(|(other, _)| *other != arm).map(|(_, score)| *score);
     scores.get(arm).copied().unwrap_or(f64::INFINITY) / others.fold(f64::INFINITY, f64::min)
 }
 
-/// 64 bits from some texts, each told from the next by its length.
+/// Hashes the texts to 64 bits. Each is prefixed by its length, so that concatenations differ.
 fn drawn(parts: &[&str]) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
@@ -145,12 +156,13 @@ fn drawn(parts: &[&str]) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// −log₂ of (bits + 1) ÷ 2⁶⁴: by squaring, so that every machine gives the same pod the same arm.
+/// Computes −log₂ of (bits + 1) ÷ 2⁶⁴ by repeated squaring. All arithmetic is exact, so that every
+/// machine assigns a pod to the same arm.
 fn minus_log2(bits: u64) -> f64 {
-    // log₂ of the number, in parts of 2⁻³².
+    // Integer part of the logarithm; the loop below computes 32 bits of its fraction.
     let number = bits.saturating_add(1);
     let whole = number.ilog2();
-    // Its mantissa in [1, 2), in parts of 2⁻³¹.
+    // The mantissa in [1, 2), in units of 2⁻³¹.
     let mut mantissa = if whole >= 31 { number >> (whole - 31) } else { number << (31 - whole) };
     let mut fraction = 0.0;
     let mut part = 0.5;
@@ -162,7 +174,7 @@ fn minus_log2(bits: u64) -> f64 {
         }
         part /= 2.0;
     }
-    // Never zero: a pod that draws the very best still loses to an arm of infinite weight only.
+    // Never zero, so that a weight always affects the score.
     (64.0 - f64::from(whole) - fraction).max(1e-9)
 }
 

@@ -1,49 +1,58 @@
-//! Evidence that one arm has more bad calls than another: a bet that cannot be won in the long run unless it has.
+//! Sequential test of the hypothesis that one arm has a larger share of bad calls than another.
 //!
-//! At each look the counts of both arms since the last one are multiplied into an *e-value*: how much likelier they are under what was seen before than under
-//! the nearest case without a difference (Turner, Ly, Grünwald 2024, "Generic E-variables for exact sequential k-sample tests that allow for optional
-//! stopping", arXiv 2106.02693; their E-variable for two Bernoulli streams, with a margin). Without a difference the product's mean never exceeds 1, so it passes
-//! 1/α with a chance of at most α however often and long one looks (Ville 1939). A plain test at 5 %, looked at again and again, is wrong sooner or later.
-//! The share of bad calls may change from look to look, as long as it changes for both.
+//! At each evaluation the new counts of both arms are turned into an *e-value*: the ratio of their
+//! likelihood under the previously observed shares to that under the nearest case without a
+//! difference. E-values are multiplied over all evaluations. They are those for two Bernoulli
+//! streams of Turner, Ly and Grünwald 2024, "Generic E-variables for exact sequential k-sample
+//! tests that allow for optional stopping", arXiv 2106.02693, with a margin. Without a difference
+//! the expectation of the product never exceeds 1, so it ever exceeds 1/α with a probability of at
+//! most α, however often it is evaluated (Ville 1939). A fixed-sample test at 5 % that is evaluated
+//! repeatedly is eventually wrong. The share of bad calls may change over time, provided that it
+//! changes for both arms.
 //!
-//! Calls are not independent: those of one batch share its fate. So the evidence of a look is divided by how many calls count as one: the calls in a batch, or
-//! more if the difference between the arms varies more from look to look than that would make it. A power of an e-value below 1 is an e-value again (Jensen),
-//! so this only ever makes the test more careful.
+//! Calls are not independent, since those of one batch succeed or fail together. The logarithm of
+//! each e-value is therefore divided by the number of calls that count as one: the calls in a
+//! batch, or more if the difference between the arms varies more than that explains. A power of an
+//! e-value with an exponent below 1 is an e-value again (Jensen's inequality), so this only makes
+//! the test more conservative.
 
 use std::fmt::Write as _;
 
-/// What is assumed of the share of bad calls before any was seen: one in a hundred, as if fifty calls had come.
+/// Prior for the share of bad calls: one in a hundred, with the weight of fifty calls.
 const PRIOR_CALLS: f64 = 50.0;
 const PRIOR_BAD: f64 = 0.5;
-/// Looks that the assumed dependence counts as.
+/// Weight of the prior for the dependence between calls, in evaluations.
 const PRIOR_LOOKS: f64 = 4.0;
-/// Calls that count as one where nobody says how many there are in a batch.
+/// Number of calls that count as one if the batch size is unknown.
 const CLUSTER_DEFAULT: f64 = 16.0;
-/// And at most: the largest batches that are common.
+/// Its maximum: the size of the largest common batches.
 const CLUSTER_MAX: f64 = 128.0;
-/// Shares stay this far from 0 and 1.
+/// Minimum distance of a share from 0 and 1.
 const SHARE_MIN: f64 = 1e-6;
-/// The evidence of one look is held within this, in logarithms: what one look can say has a bound, and so has a number in a status.
+/// Maximum absolute logarithm of one evaluation's e-value. It bounds the effect of a single
+/// evaluation, and the numbers in a status.
 const LOOK_MAX: f64 = 50.0;
-/// Halvings that find the nearest case: to 1e-15.
+/// Number of bisection steps that find the nearest case, to a precision of 1e-15.
 const HALVINGS: u32 = 50;
 
-/// Calls and bad ones of one look.
+/// Number of calls, and of bad calls among them, at one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Tally {
     pub(super) calls: u64,
     pub(super) bad: u64,
 }
 
-/// Evidence so far that arm `b` has more bad calls than arm `a`, by more than the margin.
+/// Accumulated evidence that arm `b` has a larger share of bad calls than arm `a`, by more than the
+/// margin.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Evidence {
-    /// Of the e-value.
+    /// Natural logarithm of the e-value.
     log: f64,
-    /// Seen before: calls and bad ones of both arms.
+    /// Accumulated calls and bad calls of each arm.
     a: (f64, f64),
     b: (f64, f64),
-    /// Differences of the arms by look, in deviations of independent calls: how many, their mean, and the sum of their squared distances from it.
+    /// Statistics of the difference between the arms at each evaluation, in standard deviations of
+    /// independent calls: count, mean, and sum of squared deviations from the mean.
     looks: u32,
     mean: f64,
     squares: f64,
@@ -52,13 +61,15 @@ pub(super) struct Evidence {
 // === impl Evidence ===
 
 impl Evidence {
-    /// Adds a look. `cluster`: calls in a batch, if that is known.
+    /// Adds one evaluation. `cluster` is the number of calls in a batch, if known.
     pub(super) fn look(&mut self, a: Tally, b: Tally, margin: f64, cluster: Option<f64>) {
         if a.calls == 0 || b.calls == 0 {
             return;
         }
         let (a_seen, b_seen) = (pair(a), pair(b));
         let dependent = self.dependent(cluster);
+        // The bet is made on the shares observed before this evaluation. The new counts are added
+        // only afterwards; otherwise the product would not be an e-value.
         let (expected_a, expected_b) = (expected(self.a), expected(self.b));
         if expected_b > expected_a + margin {
             let (near_a, near_b) = nearest((a_seen.0, expected_a), (b_seen.0, expected_b), margin);
@@ -70,35 +81,37 @@ impl Evidence {
         self.b = (self.b.0 + b_seen.0, self.b.1 + b_seen.1);
     }
 
-    /// Whether there is so much that without a difference it would come with a chance of at most `alpha`.
+    /// Returns `true` if evidence as strong as this occurs without a difference with a probability
+    /// of at most `alpha`.
     pub(super) fn exceeds(&self, alpha: f64) -> bool {
         self.log >= -alpha.max(f64::MIN_POSITIVE).ln()
     }
 
-    /// The e-value's logarithm to base 10, for sentences.
+    /// Returns the decimal logarithm of the e-value, for messages.
     pub(super) fn decades(&self) -> f64 {
         self.log / std::f64::consts::LN_10
     }
 
-    /// Looks so far at which both arms had calls.
+    /// Returns the number of evaluations at which both arms had calls.
     pub(super) const fn looks(&self) -> u32 {
         self.looks
     }
 
-    /// The shares of bad calls so far.
+    /// Returns the share of bad calls of each arm.
     pub(super) fn shares(&self) -> (f64, f64) {
         let share = |(calls, bad): (f64, f64)| if calls > 0.0 { bad / calls } else { 0.0 };
         (share(self.a), share(self.b))
     }
 
-    /// How many calls count as one.
+    /// Returns the number of calls that count as one independent call.
     fn dependent(&self, cluster: Option<f64>) -> f64 {
         let cluster = cluster.unwrap_or(CLUSTER_DEFAULT).clamp(1.0, CLUSTER_MAX);
         let looks = f64::from(self.looks.saturating_sub(1));
         ((PRIOR_LOOKS * cluster + self.squares) / (PRIOR_LOOKS + looks)).max(cluster)
     }
 
-    /// Welford (1962): the differences' variance, without keeping them. A difference that is always there adds nothing to it.
+    /// Updates the variance of the difference by the online algorithm of Welford (1962). A constant
+    /// difference does not increase the variance.
     fn vary(&mut self, a: (f64, f64), b: (f64, f64)) {
         let pooled = share((a.0 + b.0, a.1 + b.1));
         let deviation = (pooled * (1.0 - pooled) * (1.0 / a.0 + 1.0 / b.0)).sqrt();
@@ -109,7 +122,8 @@ impl Evidence {
         self.squares += before * (difference - self.mean);
     }
 
-    /// As a status keeps it: looks, then the other numbers in the order of the fields.
+    /// Serializes the evidence for a status: the number of evaluations, then the other numbers in
+    /// the order of the fields.
     pub(super) fn write(&self) -> String {
         let mut text = self.looks.to_string();
         for number in self.numbers() {
@@ -119,7 +133,8 @@ impl Evidence {
         text
     }
 
-    /// What was written; nothing seen where it cannot be read: then it begins anew, which only takes longer.
+    /// Parses serialized evidence. Returns empty evidence if the text is invalid, in which case the
+    /// test starts over and only takes longer.
     pub(super) fn read(text: &str) -> Self {
         let mut words = text.split_whitespace();
         let looks = words.next().and_then(|word| word.parse().ok());
@@ -140,8 +155,9 @@ impl Evidence {
     }
 }
 
-/// The case without a difference, `b` = `a` + margin or less, that is hardest to tell from what is expected: least divergence, weighed by calls. For a margin of
-/// nothing it is the share of both together.
+/// Returns the case without a difference (`b` ≤ `a` + margin) that is nearest to the expected
+/// shares: the one with the smallest Kullback–Leibler divergence, weighted by calls. It is found by
+/// bisection. For a margin of zero it is the pooled share.
 fn nearest(a: (f64, f64), b: (f64, f64), margin: f64) -> (f64, f64) {
     let slope = |calls: f64, expected: f64, at: f64| calls * (at - expected) / (at * (1.0 - at));
     let (mut low, mut high) = (SHARE_MIN, (1.0 - SHARE_MIN - margin).max(2.0 * SHARE_MIN));
@@ -156,12 +172,12 @@ fn nearest(a: (f64, f64), b: (f64, f64), margin: f64) -> (f64, f64) {
     (low, low + margin)
 }
 
-/// By how much, in logarithms, counts are likelier under one share than under another.
+/// Returns the log-likelihood ratio of the counts between two shares.
 fn likelier((calls, bad): (f64, f64), under: f64, than: f64) -> f64 {
     bad * (under / than).ln() + (calls - bad) * ((1.0 - under) / (1.0 - than)).ln()
 }
 
-/// The share of bad calls to expect after these.
+/// Returns the posterior mean of the share of bad calls.
 fn expected((calls, bad): (f64, f64)) -> f64 {
     share((calls + PRIOR_CALLS, bad + PRIOR_BAD))
 }
@@ -182,8 +198,9 @@ mod tests {
 
     const ALPHA: f64 = 0.05;
 
-    /// The share of runs in which the evidence exceeds 5 % at some look. `share(draw, look)` are the shares of bad calls of both arms; calls come in clusters
-    /// of one fate.
+    /// Returns the share of runs in which the evidence exceeds 5 % at any evaluation. `share(draw,
+    /// look)` returns the true shares of bad calls of both arms. The calls of a cluster succeed or
+    /// fail together.
     fn alarms(
         runs: u64,
         looks: usize,
@@ -260,7 +277,7 @@ mod tests {
         assert!((a - 0.02).abs() < 1e-9 && (b - 0.02).abs() < 1e-9, "{a} {b}");
         let (a, b) = nearest((300.0, 0.01), (100.0, 0.05), 0.01);
         assert!(a > 0.01 && b < 0.05 && (b - a - 0.01).abs() < 1e-12, "{a} {b}");
-        // The slope there says that no other case without a difference is nearer.
+        // The gradient there shows that no other case without a difference is nearer.
         let divergence = |x: f64| 300.0 * kl(0.01, x) + 100.0 * kl(0.05, x + 0.01);
         assert!(divergence(a) <= divergence(a * 1.01) && divergence(a) <= divergence(a * 0.99));
     }

@@ -1,14 +1,17 @@
-//! Whether a candidate is worse than the yardstick, or better.
+//! Comparison of a candidate with the control arm.
 //!
-//! Three questions at every look. *Errors*: does the candidate serve fewer calls, by more than `errorRateRegression`? *Latency*: do more than one in a hundred
-//! of its calls take longer than the yardstick's 99th percentile and `latencyP99Regression` on top? Both are asked as evidence that stays valid however often
-//! one looks (`evidence`), and both together are wrong in one rollout of twenty at most. The percentile is that of the yardstick's calls *before* the look, so it
-//! is the same line for both arms and moves with the load. *A jump* of errors or of slow calls is not waited for: it is seen in one look, with no least number
-//! of looks, and needs to be so large that chance makes it in no rollout that anybody lives to see.
+//! Each evaluation tests three hypotheses. *Errors*: the candidate serves fewer calls, by more than
+//! `errorRateRegression`. *Latency*: more than one in a hundred of its calls exceed the control
+//! arm's 99th percentile by more than `latencyP99Regression`. Both are sequential tests that stay
+//! valid however often they are evaluated (`evidence`), with a combined false-alarm rate of at most
+//! one rollout in twenty. The percentile is that of the control arm's calls *before* the
+//! evaluation, so both arms are compared with the same threshold, which follows the load. *Jump*:
+//! errors or slow calls increase abruptly. A jump is detected in a single evaluation, without a
+//! minimum number of evaluations, and has to be large enough that chance practically never causes
+//! it.
 //!
-//! *Better* is the latency question with the arms exchanged and no margin; errors must not be worse for it.
-//!
-//! A fourth answer there is not: where the evidence is thin, nothing is said.
+//! The verdict *better* is the latency test with the arms exchanged and no margin, provided that
+//! errors are not worse. If the evidence is inconclusive, there is no verdict.
 
 use super::evidence::{Evidence, Tally};
 use super::{Analysis, Counts};
@@ -16,81 +19,88 @@ use crate::control::sketch::Sketch;
 use crate::tuner::{millis, share};
 use std::time::Duration;
 
-/// Chance of a wrong alarm in one comparison, however long (the issue: 5 %), shared by the questions.
+/// Probability of a false alarm in one comparison of any length, shared by the tests.
 const ALPHA: f64 = 0.05;
-/// Calls of the yardstick before there is a line: ten of them beyond the 99th percentile.
+/// Number of calls of the control arm before a threshold exists: ten of them exceed the 99th
+/// percentile.
 pub(super) const LINE_CALLS: u64 = 1000;
-/// Looks back of which the line is drawn, at least.
+/// Minimum number of recent evaluations that the threshold is computed from.
 const LINE_LOOKS: u32 = 10;
-/// A jump: so many calls of each arm in one look...
+/// Conditions for a jump: at least this many calls of each arm in one evaluation...
 const JUMP_CALLS: u64 = 20;
-/// ...so many more in a hundred are bad...
+/// ...an increase of the share of bad calls by at least this much...
 const JUMP_SHARE: f64 = 0.1;
-/// ...and by so many deviations: chance does that once in a hundred thousand looks, and a rollout has some hundred. Where whole batches fail, each counts once.
+/// ...and by this many standard deviations. Chance exceeds them once in a hundred thousand
+/// evaluations, and a rollout has some hundred. If whole batches fail, each counts once.
 const JUMP_SURE: f64 = 4.3;
-/// A call is slow, for a jump, beyond this many times the line.
+/// Multiple of the threshold beyond which a call is slow, for the detection of a jump.
 const JUMP_TIMES: u64 = 2;
-/// By turns, so many times as many calls count as one...
+/// In a switchback experiment this many times as many calls count as one...
 const TURNS_DEPENDENCE: f64 = 4.0;
-/// ...and so many looks, each with a turn of both arms, show how much differs by time alone.
+/// ...and a verdict needs at least this many evaluations, each with calls of both arms, to show the
+/// variation over time.
 pub(super) const TURNS_LOOKS: u32 = 6;
 
-/// A candidate beside the yardstick, so far.
+/// Comparison of one candidate with the control arm, accumulated over all evaluations.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Comparison {
     errors: Evidence,
     latency: Evidence,
     better: Evidence,
-    /// The yardstick's calls of late; a status keeps the line alone.
+    /// Recent calls of the control arm. A status contains only the threshold.
     line: Line,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 struct Line {
-    /// What it was before, or when another controller wrote it down: until enough was seen since.
+    /// The previous threshold, or the one that another controller stored in the status. It is used
+    /// until enough calls were measured since.
     kept: Option<u64>,
     latency: Sketch,
     looks: u32,
-    /// The look before: joined to the next line when this one is full.
+    /// Calls of the last evaluation, with which the next threshold starts once this one is
+    /// complete.
     last: Sketch,
 }
 
-/// How a comparison is made.
+/// Design of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Beside {
-    /// Candidates that are compared with the same yardstick, each a chance to be wrong.
+    /// Number of candidates compared with the same control arm. Each adds a chance of a false
+    /// alarm.
     pub candidates: usize,
-    /// The arms are served by turns and not side by side.
+    /// `true` if pods alternate between the arms (switchback), `false` if the arms run side by
+    /// side.
     pub turns: bool,
 }
 
-/// What is found.
+/// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// Nothing yet.
+    /// No verdict yet.
     Nothing,
     /// The candidate is worse.
     Worse {
-        /// In one word.
+        /// Category.
         word: Worse,
-        /// In a sentence.
+        /// One-sentence explanation.
         why: String,
     },
     /// The candidate is better.
     Better {
-        /// In a sentence.
+        /// One-sentence explanation.
         why: String,
     },
 }
 
-/// How it is worse.
+/// Category of a regression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Worse {
-    /// More errors, at once.
+    /// An abrupt increase of errors.
     ErrorsJumped,
-    /// Many slow calls, at once.
+    /// An abrupt increase of slow calls.
     LatencyJumped,
-    /// More errors.
+    /// A larger share of errors.
     ErrorRate,
     /// A higher 99th percentile.
     LatencyP99,
@@ -99,7 +109,7 @@ pub enum Worse {
 // === impl Worse ===
 
 impl Worse {
-    /// As an Event has it.
+    /// Returns the name used in Events.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -114,11 +124,12 @@ impl Worse {
 // === impl Comparison ===
 
 impl Comparison {
-    /// Looks at what both arms served since the last look.
+    /// Evaluates the calls that both arms served since the last evaluation.
     pub fn look(&mut self, control: &Counts, candidate: &Counts, analysis: &Analysis, beside: Beside) -> Finding {
         let line = self.line.p99();
         let found = jump(control, candidate, line);
-        // What one arm served and then the other differs by the time of day too: each call tells less.
+        // Arms that are served one after the other also differ by the time of day, so each call
+        // carries less information.
         let dependence = if beside.turns { TURNS_DEPENDENCE } else { 1.0 };
         let cluster = cluster(control, candidate).map(|calls| calls * dependence);
         let margin = f64::from(analysis.errors_ppm) / 1e6;
@@ -128,6 +139,7 @@ impl Comparison {
             self.latency.look(slow(control, line), slow(candidate, beyond), 0.0, cluster);
             self.better.look(slow(candidate, line), slow(control, line), 0.0, cluster);
         }
+        // The new calls raise the threshold only from the next evaluation on.
         self.line.add(&control.latency);
         if let Some(found) = found {
             return found;
@@ -138,19 +150,20 @@ impl Comparison {
         self.found(analysis, beside.candidates, line)
     }
 
-    /// Looks so far at which both arms had calls.
+    /// Returns the number of evaluations at which both arms had calls.
     #[must_use]
     pub fn looks(&self) -> u32 {
         self.errors.looks()
     }
 
-    /// Of these, looks at which there was a line to compare latencies with.
+    /// Returns the number of these evaluations at which a latency threshold existed.
     #[must_use]
     pub fn latency_looks(&self) -> u32 {
         self.latency.looks()
     }
 
-    /// Looks for a jump alone, between two looks: what was served since the last one.
+    /// Checks the calls since the last evaluation for a jump, without evaluating the sequential
+    /// tests.
     #[must_use]
     pub fn alarm(&self, control: &Counts, candidate: &Counts) -> Finding {
         jump(control, candidate, self.line.p99()).unwrap_or(Finding::Nothing)
@@ -193,14 +206,14 @@ impl Comparison {
         Finding::Nothing
     }
 
-    /// As a status keeps it.
+    /// Serializes the comparison for a status.
     #[must_use]
     pub fn write(&self) -> String {
         let evidence = [&self.errors, &self.latency, &self.better].map(Evidence::write).join("; ");
         self.line.p99().map_or(evidence.clone(), |line| format!("{evidence}; {line}"))
     }
 
-    /// What was written; nothing seen where it cannot be read.
+    /// Parses a serialized comparison. Returns an empty one if the text is invalid.
     #[must_use]
     pub fn read(text: &str) -> Self {
         let mut parts = text.split(';');
@@ -214,13 +227,14 @@ impl Comparison {
 // === impl Line ===
 
 impl Line {
-    /// The 99th percentile in microseconds, once enough calls were seen.
+    /// Returns the 99th percentile in microseconds, or `None` until enough calls were measured.
     fn p99(&self) -> Option<u64> {
         (self.latency.count() >= LINE_CALLS).then(|| self.latency.quantile(990)).flatten().or(self.kept)
     }
 
     fn add(&mut self, latency: &Sketch) {
-        // Where calls are few it is drawn of more looks, and the one before holds until the next is full.
+        // If calls are few, the threshold is computed from more evaluations, and the previous one
+        // applies until the next has enough calls.
         if self.looks >= LINE_LOOKS && self.latency.count() >= LINE_CALLS {
             self.kept = self.p99();
             self.latency = std::mem::take(&mut self.last);
@@ -232,7 +246,7 @@ impl Line {
     }
 }
 
-/// What chance does not do in one look.
+/// Returns a finding if errors or slow calls increased more than chance explains in one evaluation.
 fn jump(control: &Counts, candidate: &Counts, line: Option<u64>) -> Option<Finding> {
     let batch = cluster(control, candidate).unwrap_or(1.0).max(1.0);
     let jumped = |control: Tally, candidate: Tally| {
@@ -263,7 +277,7 @@ fn slow(counts: &Counts, line: u64) -> Tally {
     Tally { calls: counts.latency.count(), bad: counts.latency.above(line) }
 }
 
-/// Calls in a batch, of the arm that has more.
+/// Returns the mean number of calls in a batch, of the arm with the larger batches.
 fn cluster(control: &Counts, candidate: &Counts) -> Option<f64> {
     let of = |counts: &Counts| (counts.batches > 0).then(|| float(counts.calls()) / float(counts.batches));
     of(control).into_iter().chain(of(candidate)).reduce(f64::max)
@@ -277,7 +291,7 @@ fn percent(share: f64) -> String {
     if share > 0.0 && share < 0.0005 { format!("{:.2}%", share * 100.0) } else { format!("{:.1}%", share * 100.0) }
 }
 
-/// An e-value in words: as far as anybody cares.
+/// Formats an e-value for messages, up to one million.
 fn e_value(evidence: &Evidence) -> String {
     match evidence.decades() {
         decades if decades > 6.0 => "over a million".to_owned(),
@@ -302,7 +316,8 @@ mod tests {
 
     const SIDE: Beside = Beside { candidates: 1, turns: false };
 
-    /// Calls of log-normal latency around 60 ms, those of a batch together, times a factor; a share of them fails.
+    /// Draws calls with log-normal latency around 60 ms, scaled by a factor; a share of them fails.
+    /// Calls of a batch share latency and outcome.
     fn counts(draw: &mut Draw, calls: u64, (times, failing): (f64, f64), (cluster, shock): (u64, f64)) -> Counts {
         let mut counts = Counts { batches: calls / cluster, ..Counts::default() };
         for _ in 0..calls / cluster {
@@ -317,7 +332,7 @@ mod tests {
         counts
     }
 
-    /// The first look at which something is found in a run, and what.
+    /// Returns the first evaluation of a run with a finding, and the finding.
     fn first(
         seed: u64,
         looks: usize,
@@ -328,7 +343,7 @@ mod tests {
         let mut draw = Draw::new(seed, 3);
         let mut comparison = Comparison::default();
         (1..=looks).find_map(|look| {
-            // The load moves both arms.
+            // The load affects both arms.
             let shock = 1.0 + 0.5 * draw.unit();
             let control = counts(&mut draw, sizes.0, (1.0, 0.002), (cluster, shock));
             let candidate = counts(&mut draw, sizes.1, candidate, (cluster, shock));
@@ -341,7 +356,7 @@ mod tests {
 
     #[test]
     fn without_a_difference_one_rollout_of_twenty_at_most_is_stopped() {
-        // Ten minutes of a canary at 10 %, an hour of an experiment; calls one by one and in batches.
+        // Ten minutes of a canary at 10 %, one hour of an experiment, and calls in batches.
         for (looks, sizes, cluster) in [(20, (2700, 300), 1), (120, (600, 600), 1), (60, (1600, 320), 16)] {
             let runs = 300;
             let stopped = (0..runs)
@@ -365,7 +380,7 @@ mod tests {
         }
         assert!(drawn.iter().skip(25).all(|drawn| *drawn), "{drawn:?}");
         assert!(comparison.latency_looks() >= 30, "{}", comparison.latency_looks());
-        // And it moves: the yardstick is three times as slow from here on.
+        // The threshold follows the control arm, which is three times as slow from here on.
         let before = comparison.line.p99().unwrap();
         for _ in 0..60 {
             let control = counts(&mut draw, 40, (3.0, 0.0), (1, 1.0));
@@ -389,7 +404,9 @@ mod tests {
                 let (look, found) = first(seed, 40, sizes, cluster, (2.0, 0.002)).expect("it is found");
                 let Finding::Worse { word, why } = found else { panic!("{found:?}") };
                 assert!(matches!(word, Worse::LatencyP99 | Worse::LatencyJumped), "{word:?}");
-                // A line takes a thousand calls of the yardstick: one or two looks. In batches of 16 it takes up to 320 batches of the candidate.
+                // A threshold takes a thousand calls of the control arm, which are one or two
+                // evaluations. In batches of 16 the verdict takes up to 320 batches of the
+                // candidate.
                 assert!(look <= most, "seed {seed}, {sizes:?}: after {look} looks: {why}");
             }
         }

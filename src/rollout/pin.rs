@@ -1,24 +1,26 @@
-//! Going back by hand: `groupage rollback bpol/x --to P`.
+//! Manual rollback: `groupage rollback bpol/x --to P`.
 //!
-//! The command writes one annotation on the policy and leaves its spec alone, so that what is in git stays what is in git. It holds for what the policy wants
-//! at that moment: another edit of limits or scheduling is a new wish, and the annotation no longer counts.
+//! The command writes one annotation on the policy and leaves its spec unchanged, so that the spec
+//! still matches a version-controlled manifest. The annotation applies only to the profile that the
+//! policy specifies at that moment: after another edit of limits or scheduling it is ignored.
 
-/// The annotation's key.
+/// Key of the annotation.
 pub const ANNOTATION: &str = "groupage.dev/rollback";
 
-/// A profile that is to be in force instead of the one that the policy wants.
+/// A profile that is put in force instead of the one that the policy specifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
-    /// The profile to go back to.
+    /// Profile to put in force.
     pub to: String,
-    /// What the policy wanted when it was written.
+    /// Profile that the policy specified when the annotation was written.
     pub instead_of: String,
 }
 
 // === impl Pin ===
 
 impl Pin {
-    /// Reads an annotation's value, `<to> instead of <wanted>`; `None` where it says something else.
+    /// Parses the value of the annotation, `<to> instead of <wanted>`. Returns `None` if it has
+    /// another format.
     #[must_use]
     pub fn read(value: &str) -> Option<Self> {
         let (to, instead_of) = value.split_once(" instead of ")?;
@@ -29,13 +31,13 @@ impl Pin {
         Some(Self { to: name(to.trim())?, instead_of: name(instead_of.trim())? })
     }
 
-    /// The annotation's value.
+    /// Formats the value of the annotation.
     #[must_use]
     pub fn write(&self) -> String {
         format!("{} instead of {}", self.to, self.instead_of)
     }
 
-    /// Whether it holds for a policy that wants this profile now.
+    /// Returns `true` if the pin applies to a policy that specifies this profile.
     #[must_use]
     pub fn holds(&self, wanted: &str) -> bool {
         self.instead_of == wanted && self.to != wanted

@@ -1,110 +1,111 @@
-//! What is wanted: the policy's `rollout`, with every default.
+//! Rollout plan: the policy's `rollout` with every default filled in.
 
 use crate::api::v1alpha1 as api;
 use crate::config::{parse_duration, parse_share};
 
-/// Steps of a canary and arms of an experiment: as many as the schema takes.
+/// Maximum number of canary steps and experiment arms, as in the schema.
 const STEPS_MAX: usize = 32;
 const ARMS_MAX: usize = 16;
-/// `policy.yaml`: `rollout.canary.steps`.
+/// Default of `rollout.canary.steps`.
 const STEPS: [Canary; 2] = [Canary { percent: 10, hold: 300 }, Canary { percent: 50, hold: 300 }];
-/// `policy.yaml`: `rollout.experiment`.
+/// Defaults of `rollout.experiment`: the switchback period in seconds and the calls of each arm.
 const PERIOD: u64 = 60;
 const SAMPLES: u64 = 2000;
-/// Shorter turns would be all washout.
+/// Minimum switchback period in seconds. A shorter one would consist of washout only.
 const PERIOD_MIN: u64 = 20;
-/// `policy.yaml`: `rollout.analysis`.
+/// Defaults of `rollout.analysis`.
 const P99_PERMILLE: u32 = 50;
 const ERRORS_PPM: u32 = 5000;
 const INTERVAL: u64 = 30;
-/// Sidecars report every five seconds: looks between two reports would see nothing.
+/// Minimum interval between two evaluations, in seconds: sidecars report every five seconds.
 const INTERVAL_MIN: u64 = 5;
-/// `policy.yaml`: `rollout.historyLimit`.
+/// Default of `rollout.historyLimit`.
 const HISTORY: usize = 10;
 
-/// How a change is to reach the pods.
+/// Plan of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The profile that the policy wants.
+    /// Profile that the policy specifies.
     pub wanted: String,
-    /// How.
+    /// Strategy of the rollout.
     pub strategy: Strategy,
-    /// What counts as worse.
+    /// Thresholds of a regression.
     pub analysis: Analysis,
-    /// What follows when it is worse.
+    /// Action on a regression.
     pub on_failure: OnFailure,
-    /// Unused generated profiles that are kept.
+    /// Number of unused generated profiles to keep.
     pub history_limit: usize,
-    /// Another profile is to be in force, by hand.
+    /// Manual rollback, if any.
     pub pin: Option<super::pin::Pin>,
 }
 
-/// How.
+/// Strategy of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Strategy {
     /// All pods at once, without a comparison.
     Immediate,
-    /// More and more of them. Never empty.
+    /// A growing share of the pods. Never empty.
     Canary(Vec<Canary>),
-    /// Arms side by side.
+    /// Several arms side by side.
     Experiment(Experiment),
 }
 
 /// A step of a canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Canary {
-    /// Share of the pods, 1 to 100.
+    /// Share of the pods in percent, 1 to 100.
     pub percent: u32,
-    /// How long before the next, in seconds.
+    /// Minimum duration of the step, in seconds.
     pub hold: u64,
 }
 
-/// Arms side by side.
+/// Design of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Experiment {
-    /// The first is the yardstick.
+    /// Arms; the first is the control arm.
     pub arms: Vec<ArmPlan>,
-    /// A pod serves all arms by turns.
+    /// `true` if every pod serves all arms in alternating periods.
     pub switchback: bool,
-    /// The length of a turn, in seconds.
+    /// Length of a switchback period, in seconds.
     pub period: u64,
-    /// Calls of each arm before a verdict.
+    /// Minimum number of calls of each arm before a verdict.
     pub samples_min: u64,
 }
 
-/// An arm.
+/// An arm of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArmPlan {
-    /// Its profile.
+    /// Name of its profile.
     pub profile: String,
-    /// Its share beside the others'.
+    /// Weight of the arm, relative to the other arms.
     pub weight: u32,
 }
 
-/// What counts as worse.
+/// Thresholds of a regression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Analysis {
-    /// The 99th percentile is higher by more than this, in thousandths of the yardstick's.
+    /// Maximum increase of the 99th percentile, in thousandths of the control arm's.
     pub p99_permille: u32,
-    /// The share of calls that are not served is higher by more than this, in millionths of all calls.
+    /// Maximum increase of the share of calls that are not served, in millionths of all calls.
     pub errors_ppm: u32,
-    /// Between two looks, in seconds.
+    /// Interval between two evaluations, in seconds.
     pub interval: u64,
 }
 
-/// What follows when it is worse.
+/// Action on a regression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum OnFailure {
-    /// All pods go back.
+    /// All pods return to the previous profile.
     Rollback,
-    /// All stays as it is until somebody decides.
+    /// The assignment is frozen until an operator changes the policy.
     Pause,
 }
 
 // === impl Plan ===
 
 impl Plan {
-    /// What a policy says; words of a later version, and texts that cannot be read, count as the default.
+    /// Creates the plan of a policy. Enum values of a later version, and values that cannot be
+    /// parsed, count as the default.
     #[must_use]
     pub fn new(wanted: String, spec: Option<&api::RolloutSpec>, pin: Option<super::pin::Pin>) -> Self {
         let strategy = spec.and_then(|spec| spec.strategy.as_ref()).and_then(api::Word::known);
@@ -114,7 +115,7 @@ impl Plan {
             Some(api::Strategy::Canary) => Strategy::Canary(steps(spec.and_then(|spec| spec.canary.as_ref()))),
             Some(api::Strategy::Experiment) => match experiment(spec.and_then(|spec| spec.experiment.as_ref())) {
                 Some(experiment) => Strategy::Experiment(experiment),
-                // Nothing to compare: the policy's own profile.
+                // There is nothing to compare, so the policy's own profile is used.
                 None => Strategy::Immediate,
             },
         };
@@ -155,7 +156,7 @@ impl Default for Analysis {
     }
 }
 
-/// In order of their shares: a canary only grows.
+/// Returns the steps sorted by their shares, since a canary only grows.
 fn steps(spec: Option<&api::Canary>) -> Vec<Canary> {
     let written = spec.and_then(|canary| canary.steps.as_deref()).unwrap_or_default();
     let mut steps: Vec<Canary> = written
@@ -196,7 +197,7 @@ fn seconds(text: Option<&api::DurationText>) -> Option<u64> {
 // === impl Canary ===
 
 impl Canary {
-    /// The period of turns where a canary has a single pod: the experiment's default.
+    /// Switchback period of a canary with a single pod: the default of an experiment.
     pub(super) const PERIOD: u64 = PERIOD;
 }
 

@@ -1,4 +1,4 @@
-//! Profiles: what they are called, and which of them are kept.
+//! Profiles: their names, and the selection of those to keep.
 
 use std::collections::BTreeSet;
 
@@ -8,30 +8,34 @@ use super::Epoch;
 use crate::api::v1alpha1::{LimitsSpec, SchedulingSpec};
 use crate::config::{parse_duration, parse_size};
 
-/// Digits of a hash in a name: 40 bits, so that two of a policy's profiles share one in a million million.
+/// Number of hexadecimal digits of a hash in a name: 40 bits, so that two profiles of a policy
+/// share a hash with a probability of one in 10¹².
 const HASH_DIGITS: usize = 10;
-/// The longest name that is also a value of a label.
+/// Maximum length of a name that is also used as a label value.
 const NAME_MAX: usize = 63;
 
-/// A profile that exists.
+/// An existing profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Existing {
-    /// Its name.
+    /// Name of the profile.
     pub name: String,
-    /// When it was made.
+    /// Time of creation.
     pub created: Epoch,
-    /// This policy made it, from its own limits and scheduling; a user's own is never removed.
+    /// `true` if this policy generated the profile from its own limits and scheduling. A user's own
+    /// profile is never removed.
     pub generated: bool,
 }
 
-/// The hash of what a profile says: ten hexadecimal digits. Two texts for one value (`1s`, `1000ms`) are one profile, and so are keys in another order.
+/// Returns the hash of a profile's content: ten hexadecimal digits. Different notations of one
+/// value (`1s`, `1000ms`) and different orders of keys have the same hash.
 #[must_use]
 pub fn hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     digits(&canonical(limits, scheduling), None)
 }
 
-/// The name of the profile that a policy makes of its own limits and scheduling: `<policy>-<hash>`. A policy's name that is too long is cut, and then it is
-/// part of the hash, so that two long names never share a profile.
+/// Returns the name of the profile that a policy generates from its own limits and scheduling:
+/// `<policy>-<hash>`. A policy name that is too long is truncated. The hash then covers the full
+/// name, so that two long names never share a profile.
 #[must_use]
 pub fn name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     let text = canonical(limits, scheduling);
@@ -42,18 +46,21 @@ pub fn name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&Sched
     format!("{}-{}", kept.trim_end_matches(['-', '.']), digits(&text, Some(policy)))
 }
 
-/// What it says as canonical JSON: keys in order, nothing absent, one text for one value.
+/// Serializes the content of a profile as canonical JSON: keys are sorted, absent values omitted,
+/// and each value has one notation.
 #[must_use]
 pub fn canonical(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     let mut all = Map::new();
-    // A spec of plain texts and numbers always is JSON; where it were not, it would hash as if it were absent.
+    // A spec of plain strings and numbers always serializes. If it did not, it would hash like an
+    // absent one.
     let value = |spec: Option<Value>| spec.and_then(normal).unwrap_or_else(|| Value::Object(Map::new()));
     all.insert("limits".to_owned(), value(limits.and_then(|limits| serde_json::to_value(limits).ok())));
     all.insert("scheduling".to_owned(), value(scheduling.and_then(|spec| serde_json::to_value(spec).ok())));
     Value::Object(all).to_string()
 }
 
-/// Generated profiles to remove: beyond the newest `limit` of those that nobody uses. `used` names what pods run and what the policy points at.
+/// Returns the generated profiles to remove: all unused ones but the newest `limit`. `used`
+/// contains the profiles that pods run and those that the policy refers to.
 #[must_use]
 pub fn prune(existing: &[Existing], used: &BTreeSet<&str>, limit: usize) -> Vec<String> {
     let mut idle: Vec<&Existing> =
@@ -71,12 +78,12 @@ fn digits(text: &str, also: Option<&str>) -> String {
     hasher.finalize().to_hex().chars().take(HASH_DIGITS).collect()
 }
 
-/// The value in one of its many writings; `None` for nothing at all.
+/// Converts a value to its canonical notation. Returns `None` for an empty value.
 fn normal(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::Object(map) => {
-            // Sorted, whatever order serde_json keeps.
+            // Keys are sorted here, regardless of the order that `serde_json` keeps.
             let mut pairs: Vec<(String, Value)> =
                 map.into_iter().filter_map(|(key, value)| Some((key, normal(value)?))).collect();
             pairs.sort_by(|one, other| one.0.cmp(&other.0));
@@ -115,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_a_profile_never_changes_with_the_version_of_this_program() {
-        // A rollout would begin by itself on an upgrade of the controller.
+        // Otherwise an upgrade of the controller would start a rollout.
         let limits: LimitsSpec = serde_json::from_str(r#"{"slotsMax": 4, "queueDelayMax": "5ms"}"#).unwrap();
         assert_eq!(
             canonical(Some(&limits), None),

@@ -1,6 +1,8 @@
-//! A rollout in `BatchPolicy.status`, and back: what a controller that takes over carries on from.
+//! Conversion of a rollout's state to and from `BatchPolicy.status`, from which another controller
+//! continues.
 //!
-//! All that decides is there; the arms' sketches are not, since they are for sentences only.
+//! The status contains everything that decisions depend on. The arms' latency sketches are left
+//! out, since they are used for messages only.
 
 use std::time::Duration;
 
@@ -15,7 +17,7 @@ use crate::api::v1alpha1 as api;
 use crate::config::parse_share;
 use crate::tuner::millis;
 
-/// Where the rollout of a policy stands.
+/// Reads the state of a rollout from a status.
 #[must_use]
 pub fn read(status: &api::BatchPolicyStatus) -> State {
     let rollout = status.rollout.clone().unwrap_or_default();
@@ -39,7 +41,7 @@ pub fn read(status: &api::BatchPolicyStatus) -> State {
     }
 }
 
-/// Puts it there. Nothing else of the status is touched.
+/// Writes the state of a rollout to a status, and leaves its other fields unchanged.
 pub fn write(state: &State, plan: &Plan, status: &mut api::BatchPolicyStatus) {
     status.current_profile.clone_from(&state.current);
     status.candidate_profile.clone_from(&state.candidate);
@@ -64,7 +66,7 @@ pub fn write(state: &State, plan: &Plan, status: &mut api::BatchPolicyStatus) {
     });
 }
 
-/// A verdict as a profile keeps it.
+/// Converts a verdict to the form kept in a profile's status.
 #[must_use]
 pub fn verdict(told: &VerdictTold, now: Epoch) -> api::Verdict {
     api::Verdict {
@@ -83,13 +85,13 @@ pub fn verdict(told: &VerdictTold, now: Epoch) -> api::Verdict {
     }
 }
 
-/// An instant as Kubernetes writes it; `None` where it has none, long after the end of all calendars.
+/// Converts an instant to a Kubernetes timestamp. Returns `None` if it is out of range.
 #[must_use]
 pub fn time(at: Epoch) -> Option<Time> {
     Some(Time(Timestamp::from_second(i64::try_from(at.0).ok()?).ok()?))
 }
 
-/// An instant of a status; one before 1970 counts as the beginning.
+/// Converts a Kubernetes timestamp to an instant. A timestamp before 1970 counts as 0.
 #[must_use]
 pub fn from_time(time: &Time) -> Epoch {
     Epoch(u64::try_from(time.0.as_second()).unwrap_or(0))
@@ -122,7 +124,8 @@ fn arm_status(arm: &ArmState) -> api::ArmStatus {
     }
 }
 
-/// A time as a status says it: what is measured are microseconds, and three digits of them are told.
+/// Formats a measured duration for a status, with a precision of microseconds and at most three
+/// digits where the schema permits.
 #[must_use]
 pub fn duration(time: Duration) -> api::DurationText {
     api::DurationText(if time.as_millis() == 0 {
@@ -132,12 +135,13 @@ pub fn duration(time: Duration) -> api::DurationText {
     })
 }
 
-/// A text that the schema's durations take: no decimals.
+/// Returns the text if it has no decimals, which the schema's durations exclude, otherwise the
+/// duration in microseconds.
 fn whole(told: &str, time: Duration) -> String {
     if told.contains('.') { format!("{}us", time.as_micros()) } else { told.to_owned() }
 }
 
-/// A part of a whole, exact to a ten-thousandth of a percent; nothing of nothing.
+/// Formats a part of a whole in percent, to four decimals. Returns `None` if the whole is 0.
 #[must_use]
 pub fn share(part: u64, whole: u64) -> Option<api::ShareText> {
     let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(whole))?.min(1_000_000);

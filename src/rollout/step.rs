@@ -1,11 +1,15 @@
-//! One look at one policy's rollout: where each pod belongs now, and what to tell. Pure.
+//! One evaluation of one policy's rollout: the profile of each pod, and the events to emit. Pure.
 //!
 //! ```text
-//! wanted = current ──▶ nothing to do
-//! wanted is new ─▶ Progressing: step 0 ─▶ held long enough, enough calls, nothing worse ─▶ step 1 … ─▶ Promoted
-//!                       └─ worse ─▶ RolledBack (not tried again until the policy wants something else) or Paused
-//! an experiment ─▶ Progressing ─▶ an arm is better: Promoted │ every arm is worse, or nothing can be told: the first arm stays
-//! a pin (by hand) ─▶ RolledBack at once, until the policy wants something else or the pin is gone
+//! wanted = current ─▶ nothing to do
+//! wanted is new ─▶ Progressing: step 0 ─┬─▶ hold is over, enough calls, no regression ─▶ step 1 …
+//!                                       │     ─▶ Promoted
+//!                                       └─▶ regression ─▶ RolledBack, and not retried until the
+//!                                             policy specifies another profile; or Paused
+//! an experiment ─▶ Progressing ─┬─▶ an arm is better ─▶ Promoted
+//!                               └─▶ all are worse or it is inconclusive ─▶ the first arm stays
+//! a pin (manual rollback) ─▶ RolledBack at once, until the policy specifies another profile or the
+//!                              pin is removed
 //! ```
 
 mod canary;
@@ -22,148 +26,152 @@ use super::plan::{OnFailure, Plan, Strategy};
 use super::{Counts, Epoch};
 use crate::tuner::{millis, share};
 
-/// What is seen this soon after a pod changed profiles is still of the one before: calls in flight, and a report that straddles the change.
+/// Time after a change of a pod's profile, in seconds, during which measurements still belong to
+/// the previous one: calls in flight, and a report that spans the change.
 const SETTLE: u64 = 5;
 
-/// Where a rollout stands: all of it but sketches fits into a status.
+/// State of a rollout. Everything but the sketches fits into a status.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct State {
-    /// The profile in force, and the yardstick while another is tried.
+    /// Profile in force, which is the control arm while another one is tried.
     pub current: Option<String>,
-    /// The profile that is being tried, or was and failed.
+    /// Profile that is being tried, or that was tried and failed.
     pub candidate: Option<String>,
-    /// What was in force before.
+    /// Profile that was in force before.
     pub previous: Option<String>,
-    /// Where it stands.
+    /// Phase of the rollout.
     pub phase: Phase,
-    /// The step of the canary, from 0.
+    /// Index of the canary step.
     pub step: usize,
-    /// When the step, or the phase, began.
+    /// Start of the step or of the phase.
     pub since: Epoch,
-    /// When it was looked at last.
+    /// Time of the last evaluation.
     pub looked: Epoch,
-    /// Why, in one word.
+    /// Machine-readable reason.
     pub reason: String,
-    /// Why, for people.
+    /// Human-readable explanation.
     pub message: String,
-    /// What is compared; the first is the yardstick.
+    /// Arms that are compared; the first is the control arm.
     pub arms: Vec<ArmState>,
 }
 
-/// Where a rollout stands, in one word.
+/// Phase of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Phase {
-    /// The current profile is what is wanted.
+    /// The current profile is the one that the policy specifies.
     #[default]
     Promoted,
     /// Profiles are being compared.
     Progressing,
-    /// It waits for somebody to decide.
+    /// A regression was found, and the rollout waits for a decision of the operator.
     Paused,
-    /// The current profile is in force instead of what is wanted.
+    /// The current profile is in force instead of the one that the policy specifies.
     RolledBack,
 }
 
-/// What an arm did so far.
+/// Measurements of an arm.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ArmState {
-    /// Its profile.
+    /// Name of its profile.
     pub profile: String,
-    /// Pods that are given to it.
+    /// Number of pods assigned to it.
     pub pods: u32,
-    /// Calls that ended.
+    /// Number of completed calls.
     pub samples: u64,
-    /// Of these, not served.
+    /// Number of completed calls that were not served.
     pub errors: u64,
-    /// Beside the yardstick; of the yardstick itself nothing.
+    /// Comparison with the control arm; empty for the control arm itself.
     pub comparison: Comparison,
-    /// It was found worse and gets no pods.
+    /// `true` if the arm was found worse and receives no pods.
     pub stopped: bool,
-    /// All of it; not kept by a status.
+    /// Counts since the start; not kept in a status.
     pub seen: Counts,
-    /// Since the last look; not kept either.
+    /// Counts since the last evaluation; not kept in a status.
     pub since_look: Counts,
 }
 
-/// A pod, and what it served.
+/// Measurements of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodSeen {
-    /// Its UID.
+    /// UID of the pod.
     pub uid: String,
-    /// The profile that its sidecar has in force, if it has said.
+    /// Profile that its sidecar has in force, if reported.
     pub profile: Option<String>,
-    /// Since when.
+    /// Time from which on the profile has been in force.
     pub in_force_since: Epoch,
-    /// The time that the counts cover.
+    /// Start of the period that the counts cover.
     pub from: Epoch,
-    /// Its end.
+    /// End of that period.
     pub to: Epoch,
-    /// What it served then, counted since the last call of [`step`].
+    /// Calls served in that period, since the last call of [`step`].
     pub counts: Counts,
 }
 
-/// What is to be now.
+/// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Next {
-    /// To keep.
+    /// State to keep.
     pub state: State,
-    /// The profile of each pod, by UID.
+    /// Profile of each pod, by UID.
     pub profiles: BTreeMap<String, String>,
-    /// Pods whose settings must not be tuned: others are compared with them.
+    /// Pods that serve as the control arm. They must not be tuned while other pods are compared
+    /// with them.
     pub frozen: BTreeSet<String>,
-    /// To tell once.
+    /// Events to emit.
     pub told: Vec<Told>,
-    /// To keep with profiles.
+    /// Verdicts to record with their profiles.
     pub verdicts: Vec<VerdictTold>,
 }
 
-/// For an Event.
+/// A Kubernetes Event to emit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Told {
-    /// Something went wrong.
+    /// `true` for an Event of type `Warning`.
     pub warning: bool,
-    /// Why, in one word.
+    /// Machine-readable reason.
     pub reason: &'static str,
-    /// For people.
+    /// Human-readable explanation.
     pub message: String,
 }
 
-/// How a profile did.
+/// Verdict on a profile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VerdictTold {
-    /// Which.
+    /// Name of the profile.
     pub profile: String,
-    /// Compared with this one.
+    /// Name of the profile that it was compared with.
     pub against: String,
-    /// In one word.
+    /// Outcome of the comparison.
     pub outcome: Outcome,
-    /// Why, in one word.
+    /// Machine-readable reason.
     pub reason: String,
-    /// For people.
+    /// Human-readable explanation.
     pub message: String,
-    /// Its 99th percentile.
+    /// The 99th percentile of its latency.
     pub p99: Option<Duration>,
-    /// Calls, and those not served.
+    /// Number of calls, and of those not served.
     pub calls: (u64, u64),
 }
 
-/// How a profile did, in one word.
+/// Outcome of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Better than the yardstick.
+    /// Better than the control arm.
     Better,
-    /// Not worse.
+    /// Not worse than the control arm.
     Same,
-    /// Worse.
+    /// Worse than the control arm.
     Worse,
-    /// It cannot be told.
+    /// Inconclusive.
     Undecided,
 }
 
-/// Looks at a rollout and says what is to be now. The same arguments give the same answer; a controller that takes over carries on from the state of a status.
+/// Evaluates a rollout and returns the next state and assignment. It is deterministic. Another
+/// controller continues from the state stored in a status.
 #[must_use]
 pub fn step(state: State, plan: &Plan, pods: &[PodSeen], now: Epoch) -> Next {
-    // Another controller wrote them, and its clock may be ahead: nothing would be counted or looked at until this one has caught up.
+    // The times may have been written by another controller with a clock ahead of this one. They
+    // are clamped, or nothing would be counted or evaluated until this clock has caught up.
     let state = State { since: state.since.min(now), looked: state.looked.min(now), ..state };
     let mut rollout = Rollout { state, plan, pods, now, told: Vec::new(), verdicts: Vec::new() };
     let places = rollout.go();
@@ -187,7 +195,7 @@ struct Rollout<'a> {
     verdicts: Vec<VerdictTold>,
 }
 
-/// Where a pod belongs.
+/// Assignment of a pod.
 struct Place {
     profile: String,
     frozen: bool,
@@ -198,6 +206,7 @@ struct Place {
 impl Rollout<'_> {
     fn go(&mut self) -> Vec<Place> {
         let wanted = self.plan.wanted.clone();
+        // A manual rollback overrides every strategy.
         if let Some(pin) = self.plan.pin.as_ref().filter(|pin| pin.holds(&wanted)) {
             return self.pinned(&pin.to.clone());
         }
@@ -208,6 +217,7 @@ impl Rollout<'_> {
             self.end(wanted.clone(), Phase::Promoted, "FirstProfile", format!("{wanted} is the first profile"), false);
             return self.all(&wanted);
         };
+        // The spec may have been edited back to the profile in force while another one was tried.
         if wanted == current {
             if self.state.phase != Phase::Promoted {
                 let message = format!("the policy wants {current} again");
@@ -219,11 +229,14 @@ impl Rollout<'_> {
         let steps = match &self.plan.strategy {
             Strategy::Canary(steps) => steps,
             Strategy::Immediate | Strategy::Experiment(_) => {
-                // Also where it was taken back before: without a comparison is what the policy asks for.
+                // This also applies to a profile that was rolled back before: the strategy demands
+                // no comparison.
                 self.promote(&wanted, "Immediate", format!("{wanted} is in force, without a comparison"));
                 return self.all(&wanted);
             }
         };
+        // The specified profile is not in force. Depending on the phase it has failed already, is
+        // being tried, or is new.
         match self.state.phase {
             Phase::RolledBack if same => return self.all(&current),
             Phase::Paused if same && self.plan.on_failure == OnFailure::Pause => {}
@@ -238,7 +251,7 @@ impl Rollout<'_> {
         self.canary(&current, &wanted, steps)
     }
 
-    /// Another profile is in force by hand.
+    /// Puts the pinned profile in force.
     fn pinned(&mut self, to: &str) -> Vec<Place> {
         let pinned = self.state.phase == Phase::RolledBack
             && self.state.current.as_deref() == Some(to)
@@ -246,7 +259,7 @@ impl Rollout<'_> {
         if !pinned {
             let message = format!("{to} is in force instead of {}, by hand", self.plan.wanted);
             self.end(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
-            // What is wanted again after it is tried like any change.
+            // After the pin is removed, the specified profile is tried like any other change.
             self.state.candidate = None;
         }
         self.all(to)
@@ -277,7 +290,7 @@ impl Rollout<'_> {
         self.end(to.to_owned(), Phase::Promoted, reason, message, false);
     }
 
-    /// Nothing is compared any more, and this is in force.
+    /// Ends all comparisons and puts a profile in force.
     fn end(&mut self, current: String, phase: Phase, reason: &'static str, message: String, warning: bool) {
         let before = self.state.current.take().filter(|before| *before != current);
         if phase == Phase::RolledBack || reason == "Reverted" {
@@ -297,12 +310,14 @@ impl Rollout<'_> {
         };
     }
 
-    /// Whether a pod serves all arms by turns: it is asked for, or there are fewer pods than arms.
+    /// Returns `true` if every pod serves all arms in alternating periods: the plan requires it, or
+    /// there are fewer pods than arms.
     fn turns(&self, weights: &[u32], asked: bool) -> bool {
         asked || self.pods.len() < weights.iter().filter(|weight| **weight > 0).count()
     }
 
-    /// Adds what the pods served to their arms, where it is clear whose it was; `turns` is the length of a turn where they take turns.
+    /// Adds the counts of each pod to the arm that it served, unless the counts may include calls
+    /// of another arm. `turns` is the length of a switchback period, if pods alternate.
     fn count(&mut self, turns: Option<u64>) {
         let settle = turns.map_or(SETTLE, washout);
         for pod in self.pods {
@@ -317,8 +332,9 @@ impl Rollout<'_> {
         }
     }
 
-    /// What is found about arms that are not stopped, first those that are worse. Between two looks only a jump is found. By turns a look waits until every
-    /// arm had one.
+    /// Returns the findings about arms that are not stopped, regressions first. Between two
+    /// evaluations only jumps are found. In a switchback experiment an evaluation waits until every
+    /// arm has calls.
     fn look(&mut self, turns: bool) -> Vec<(usize, Finding)> {
         let all = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
         let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!turns || all());
@@ -343,16 +359,18 @@ impl Rollout<'_> {
         found
     }
 
-    /// Where every pod belongs while arms are compared.
+    /// Returns the assignment of every pod while arms are compared.
     fn places(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Place> {
         let names: Vec<String> = self.state.arms.iter().map(|arm| arm.profile.clone()).collect();
         let weighted: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
-        // What is compared names the comparison: with other arms pods are mixed anew.
+        // The salt is derived from the compared profiles, so that other arms lead to an independent
+        // assignment.
         let salt = names.join(" ");
         let uids: Vec<&str> = self.pods.iter().map(|pod| pod.uid.as_str()).collect();
         let turns = self.turns(weights, switchback);
         let given = if turns {
-            // From the beginning of the rollout, so that a step does not begin every pod's turn anew.
+            // Periods are counted from a fixed origin, so that a new canary step does not restart
+            // the period of every pod.
             let clock = (Epoch(0), self.now);
             uids.iter().map(|uid| turn(uid, &salt, &weighted, clock, period).arm).collect()
         } else {
@@ -363,7 +381,7 @@ impl Rollout<'_> {
         }
         let place = |arm: &usize| Place {
             profile: names.get(*arm).cloned().unwrap_or_default(),
-            // By turns every pod is somebody's yardstick.
+            // In a switchback experiment every pod serves the control arm at times.
             frozen: *arm == 0 || turns,
         };
         given.iter().map(place).collect()
@@ -375,7 +393,7 @@ impl Rollout<'_> {
         self.pods.iter().map(|_| Place { profile: profile.to_owned(), frozen: false }).collect()
     }
 
-    /// What both arms did, in a sentence.
+    /// Returns the measurements of all arms in one sentence.
     fn compared(&self) -> String {
         let told = |arm: &ArmState| {
             let p99 = arm

@@ -1,8 +1,12 @@
-//! What keeps calls of one kind apart: which parts of their merge keys differ.
+//! The diversity of merge keys within a cost class: the parts in which the keys differ and
+//! therefore prevent merging.
 //!
-//! It tells [`Keys`] of those that came last, by a digest of each part. The digest is keyed afresh in every process. All of it is done where a key is not known yet; calls with a known key pay nothing.
+//! The most recent keys of a class are kept as [`Keys`], with a digest of each part. The digest is
+//! keyed afresh in every process. The work is done only for keys that are not interned yet; calls
+//! with a known key cost nothing.
 //!
-//! What it leaves out: whether calls wait side by side for it, which the core counts ([`crate::batching::Tally::apart`]).
+//! The number of calls that wait side by side because of it is counted in the core
+//! ([`crate::batching::Tally::apart`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,55 +15,58 @@ use std::time::Duration;
 use crate::batching::{self, CostClassId, Policy, Tick};
 use crate::protocol::{Differs, Endpoint, KEY_BYTES_MAX, KeyPart, Keys};
 
-/// Cost classes whose keys are compared; beyond it the one unused for longest goes. With all their keys some two megabytes at the very most.
+/// Maximum number of cost classes with compared keys; beyond it the least recently used one is
+/// evicted. With all their keys they occupy at most about two megabytes.
 const CLASSES_MAX: usize = 16;
-/// Keys that are looked at in one [`SPAN`]: the driver, which everybody waits for, does it, and a client may send a new key with every
-/// call. With [`KEY_BYTES_MAX`] it is at most half a megabyte a second, some two thousandths of a core.
+/// Maximum number of keys inspected per [`SPAN`]. The work runs in the driver, which delays all
+/// calls, and a client may send a new key with every call. With [`KEY_BYTES_MAX`] it is at most
+/// half a megabyte per second, about 0.2 % of a core.
 const KEYS_AT_ONCE: u32 = 32;
 const SPAN: Duration = Duration::from_secs(1);
 
-/// The parts of the keys that came last.
+/// The parts of the most recent merge keys by cost class.
 #[derive(Debug, Default)]
 pub(super) struct Apart {
     digest: RandomState,
     classes: HashMap<CostClassId, (u64, Keys)>,
     uses: u64,
-    /// When the span began, and how many keys were looked at in it.
+    /// Start of the current span, and the number of keys inspected in it.
     span: (Tick, u32),
 }
 
-/// What was decided and why, and what only the shell knows of it.
+/// The current decisions of the scheduler and their reasons.
 #[derive(Debug, Clone)]
 pub struct Why {
-    /// What the core says.
+    /// Decisions and reasons of the core.
     pub core: batching::Why,
-    /// When.
+    /// Instant of the report.
     pub now: Tick,
-    /// What cost classes are of: [`crate::protocol::class_name`] reads it.
+    /// Names of the cost classes, which [`crate::protocol::class_name`] parses.
     pub names: Vec<(CostClassId, Box<[u8]>)>,
-    /// What keeps calls apart.
+    /// Differences between merge keys by cost class.
     pub apart: Vec<ClassApart>,
-    /// The wall of executions in flight.
+    /// Limit on executions in flight.
     pub slots_max: u32,
-    /// Which policy decides.
+    /// The policy in effect.
     pub policy: Policy,
 }
 
-/// What keeps calls of one cost class apart.
+/// Differences between the merge keys of one cost class.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClassApart {
-    /// Which.
+    /// The cost class.
     pub class: CostClassId,
-    /// Merge keys that were compared, at most 64.
+    /// Number of merge keys compared, at most 64.
     pub keys: usize,
-    /// What differs, the part that alone keeps most of them apart first.
+    /// The parts that differ, sorted so that the part that alone separates most keys comes first.
     pub differs: Vec<Differs>,
 }
 
 // === impl Apart ===
 
 impl Apart {
-    /// A key that was not known came. One that is too long or comes after many others is not looked at.
+    /// Records a key that was not interned before. A key that is too long, or exceeds the rate
+    /// limit, is skipped.
     pub(super) fn came(&mut self, now: Tick, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
         if key.len() > KEY_BYTES_MAX || !self.may_look(now) {
             return;
@@ -94,7 +101,7 @@ impl Apart {
         *looked <= KEYS_AT_ONCE
     }
 
-    /// What differs, by class; classes with one key are left out.
+    /// Returns the differences by cost class. Classes with a single key are omitted.
     pub(super) fn report(&self) -> Vec<ClassApart> {
         let several = self.classes.iter().filter(|(_, (_, seen))| seen.len() > 1);
         let mut report: Vec<_> = several
@@ -138,7 +145,7 @@ mod tests {
         routes.recognise(&Method::POST, "/v1/embeddings").unwrap()
     }
 
-    /// Tells of a call with these headers and this body.
+    /// Records a call with these headers and this body.
     fn came(apart: &mut Apart, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
         let mut request = Request::post(target).header("host", "h").header("content-type", "application/json");
         for (name, value) in headers {
@@ -150,7 +157,7 @@ mod tests {
         apart.came(later(apart), CLASS, endpoint, key);
     }
 
-    /// As if nothing had come for a while.
+    /// Returns an instant at which the rate limit has been reset.
     fn later(apart: &Apart) -> Tick {
         apart.span.0.after(SPAN)
     }

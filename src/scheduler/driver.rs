@@ -1,4 +1,4 @@
-//! The one task: events in, decisions out.
+//! The driver task: receives events, polls the batching core and executes its decisions.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -25,15 +25,15 @@ use crate::error::{Failure, FailureKind};
 use crate::protocol::{Merge, class_name};
 use crate::telemetry::{Dispatched, Metrics};
 
-/// Room that is kept for so many calls when none is left; what a peak took beyond it is given back.
+/// Capacity retained by an empty queue. Additional capacity from a peak is freed.
 const ROOM_MAX: usize = 1024;
-/// Events taken from the channel at once.
+/// Maximum number of events received from the channel at once.
 const EVENTS_AT_ONCE: usize = 256;
-/// Panics within [`PANIC_WINDOW`] that end the process (README R6).
+/// Number of panics within [`PANIC_WINDOW`] that end the process.
 const PANICS_MAX: usize = 3;
 const PANIC_WINDOW: Duration = Duration::from_secs(60);
 
-/// What survives a panic of the driver.
+/// Restarts the driver after a panic, and holds the state that survives it.
 #[derive(Debug)]
 pub(super) struct Shell {
     config: Config,
@@ -42,45 +42,45 @@ pub(super) struct Shell {
     metrics: Arc<Metrics>,
     events: mpsc::WeakSender<Event>,
     alarm: Alarm,
-    /// Nothing waits.
+    /// The scheduler drains, so no call is held back.
     draining: bool,
 }
 
-/// One life of the driver.
+/// One run of the driver, from its start to its end or panic.
 struct Driver<'a> {
     shell: &'a mut Shell,
     generation: u64,
     core: Batcher,
     numbers: Numbers,
-    /// The least ceilings on items and on weight that the policy does not set, as the gauges show
-    /// them.
+    /// The smallest caps on items and weight that are learned or published, as exported by the
+    /// gauges.
     ceiling: Shown,
     weight_ceiling: Shown,
-    /// The server says that it batches by itself.
+    /// The server advertises that it batches by itself.
     batches_itself: bool,
     queued: HashMap<CallId, Queued>,
     in_flight: HashMap<BatchId, InFlight>,
-    /// What keeps calls of one kind apart.
+    /// Differences between the merge keys of each cost class.
     apart: Apart,
-    /// Changes of the upstream that the counter has been told of.
+    /// Number of upstream changes already added to the counter.
     changes: u64,
     ended: mpsc::Sender<Ended>,
 }
 
-/// A ceiling as its gauge shows it.
+/// The value of a cap that its gauge currently exports.
 #[derive(Debug, Default)]
 struct Shown {
     least: Option<u64>,
     source: Option<LimitSource>,
-    /// The least that the server published.
+    /// The smallest cap that the server published.
     published: Option<u64>,
 }
 
-/// An execution on its way.
+/// An execution in flight.
 struct InFlight {
-    /// `None`: its caller sends it.
+    /// `None`: the execution is sent by the task of its caller.
     task: Option<AbortHandle>,
-    /// The route of its first member.
+    /// Scope of the route of its first member.
     scope: ScopeId,
 }
 
@@ -103,7 +103,7 @@ impl Shell {
         Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)?, draining: false })
     }
 
-    /// Runs until every handle is gone, starting again after a panic.
+    /// Runs the driver until every handle is dropped, and restarts it after a panic.
     pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>, failed: watch::Sender<bool>) {
         let slots = usize::try_from(SLOTS_BOUND).unwrap_or(usize::MAX);
         let (ended_tx, mut ended) = mpsc::channel(slots);
@@ -118,7 +118,7 @@ impl Shell {
             panics.push(now);
             tracing::error!(panics = panics.len(), "the scheduler panicked and starts again with an empty queue");
             if panics.len() >= PANICS_MAX {
-                // Nobody listens only when the process is ending already.
+                // Sending fails only if the process is already shutting down.
                 failed.send(true).ok();
                 return;
             }
@@ -130,7 +130,7 @@ impl Shell {
 
 impl<'a> Driver<'a> {
     fn new(shell: &'a mut Shell, generation: u64, ended: mpsc::Sender<Ended>) -> Self {
-        // Taken: a life after a panic begins with nothing, in case that it was this.
+        // Taken, so that a run after a panic starts without it, in case that it caused the panic.
         let kept = std::mem::take(&mut shell.config.kept);
         let mut driver = Self {
             core: Batcher::new(shell.config.limits.clone(), shell.config.seed),
@@ -151,7 +151,7 @@ impl<'a> Driver<'a> {
         }
         driver.restore(&kept);
         if generation > 0 {
-            // What the life before has shown.
+            // Resets the gauges that the previous run exported.
             let metrics = &driver.shell.metrics;
             for limit in ["batch_items_max", "batch_weight_max"] {
                 metrics.found_limit(limit, "learned", f64::INFINITY);
@@ -168,7 +168,8 @@ impl<'a> Driver<'a> {
             self.decide();
             self.shell.alarm.set(self.core.next_wakeup());
             tokio::select! {
-                // What ended comes first: its slot may be what the others wait for.
+                // Drain completions before new events: a completion frees the slot that queued
+                // calls are waiting for.
                 biased;
                 Some(done) = ended.recv() => {
                     self.end(done);
@@ -204,15 +205,15 @@ impl<'a> Driver<'a> {
             Event::Plan(generation, class, plan) if generation == self.generation => {
                 self.core.set_plan(self.now(), class, plan);
             }
-            // Of a life that ended: classes have other numbers now.
+            // A plan from a previous run: the ids of cost classes differ now.
             Event::Plan(..) => {}
-            // Who asked may have gone.
+            // Sending fails if the requester has stopped waiting, which is ignored here and below.
             Event::Report(reply) => _ = reply.send(self.core.report()),
             Event::Why(reply) => _ = reply.send(self.why()),
             Event::Limits(limits, done) => {
                 self.shell.config.limits = (*limits).clone();
                 self.core.set_limits(*limits);
-                // Who asked may have gone.
+                // The requester may have stopped waiting.
                 done.send(()).ok();
             }
             Event::Keep(reply) => _ = reply.send(self.kept()),
@@ -221,7 +222,7 @@ impl<'a> Driver<'a> {
                 self.core.forget(self.now());
                 self.log_merging();
                 (self.ceiling.published, self.weight_ceiling.published) = (None, None);
-                // The next call brings what this one says.
+                // The next call carries the value that the new upstream advertises.
                 self.known_batching(false);
             }
             Event::Drain => {
@@ -245,7 +246,8 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Whoever knows something believes himself.
+    /// Restores the snapshot unless a cost was already learned here, since local observations take
+    /// precedence.
     fn begin(&mut self, kept: &Kept) {
         if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
             self.restore(kept);
@@ -274,7 +276,7 @@ impl<'a> Driver<'a> {
         let now = self.now();
         if let Some(known) = submission.batches_itself {
             self.known_batching(known);
-            // The other policies know of no standing aside.
+            // Policies other than `Adaptive` have no pass-through detection.
             submission.alone |= known && !matches!(self.shell.config.limits.policy, Policy::Adaptive { .. });
         }
         let (offered, new) = self.numbers.call(id, &submission);
@@ -302,8 +304,8 @@ impl<'a> Driver<'a> {
         self.shell.metrics.stats.offered.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Has a plan solved on a thread that may block: it takes up to some ten milliseconds of a
-    /// core, and the old plan serves meanwhile.
+    /// Solves a plan on a blocking thread, since it takes up to about ten milliseconds of a core.
+    /// The previous plan remains in use meanwhile.
     fn plan(&self, class: CostClassId, input: PlanInput) {
         let (events, generation) = (self.shell.events.clone(), self.generation);
         let (metrics, clock) = (self.shell.metrics.clone(), self.shell.clock);
@@ -312,7 +314,7 @@ impl<'a> Driver<'a> {
             let plan = solve(&input);
             metrics.plan_solved(clock.now().since(began));
             if let Some(events) = events.upgrade() {
-                // A full channel loses it: the next one comes.
+                // A plan lost to a full channel is superseded by the next one.
                 events.try_send(Event::Plan(generation, class, plan)).ok();
             }
         });
@@ -329,7 +331,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Drops what is known of a call that leaves the queue.
+    /// Removes a call that leaves the queue, and releases its ids.
     fn forget(&mut self, id: CallId) -> Option<Queued> {
         let queued = self.queued.remove(&id)?;
         if self.queued.is_empty() && self.queued.capacity() > ROOM_MAX {
@@ -341,7 +343,8 @@ impl<'a> Driver<'a> {
 
     fn decide(&mut self) {
         loop {
-            // Callers that left while their message was lost to a full channel are not sent (F15).
+            // `poll` may return a cancelled call if its `Cancel` event was lost to a full channel.
+            // `dispatch` detects and withdraws it.
             let now = self.now();
             let Some(decision) = self.core.poll(now) else { break };
             match decision {
@@ -375,7 +378,7 @@ impl<'a> Driver<'a> {
                 members.push((member.id, queued));
             }
         }
-        // Who left while their message waited behind others is not sent.
+        // A cancelled call is not sent, even if its `Cancel` event still waits behind others.
         let (here, gone): (Vec<_>, Vec<_>) = members.into_iter().partition(|(_, queued)| !queued.reply.is_closed());
         for (id, _) in gone {
             self.core.withdraw(now, id);
@@ -416,6 +419,8 @@ impl<'a> Driver<'a> {
         };
         let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
         let (ids, mut here): (Vec<CallId>, Vec<Queued>) = here.into_iter().unzip();
+        // A batch of one is sent unbatched by the task of its caller, which holds the slot through
+        // the grant.
         if here.len() <= 1 {
             self.in_flight.insert(batch.id, InFlight { task: None, scope });
             if let Some(queued) = here.pop() {
@@ -425,6 +430,8 @@ impl<'a> Driver<'a> {
             return;
         }
         let Some(first) = here.first() else { return };
+        // The merged request carries the latest of the callers' deadlines, and none if any caller
+        // set none.
         let deadlines: Option<Vec<Tick>> = here.iter().map(|queued| queued.submission.caller_deadline).collect();
         let request = BatchRequest {
             id: batch.id,
@@ -449,7 +456,7 @@ impl<'a> Driver<'a> {
         self.in_flight.insert(batch.id, InFlight { task: Some(task.abort_handle()), scope });
     }
 
-    /// What the calls of a batch waited for.
+    /// Returns the reasons for which the calls of a batch waited.
     fn hold_reasons(&self, batch: &Batch) -> Holds {
         Holds::new(batch.cause, self.core.pause_end(batch.key))
     }
@@ -458,7 +465,7 @@ impl<'a> Driver<'a> {
         if done.generation != self.generation {
             return;
         }
-        // What its caller sends has no task here.
+        // An execution that its caller sends has no task here.
         let Some(InFlight { task, scope }) = self.in_flight.remove(&done.batch) else { return };
         self.shell.metrics.executed(done.observed.duration, done.observed.outcome, task.is_some());
         if let Some(observer) = self.shell.metrics.observer()
@@ -480,7 +487,7 @@ impl<'a> Driver<'a> {
         self.show_ceilings();
     }
 
-    /// Reports for which kinds of calls merging ended or began again.
+    /// Logs the cost classes for which merging was suspended or resumed.
     fn log_merging(&mut self) {
         let changes = self.core.take_merging_changes();
         if changes.is_empty() {
@@ -522,8 +529,8 @@ impl<'a> Driver<'a> {
 // === impl Shown ===
 
 impl Shown {
-    /// The least ceiling by now, in the series of its source; the other one says that it is over.
-    /// None at all is a learned limit that never binds.
+    /// Exports the current smallest cap in the series of its source, and marks the series of a
+    /// previous source as ended. Without a cap, the series of learned caps is set to infinity.
     fn show(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
         let source =
             if least.is_some() && least == self.published { LimitSource::Published } else { LimitSource::Learned };
@@ -543,8 +550,8 @@ impl Shown {
     }
 }
 
-/// A caller that has gone needs no answer; a grant that it did not take gives its slot back by
-/// itself.
+/// Sends an outcome to a caller. If the caller has gone, the outcome is dropped, and a grant in it
+/// releases its slot.
 fn send(reply: oneshot::Sender<Outcome>, outcome: Outcome) {
     reply.send(outcome).ok();
 }

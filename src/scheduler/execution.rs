@@ -1,4 +1,5 @@
-//! A batch on its way: who waits for what of it, and the slot it holds until it ends.
+//! An execution in flight: the replies that its members wait for, and the slot that it holds until
+//! it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,17 @@ use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
 
-/// An execution has ended.
+/// The completion of an execution.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
-    /// Which driver dispatched it: after a restart the numbers of batches start again.
+    /// Run of the driver that dispatched it: batch ids start again after a restart.
     pub(super) generation: u64,
     pub(super) batch: BatchId,
     pub(super) observed: Observed,
 }
 
-/// The slot of one execution. Dropping it gives the slot back, as cancelled unless it was told otherwise.
+/// The slot of one execution. Dropping it releases the slot and reports the outcome, which is
+/// `Cancelled` unless it was set.
 #[derive(Debug)]
 pub(super) struct Slot {
     ended: mpsc::Sender<Ended>,
@@ -33,27 +35,29 @@ pub(super) struct Slot {
     first_byte: Option<Duration>,
 }
 
-/// The right to send one call upstream, as it came, from the caller's own task.
+/// The permit to send one call upstream unbatched, in its original form, from the task of its
+/// caller.
 ///
-/// Dropping it gives the slot back: the caller has gone, or the answer has been read.
+/// Dropping it releases the slot: the caller has gone, or the response has been read.
 #[derive(Debug)]
 pub struct Grant {
     slot: Slot,
-    /// What is known of the execution.
+    /// Details of the execution.
     pub ticket: Ticket,
 }
 
-/// The members of a batch that wait.
+/// The members of a batch that wait for a reply.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) ids: Vec<CallId>,
     pub(super) replies: Vec<Option<oneshot::Sender<Outcome>>>,
     pub(super) tickets: Vec<Ticket>,
-    /// Where the driver hears who has its answer already; told only while others still wait.
+    /// Reports answered members to the driver, only while the members are executed one by one and
+    /// others still wait.
     pub(super) events: mpsc::WeakSender<Event>,
     pub(super) isolating: bool,
     pub(super) slot: Option<Slot>,
-    /// When the backend was done with the slot.
+    /// Instant at which the backend released the slot.
     pub(super) answered: Option<Tick>,
 }
 
@@ -74,7 +78,8 @@ impl Drop for Slot {
             outcome: self.outcome,
         };
         let ended = Ended { generation: self.generation, batch: self.batch, observed };
-        // The channel has room for every slot there can be; it is closed only when the driver is gone.
+        // The channel has a place for every possible slot, and is closed only when the driver has
+        // stopped.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.ended.try_send(ended) {
             tracing::error!("a slot could not be given back");
         }
@@ -88,12 +93,12 @@ impl Grant {
         Self { slot, ticket }
     }
 
-    /// The first byte of the answer is there.
+    /// Records the arrival of the first response byte.
     pub fn first_byte(&mut self) {
         self.slot.first_byte = Some(self.slot.clock.now().since(self.slot.sent));
     }
 
-    /// How the execution ended. The slot is free when the grant is dropped.
+    /// Sets the outcome of the execution. The slot is released when the grant is dropped.
     pub fn observed(&mut self, outcome: ObservedOutcome) {
         self.slot.outcome = outcome;
     }
@@ -102,16 +107,17 @@ impl Grant {
 // === impl Waiting ===
 
 impl Waiting {
-    /// Ends a member's wait, with what `outcome` makes of its ticket.
+    /// Ends the wait of a member with the outcome that `outcome` builds from its ticket.
     fn end(&mut self, member: usize, outcome: impl FnOnce(Ticket) -> Outcome) {
         let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
         let ticket = self.tickets.get(member).copied().unwrap_or_default();
-        // A caller that has gone needs no answer.
+        // Sending fails if the caller has gone and needs no reply.
         reply.send(outcome(Ticket { answered: self.answered, ..ticket })).ok();
         if self.isolating
             && let (Some(events), Some(id)) = (self.events.upgrade(), self.ids.get(member))
         {
-            // If this is lost to a full channel, a batch that everybody has left ends by itself instead of early.
+            // If this event is lost to a full channel, a batch without remaining members runs to
+            // its end and is not aborted early.
             events.try_send(Event::Answered(*id)).ok();
         }
     }
@@ -146,7 +152,8 @@ impl Outputs for Waiting {
     }
 }
 
-/// Executes one batch. The slot goes back when this ends, however it ends, or earlier when the backend says so.
+/// Executes one batch. The slot is released when this returns or is dropped, or earlier if the
+/// backend frees it.
 pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: Waiting) {
     let observed = backend.execute(request, &mut waiting).await;
     waiting.free(observed);

@@ -1,7 +1,6 @@
-//! What calls waited for before they were sent, for metrics and `Server-Timing`.
+//! Reasons for which calls waited before dispatch, for metrics and `Server-Timing`.
 //!
-//! It decides nothing: the core reports why a batch left when it did, and from that follows what
-//! kept it.
+//! The reasons are derived from the dispatch cause that the core reports; nothing is decided here.
 
 use std::time::Duration;
 
@@ -9,15 +8,15 @@ use crate::batching::{Cause, Tick};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
 
-/// A shorter wait is no hold: the scheduler's task itself takes some tens of microseconds under
-/// load.
+/// Minimum wait that counts as held. The scheduler task itself takes some tens of microseconds
+/// under load.
 const HELD_MIN: Duration = Duration::from_micros(100);
 
-/// What held the members of one batch.
+/// The reason for which the members of one batch waited.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Holds {
     cause: Cause,
-    /// The end of the last pause of their merge key.
+    /// End of the last pause of their merge key.
     paused_until: Option<Tick>,
 }
 
@@ -28,7 +27,7 @@ impl Holds {
         Self { cause, paused_until }
     }
 
-    /// What a call waited for that arrived then and leaves now.
+    /// Returns the reason for which a call waited that arrived at `arrived` and is dispatched now.
     pub(super) fn reason(&self, now: Tick, arrived: Tick) -> Option<HoldReason> {
         if now.since(arrived) < HELD_MIN {
             return None;
@@ -38,14 +37,14 @@ impl Holds {
         }
         Some(match self.cause {
             Cause::Delay | Cause::Deadline => HoldReason::Company,
-            // Nothing else waits beside a free slot.
+            // The remaining causes never delay a call while a slot is free.
             Cause::Full | Cause::Weight | Cause::Bytes | Cause::Idle | Cause::Lead | Cause::Probe | Cause::Drain => {
                 HoldReason::Limit
             }
         })
     }
 
-    /// Counts the calls of a batch that leaves now.
+    /// Counts the calls of a batch that is dispatched now.
     pub(super) fn count(&self, metrics: &Metrics, now: Tick, arrived: impl Iterator<Item = Tick>) {
         let mut held = [0_u64; HoldReason::ALL.len()];
         for reason in arrived.filter_map(|arrived| self.reason(now, arrived)) {

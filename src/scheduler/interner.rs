@@ -1,19 +1,21 @@
-//! Bytes to small numbers, by full comparison: two keys are the same only if every byte is (README R2).
+//! Interns byte strings as small ids by full comparison: two keys are equal only if every byte is,
+//! so that a hash collision never merges calls.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// Values no longer in use that keep their number at least: what is learned of a number's arrivals would be lost whenever its line is empty for a moment.
-/// As many as the core watches.
+/// Minimum number of unused values that keep their id, because otherwise the arrival statistics of
+/// an id would be lost whenever its queue is momentarily empty. Equal to the number of keys that
+/// the core tracks.
 const IDLE: u64 = 64;
 
-/// Values in use, each with the number of its users, and the last ones that were. Numbers are never given twice.
+/// Reference-counted values with their ids, and the values released last. Ids are never reused.
 #[derive(Debug)]
 pub(super) struct Interner<K> {
     ids: HashMap<K, Entry>,
     next: u64,
     in_use: usize,
-    /// How often a value's last user left.
+    /// Number of times that the last user of a value released it.
     left: u64,
 }
 
@@ -24,7 +26,7 @@ struct Entry {
     left: u64,
 }
 
-/// Values used lately, at most `max` of them: the one unused for longest goes.
+/// Recently used values, at most `max` of them, with least-recently-used eviction.
 #[derive(Debug)]
 pub(super) struct RecentInterner<K> {
     ids: HashMap<K, (u32, u64)>,
@@ -40,7 +42,7 @@ impl<K: Hash + Eq> Interner<K> {
         Self { ids: HashMap::new(), next: 0, in_use: 0, left: 0 }
     }
 
-    /// The number of a value, which has one user more now.
+    /// Returns the id of a value and adds a user to it.
     pub(super) fn acquire<Q>(&mut self, value: &Q) -> u64
     where
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
@@ -49,7 +51,8 @@ impl<K: Hash + Eq> Interner<K> {
         self.acquire_told(value).0
     }
 
-    /// The same, and whether the value was not known.
+    /// Like [`acquire`](Self::acquire), and also returns `true` if the value was not interned
+    /// before.
     pub(super) fn acquire_told<Q>(&mut self, value: &Q) -> (u64, bool)
     where
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
@@ -66,13 +69,13 @@ impl<K: Hash + Eq> Interner<K> {
         (id, true)
     }
 
-    /// A number that no value has.
+    /// Returns an id that belongs to no value.
     pub(super) fn fresh(&mut self) -> u64 {
         self.next += 1;
         self.next
     }
 
-    /// One user less. A value without users is kept for a while.
+    /// Removes a user from a value. A value without users is retained for a while.
     pub(super) fn release<Q>(&mut self, value: &Q)
     where
         K: std::borrow::Borrow<Q>,
@@ -86,7 +89,8 @@ impl<K: Hash + Eq> Interner<K> {
         self.in_use -= 1;
         self.left += 1;
         entry.left = self.left;
-        // Swept when twice as many are idle, so that it costs little for each.
+        // Swept only once twice as many values are idle, so that the cost is amortised over many
+        // releases.
         let idle = u64::try_from(self.ids.len() - self.in_use).unwrap_or(u64::MAX);
         if idle > 2 * IDLE {
             let oldest = self.left - IDLE;
@@ -102,12 +106,12 @@ impl<K: Hash + Eq + Clone> RecentInterner<K> {
         Self { ids: HashMap::new(), next: 0, uses: 0, max }
     }
 
-    /// Every value that is remembered, with its number.
+    /// Iterates over all interned values and their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&K, u32)> {
         self.ids.iter().map(|(key, (id, _))| (key, *id))
     }
 
-    /// The number of a value.
+    /// Returns the id of a value, which becomes the most recently used one.
     pub(super) fn get<Q>(&mut self, value: &Q) -> u32
     where
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
@@ -124,13 +128,14 @@ impl<K: Hash + Eq + Clone> RecentInterner<K> {
                 self.ids.remove(oldest.borrow());
             }
         }
-        // Four thousand million cost classes would have to come by before a number stood for a second one.
+        // The id wraps only after four thousand million cost classes.
         self.next = self.next.wrapping_add(1);
         self.ids.insert(value.into(), (self.next, self.uses));
         self.next
     }
 
-    /// The value of a number. It looks at them all: for what happens once a minute.
+    /// Returns the value of an id by a linear search, which is acceptable for operations that run
+    /// once a minute.
     pub(super) fn name(&self, id: u32) -> Option<&K> {
         self.ids.iter().find(|(_, (own, _))| *own == id).map(|(name, _)| name)
     }

@@ -1,14 +1,16 @@
-//! Calls in the core's numbers: keys, tenants, exclusive values and cost classes by full comparison of their bytes.
+//! Interns the merge keys, tenants, exclusive values and cost classes of calls as numeric ids for
+//! the batching core, by full comparison of their bytes.
 
 use super::Submission;
 use super::interner::{Interner, RecentInterner};
 use crate::batching::{Call, CallId, CostClassId, KeyId, TenantId, Weight};
 use crate::protocol::Merge;
 
-/// Cost classes numbered at once: twice what the core remembers, so a forgotten one was long unused.
+/// Maximum number of interned cost classes: twice the number that the core remembers, so that an
+/// evicted one has been unused for long.
 const COST_CLASSES_MAX: usize = 512;
 
-/// The numbers that are in use.
+/// The interners of one driver.
 #[derive(Debug)]
 pub(super) struct Numbers {
     keys: Interner<Box<[u8]>>,
@@ -29,7 +31,8 @@ impl Numbers {
         }
     }
 
-    /// The call as the core sees it, and whether it has a merge key that was not known. Its numbers are in use until [`Numbers::release`].
+    /// Converts a call to its form in the core. Returns `true` in addition if its merge key was not
+    /// interned before. The ids stay in use until [`Numbers::release`].
     pub(super) fn call(&mut self, id: CallId, submission: &Submission) -> (Call, bool) {
         let call = &submission.call;
         let (key, new) = match &call.merge {
@@ -40,7 +43,8 @@ impl Numbers {
             id,
             key: KeyId(key),
             cost_class: self.class(&call.cost_class),
-            // Numbers of tenants are small: as many as are queued at once.
+            // The number of tenant ids is small: only tenants with queued calls, and a few recent
+            // ones, hold one.
             tenant: TenantId(self.tenants.acquire(&call.tenant.0[..])),
             tenant_weight: submission.tenant_weight,
             priority: submission.priority,
@@ -58,7 +62,7 @@ impl Numbers {
         (call, new)
     }
 
-    /// The call has left the queue.
+    /// Releases the ids of a call that has left the queue.
     pub(super) fn release(&mut self, submission: &Submission) {
         let call = &submission.call;
         if let Merge::With(key) = &call.merge
@@ -72,17 +76,17 @@ impl Numbers {
         }
     }
 
-    /// The number of a cost class.
+    /// Returns the id of a cost class.
     pub(super) fn class(&mut self, name: &[u8]) -> CostClassId {
         CostClassId(self.cost_classes.get(name))
     }
 
-    /// The name of a cost class.
+    /// Returns the name of a cost class.
     pub(super) fn class_name(&self, id: CostClassId) -> Option<&[u8]> {
         self.cost_classes.name(id.0).map(|name| &**name)
     }
 
-    /// Every cost class that is remembered.
+    /// Iterates over all interned cost classes.
     pub(super) fn classes(&self) -> impl Iterator<Item = (CostClassId, &[u8])> {
         self.cost_classes.iter().map(|(name, id)| (CostClassId(id), &**name))
     }

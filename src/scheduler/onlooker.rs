@@ -1,7 +1,10 @@
-//! Looks at calls that pass, in mode `Observe`, and tells what batching would have done with them.
+//! The shadow simulation of mode `Observe`: follows the calls that pass through and reports the
+//! effect that batching would have had on them.
 //!
-//! A task of its own that owns a [`Shadow`]: it is told of calls and of their answers, and wakes for nothing else. Reading a call is its work, not the caller's.
-//! What comes faster than it reads is left out and counted. What it leaves out: bodies (`proxy`), and who asks for the counts (`cli`).
+//! It is a task that owns a [`Shadow`] and receives the start and end of calls as events. Calls are
+//! parsed in this task and not in the task of the caller; calls that arrive faster than they are
+//! parsed are skipped and counted. Copying bodies belongs to `proxy`, and publishing the counts to
+//! `cli`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,12 +26,13 @@ use crate::protocol::{Call, Endpoint, Label, Merge, Published};
 use crate::telemetry::names::{Outcome, Unpredicted};
 use crate::telemetry::{CallEnd, Metrics};
 
-/// Events that wait: bodies that they hold are counted in the budget of buffers. A look that is this far behind leaves calls out.
+/// Capacity of the event channel. Bodies held by events are charged to the memory budget. A task
+/// that is this far behind skips calls.
 const EVENTS_MAX: usize = 4096;
-/// Between two looks at what a server publishes; `backend` remembers it.
+/// Interval between two lookups of the limits that a server publishes, which `backend` caches.
 const PUBLISHED_EVERY: Duration = Duration::from_secs(1);
 
-/// Where calls that pass are told.
+/// A handle that reports pass-through calls to the shadow simulation.
 #[derive(Debug, Clone)]
 pub struct Onlooker {
     events: mpsc::Sender<Event>,
@@ -37,33 +41,34 @@ pub struct Onlooker {
     clock: Clock,
 }
 
-/// Reads a call that passes.
+/// Deferred parsing of a pass-through call.
 pub struct Reading(pub Box<dyn FnOnce() -> Call + Send>);
 
-/// What is known of a call that passes before it is read.
+/// Properties of a pass-through call that are known before it is parsed.
 #[derive(Debug)]
 pub struct Passing {
-    /// How it would be sent in a batch.
+    /// The endpoint by which it would be merged.
     pub endpoint: Arc<Endpoint>,
-    /// Whose limits would hold.
+    /// Scope of the limits that would apply.
     pub scope: ScopeId,
     /// Its priority class.
     pub priority: PriorityId,
-    /// What its tenant weighs.
+    /// Fair-queueing weight of its tenant.
     pub tenant_weight: u32,
-    /// When its head came.
+    /// Instant at which its head was read.
     pub began: Tick,
-    /// When its answer becomes useless.
+    /// The deadline of the call.
     pub deadline: Option<Deadline>,
-    /// The deadline that holds instead once an SLO cannot be met at all.
+    /// The deadline that replaces an SLO that cannot be met at all.
     pub later: Option<Deadline>,
-    /// The SLO as the policy has it.
+    /// The SLO as configured.
     pub slo: Option<Duration>,
-    /// A route names its protocol: it would be merged also before a server that batches by itself.
+    /// A route names its protocol, so calls would be merged also in front of a server that batches
+    /// by itself.
     pub names_protocol: bool,
 }
 
-/// A call whose body is not there yet.
+/// A call with an incomplete body.
 #[derive(Debug)]
 pub struct Coming {
     onlooker: Onlooker,
@@ -71,7 +76,8 @@ pub struct Coming {
     ended: Ended,
 }
 
-/// A call whose answer is awaited. Dropped without one, its caller has left.
+/// A call that waits for its response. If dropped without one, the call counts as cancelled by the
+/// client.
 #[derive(Debug)]
 pub struct Awaited {
     onlooker: Onlooker,
@@ -79,35 +85,37 @@ pub struct Awaited {
     ended: Ended,
 }
 
-/// Whether a call's end was told. Held while one of the two events is sent: they stand in the channel in the order in which this was asked.
+/// `true` once the end of a call is reported. The lock is held while either of the two events is
+/// sent, so that their order in the channel matches the order in which the flag was read and set.
 type Ended = Arc<Mutex<bool>>;
 
-/// What was seen, since the process started.
+/// Counts of the shadow simulation since the process started.
 #[derive(Debug, Clone, Default)]
 pub struct Seen {
-    /// Calls of which something was predicted.
+    /// Calls with a prediction.
     pub calls: u64,
-    /// Calls of which nothing was, and why.
+    /// Calls without a prediction, by reason.
     pub left_out: Vec<(Unpredicted, u64)>,
-    /// Upstream calls that these would have been.
+    /// Upstream executions that batching would have caused.
     pub executions: u64,
-    /// Calls and items in those.
+    /// Calls and items in those executions.
     pub carried: (u64, u64),
-    /// Calls that would have been answered, refused, and given up in the queue.
+    /// Calls that would have been answered.
     pub answered: u64,
-    /// See `answered`.
+    /// Calls that would have been rejected.
     pub rejected: u64,
-    /// See `answered`.
+    /// Calls that would have expired in the queue.
     pub expired: u64,
-    /// From arrival to answer, of those that would have been answered, together.
+    /// Total latency, from arrival to response, of the calls that would have been answered.
     pub latency: Duration,
-    /// Calls that were answered as they passed, and the same time of those.
+    /// Calls that were answered as they passed through, and their total latency.
     pub passed: (u64, Duration),
-    /// Calls that the server was seen to run side by side.
+    /// Number of calls that the server was observed to execute concurrently.
     pub side_by_side: u32,
-    /// By cost class what a lone call takes, and the most items in a call of which that was learned.
+    /// Latency of an unbatched call by cost class, and the largest number of items per call from
+    /// which it was learned.
     pub classes: Vec<(Box<[u8]>, Duration, u32)>,
-    /// The same counts of the last minute or two.
+    /// The same counts over the last one to two minutes.
     pub recent: Recent,
 }
 
@@ -121,14 +129,14 @@ enum Event {
     Seen(oneshot::Sender<Seen>),
 }
 
-/// Whether a call's answer was there before the call's end.
+/// Order of the response and the end of the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answered {
     Before,
     Not,
 }
 
-/// How a call that passed ended.
+/// Result of a pass-through call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Well,
@@ -136,13 +144,13 @@ enum How {
     Left,
 }
 
-/// The task.
+/// The task of the shadow simulation.
 struct Look {
     shadow: Shadow,
     numbers: Numbers,
-    /// Queued in the shadow.
+    /// Calls in the shadow queue.
     queued: BTreeMap<CallId, Submission>,
-    /// On their way, with when they began.
+    /// Calls in flight, with the instant at which they began.
     passing: BTreeMap<CallId, Tick>,
     seen: Seen,
     windows: Windows,
@@ -165,7 +173,7 @@ impl fmt::Debug for Reading {
 // === impl Onlooker ===
 
 impl Onlooker {
-    /// Begins to look.
+    /// Spawns the task.
     #[must_use]
     pub fn start(config: &Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> Self {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
@@ -187,7 +195,7 @@ impl Onlooker {
         Self { events, next_id: Arc::new(AtomicU64::new(1)), metrics, clock }
     }
 
-    /// A call begins to pass: who tells of its body, and who of its answer.
+    /// Registers a pass-through call. Returns the handles that report its body and its response.
     #[must_use]
     pub fn begins(&self) -> (Coming, Awaited) {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
@@ -196,13 +204,13 @@ impl Onlooker {
         (coming, Awaited { onlooker: self.clone(), id, ended })
     }
 
-    /// Decides within these walls from now on.
+    /// Replaces the limits.
     pub async fn set_limits(&self, limits: Limits) {
-        // A look that has ended predicts nothing.
+        // Ignored if the task has stopped.
         self.events.send(Event::Limits(Box::new(limits))).await.ok();
     }
 
-    /// What was seen; `None` when nobody answers within a second.
+    /// Returns the counts; `None` if the task does not respond within a second.
     pub async fn seen(&self) -> Option<Seen> {
         let (reply, seen) = oneshot::channel();
         self.events.try_send(Event::Seen(reply)).ok()?;
@@ -213,7 +221,7 @@ impl Onlooker {
 // === impl Coming ===
 
 impl Coming {
-    /// Its body is there. It is read once nobody waits for that.
+    /// Reports that the body is complete. It is parsed later, in the task.
     pub fn came(self, passing: Box<Passing>, read: Reading) {
         let Self { onlooker, id, ended } = self;
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +232,7 @@ impl Coming {
         }
     }
 
-    /// Nothing can be said of it.
+    /// Reports that the call cannot be predicted.
     pub fn left_out(self, why: Unpredicted) {
         self.onlooker.metrics.unpredicted(why);
     }
@@ -233,7 +241,7 @@ impl Coming {
 // === impl Awaited ===
 
 impl Awaited {
-    /// Its answer is there, `well` or not.
+    /// Reports the response. `well` is `true` if it was successful.
     pub fn answered(&self, well: bool) {
         self.end(if well { How::Well } else { How::Failed });
     }
@@ -241,7 +249,8 @@ impl Awaited {
     fn end(&self, how: How) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut *ended, true) {
-            // What is lost to a full channel is the oldest of those on their way some time, and forgotten.
+            // A call with an event that is lost to a full channel eventually becomes the oldest of
+            // those in flight and is removed.
             self.onlooker.events.try_send(Event::Ended(self.id, self.onlooker.clock.now(), how)).ok();
         }
     }
@@ -256,7 +265,7 @@ impl Drop for Awaited {
 // === impl Seen ===
 
 impl Seen {
-    /// The most items in one call of which it was learned what they take.
+    /// Returns the largest number of items per call for which a latency was learned.
     #[must_use]
     pub fn measured_items(&self) -> u32 {
         self.classes.iter().map(|(.., items)| *items).max().unwrap_or(0)
@@ -276,7 +285,7 @@ impl Look {
                 Event::Plan(class, plan) => self.shadow.set_plan(class, plan),
                 Event::Published(published) => self.published = published,
                 Event::Limits(limits) => self.shadow.set_limits(*limits),
-                // Who asked may have gone.
+                // The requester may have stopped waiting.
                 Event::Seen(reply) => _ = reply.send(self.seen()),
             }
             self.count();
@@ -329,7 +338,7 @@ impl Look {
             self.metrics.unpredicted(Unpredicted::Unlearned);
         }
         if answered == Answered::Before {
-            // What it took is not known.
+            // Its latency is unknown, because the response arrived first.
             self.passing.remove(&id);
             self.shadow.answered(at, id, false);
         }
@@ -350,7 +359,7 @@ impl Look {
         }
     }
 
-    /// Counts what would have happened by now.
+    /// Counts the predictions up to now.
     fn count(&mut self) {
         let now = self.clock.now();
         for would in self.shadow.would() {
@@ -418,7 +427,7 @@ impl Look {
         }
     }
 
-    /// Asks what the server publishes; the next calls know it.
+    /// Looks up the limits that the server publishes. The result applies to later calls.
     fn ask(&mut self) {
         let now = self.clock.now();
         if self.asked.is_some_and(|at| now.since(at) < PUBLISHED_EVERY) {
@@ -429,7 +438,7 @@ impl Look {
         tokio::spawn(async move {
             let published = backend.published().await;
             if let Some(events) = events.upgrade() {
-                // A full channel loses it: it is asked again.
+                // A result lost to a full channel is looked up again.
                 events.try_send(Event::Published(published)).ok();
             }
         });
@@ -440,7 +449,7 @@ impl Look {
         tokio::task::spawn_blocking(move || {
             let plan = solve(&input);
             if let Some(events) = events.upgrade() {
-                // A full channel loses it: the next one comes.
+                // A plan lost to a full channel is superseded by the next one.
                 events.try_send(Event::Plan(class, plan)).ok();
             }
         });

@@ -1,56 +1,58 @@
-//! What batching would have done of late, and whether it would be worth it.
+//! The recent part of the shadow simulation's predictions, and an assessment of the benefit of
+//! batching.
 //!
-//! Means since the start hide what a server does now, so they are of the last one to two minutes.
+//! Averages since the start would hide the current behaviour of a server, so the counts cover the
+//! last one to two minutes.
 
 use std::time::Duration;
 
 use crate::batching::{ShadowEnd, Tick, Would};
 
-/// A window; the sum is of the current one and the one before it.
+/// Length of a window. The counts are the sum of the current window and the previous one.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Calls of which a verdict can be given.
+/// Minimum number of calls for an assessment.
 const JUDGED_MIN: u64 = 100;
-/// Batching is worth it from this share of upstream calls saved on, in thousandths...
+/// Minimum share of upstream executions that batching saves to be beneficial, in thousandths.
 const SAVED_MIN: u64 = 100;
-/// ...unless calls would be answered later than as they pass by more than this, in thousandths:
-/// noise of what is predicted.
+/// Maximum relative increase of the latency for batching to be beneficial, in thousandths: the
+/// noise of the predictions.
 const SLOWER_MAX: u64 = 50;
 
-/// Counts of a recent span of time.
+/// Counts of the shadow simulation over a recent span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Recent {
-    /// How long it is.
+    /// Length of the span.
     pub over: Duration,
-    /// Calls of which something was predicted.
+    /// Calls with a prediction.
     pub calls: u64,
-    /// Upstream calls that these would have been.
+    /// Upstream executions that batching would have caused.
     pub executions: u64,
-    /// Calls and items in those.
+    /// Calls and items in those executions.
     pub carried: (u64, u64),
     /// Calls that would have been answered.
     pub answered: u64,
-    /// Calls that would have been refused or given up.
+    /// Calls that would have been rejected or would have expired.
     pub unserved: u64,
-    /// From arrival to answer, of those that would have been answered, together.
+    /// Total latency, from arrival to response, of the calls that would have been answered.
     pub latency: Duration,
-    /// Calls that were answered as they passed, and the same time of those.
+    /// Calls that were answered as they passed through, and their total latency.
     pub passed: (u64, Duration),
 }
 
-/// Whether batching would be worth it.
+/// Assessment of the benefit of batching.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Benefit {
-    /// Too few calls have passed.
+    /// Too few calls were observed.
     Unknown,
-    /// Nearly every call would go as it goes without it.
+    /// Nearly every call would be executed unbatched.
     NothingToMerge,
-    /// Calls would share, and be answered later.
+    /// Calls would share executions, at a higher latency.
     Slower,
-    /// Calls would share, and be answered no later.
+    /// Calls would share executions, without a higher latency.
     Worth,
 }
 
-/// The current window and the one before it.
+/// The current window and the previous one.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Windows {
     began: Tick,
@@ -77,7 +79,7 @@ impl Recent {
         }
     }
 
-    /// Whether batching would be worth it.
+    /// Assesses the benefit of batching.
     #[must_use]
     pub fn benefit(&self) -> Benefit {
         if self.carried.0 < JUDGED_MIN || self.answered == 0 || self.passed.0 == 0 {
@@ -109,7 +111,7 @@ impl Recent {
 // === impl Benefit ===
 
 impl Benefit {
-    /// The word in reports.
+    /// Returns the name of the variant in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -128,11 +130,11 @@ impl Windows {
         Self { began: now, current: Recent::default(), before: None }
     }
 
-    /// The window of an instant; begins another one where the last is over.
+    /// Returns the window at an instant, and starts a new one if the current one has ended.
     pub(super) fn at(&mut self, now: Tick) -> &mut Recent {
         let over = now.since(self.began);
         if over >= WINDOW {
-            // After a silence as long as a window nothing before it is recent.
+            // If nothing was recorded for a whole window, the previous one is no longer recent.
             let ended = Recent { over, ..std::mem::take(&mut self.current) };
             self.before = (over < 2 * WINDOW).then_some(ended);
             self.began = now;
@@ -140,7 +142,7 @@ impl Windows {
         &mut self.current
     }
 
-    /// Both windows together.
+    /// Returns the sum of both windows.
     pub(super) fn sum(&mut self, now: Tick) -> Recent {
         self.at(now);
         let current = Recent { over: now.since(self.began), ..self.current };

@@ -1,4 +1,4 @@
-//! The driver before a scripted backend.
+//! Tests of the driver with a scripted backend.
 
 use std::sync::Mutex;
 
@@ -13,7 +13,7 @@ use crate::backend::{BatchRequest, Outputs};
 use crate::batching::{Observed, ObservedOutcome, Tick};
 use crate::protocol::{Call, Common, Named, PathPattern, Published, RouteRules, Routes, Secret};
 
-/// Answers every member with the number of members, once it is let go.
+/// A backend that answers every member with the number of members, once `go` is notified.
 #[derive(Debug, Default)]
 struct Scripted {
     sizes: Mutex<Vec<usize>>,
@@ -22,7 +22,7 @@ struct Scripted {
     aborted: Arc<Notify>,
 }
 
-/// Says so when a future that holds it is dropped unfinished.
+/// Notifies when a future that holds it is dropped before it completes.
 struct Aborted(Option<Arc<Notify>>);
 
 impl Drop for Aborted {
@@ -112,7 +112,7 @@ struct World {
     scheduler: Scheduler,
     backend: Arc<Scripted>,
     metrics: Arc<Metrics>,
-    /// One endpoint for all: keys of different ones never merge.
+    /// One endpoint for all calls: keys of different endpoints never merge.
     submission: Submission,
 }
 
@@ -244,7 +244,7 @@ async fn three_panics_within_a_minute_are_the_end() {
     for life in 0..3 {
         world.scheduler.handle.panic().await;
         if life < 2 {
-            // A call that is served shows that the next life has begun.
+            // A call that is served shows that the driver has restarted.
             while !matches!(world.submit().await.unwrap(), Outcome::Alone(_)) {}
         }
     }
@@ -290,7 +290,7 @@ async fn what_one_scheduler_learned_another_begins_with() {
     let report = second.scheduler.handle.report().await.unwrap();
     let cost = &report.classes.first().unwrap().1;
     assert!(cost.samples > 0 && !cost.points.is_empty(), "{cost:?}");
-    // The same name has the same number: what comes now is learned on top.
+    // The same name maps to the same cost class, so new observations add to the seeded ones.
     drop(second.grant().await);
     second.until(|stats| stats.batches.load(Ordering::Relaxed) == 1).await;
     assert_eq!(second.scheduler.handle.report().await.unwrap().classes.len(), 1);
@@ -298,7 +298,8 @@ async fn what_one_scheduler_learned_another_begins_with() {
     assert!(second.scheduler.handle.report().await.unwrap().classes.is_empty());
 }
 
-/// Calls that pass one after the other, and whether each is answered before it has come whole.
+/// Observes calls that pass through one after the other, each answered before or after its body is
+/// complete.
 async fn passed(calls: u32, answered_first: bool) -> Seen {
     let config = Config { limits: Limits::default(), seed: 1, kept: Kept::default(), learned: None };
     let metrics = Arc::new(Metrics::new("test"));
@@ -331,8 +332,9 @@ async fn passed(calls: u32, answered_first: bool) -> Seen {
 
 #[tokio::test]
 async fn calls_that_pass_teach_also_when_they_are_read_long_after() {
-    // Nothing runs in between: the task reads the first one when the last one has been answered.
-    // The first eight are learned from. A machine that pauses in one of them makes an outlier of it, which is left out.
+    // Nothing runs in between: the task parses the first call after the last one has been answered.
+    // The first eight calls are learned from. If the machine pauses in one of them, that call is an
+    // outlier and is excluded.
     let seen = passed(64, false).await.calls;
     assert!((32..=56).contains(&seen), "{seen}");
 }

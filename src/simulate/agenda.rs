@@ -1,4 +1,4 @@
-//! What happens next: events in order of time, and in order of making where times are equal.
+//! The event queue of a run: a binary heap ordered by time and, at equal times, by insertion.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -7,31 +7,31 @@ use crate::batching::{CallId, Tick};
 
 use super::policy::{SentId, Status};
 
-/// Something that is due.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Event {
     /// A client of a closed loop sends its next call.
     Client(u32),
-    /// A caller leaves.
+    /// A client cancels its call.
     Cancel(CallId),
-    /// The upstream's own business.
+    /// A step inside the upstream.
     Upstream(Step),
-    /// An answer reaches the proxy.
+    /// A response reaches the proxy.
     Answer(SentId, Status),
 }
 
-/// What happens inside an upstream.
+/// A step inside an upstream.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Step {
-    /// The next batch that is on its way reaches the queue.
+    /// The next batch in transit enters the queue.
     Enter,
-    /// A slot is done with a batch.
+    /// A slot completes a batch.
     Done(SentId, Status),
-    /// The number of slots is another one.
+    /// The number of slots changes.
     Slots,
-    /// The engine's iteration ends.
+    /// The iteration of an engine ends.
     Round,
-    /// A request inside a shared server is done, if this is still its newest event.
+    /// A request of a shared server completes, if this is still the newest event of the server.
     Tick(u32),
 }
 
@@ -42,7 +42,6 @@ struct Entry {
     event: Event,
 }
 
-/// The events to come.
 #[derive(Debug, Default)]
 pub(super) struct Agenda {
     heap: BinaryHeap<Entry>,
@@ -69,7 +68,7 @@ impl Agenda {
 // === impl Entry ===
 
 impl Ord for Entry {
-    /// The heap gives the greatest first: the earliest is the greatest.
+    /// Reversed, since the heap pops the greatest entry first: the earliest entry is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }

@@ -1,8 +1,10 @@
-//! The batching rules of others, to stand beside ours on the same arrivals.
+//! The batching rules of other systems, for comparison with Groupage on the same arrivals.
 //!
-//! Each sees its queue, what it has in flight and when that came back, nothing else; the two that are handed the exact curve or an optimal table
-//! say so. Where the original knows one queue, so does the baseline: with several merge keys each key has its own line, and the line whose head
-//! came first goes first. A batch that the upstream refuses is halved and sent again, and a call refused alone keeps its refusal.
+//! Each rule observes its queue, its batches in flight and their completions, and nothing else; the
+//! two that receive the exact curve or an optimal table are documented as such. Where the original
+//! knows only one queue, the baseline keeps one queue per merge key and serves the one with the
+//! head that arrived first. A batch that the upstream refuses is halved and sent again, and a call
+//! refused alone keeps its refusal.
 
 mod adaptive;
 mod cork;
@@ -20,81 +22,89 @@ use super::desk::Desk;
 use super::policy::{Done, Policy};
 use queue::Queue;
 
-/// A baseline, as data: what stands in a table is made anew for each run.
+/// A baseline, as data. Each run builds a fresh policy from it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Baseline {
-    /// Every call alone, at once: as without a proxy.
+    /// Forwards every call alone and at once, as without a proxy.
     Direct,
-    /// At `items`, or `delay` after the first; any number in flight (`MLServer`).
+    /// Dispatches at `items` items, or `delay` after the first arrival, with any number of batches
+    /// in flight (`MLServer`).
     Window {
-        /// Most items.
+        /// Maximum number of items.
         items: u32,
-        /// From the arrival of the first.
+        /// Delay after the arrival of the first call.
         delay: Duration,
     },
-    /// At `items`, never before.
+    /// Dispatches at `items` items and never before.
     Static {
-        /// Items.
+        /// Number of items.
         items: u32,
     },
-    /// A window whose loop blocks while a batch is out, and which starts when the first call is read after that (KServe's agent).
+    /// A window with a loop that blocks while a batch is in flight. The window starts when the
+    /// first call is read afterwards (the agent of KServe).
     KServe {
-        /// Most items.
+        /// Maximum number of items.
         items: u32,
-        /// From the first read.
+        /// Delay after the first read.
         delay: Duration,
     },
-    /// Whenever fewer than `slots` batches are out, what is queued, up to `items` (Triton).
+    /// Dispatches what is queued, up to `items`, whenever fewer than `slots` batches are in flight
+    /// (Triton).
     Greedy {
-        /// Batches in flight.
+        /// Maximum number of batches in flight.
         slots: u32,
-        /// Most items.
+        /// Maximum number of items.
         items: u32,
         /// Triton's `max_queue_delay`.
         delay: Duration,
-        /// Give up calls past their deadline.
+        /// Expires calls past their deadline.
         expire: bool,
     },
-    /// One batch out; its cap rises by one while batches take less than the SLO and falls by a tenth when one takes longer (Clipper).
+    /// AIMD with one batch in flight: the cap rises by one after a full batch within the SLO, and
+    /// falls by a tenth when a batch takes longer or fails (Clipper, Crankshaw et al., NSDI 2017).
     Aimd,
-    /// A line learned for the time of a batch, foreseen lateness, and a tick of 1 ms (BentoML's `CorkDispatcher`).
+    /// A linear fit of the time of a batch, predicted lateness, and a tick of 1 ms (BentoML's
+    /// `CorkDispatcher`).
     Cork {
-        /// Most items.
+        /// Maximum number of items.
         items: u32,
     },
-    /// Climbs to the number of batches in flight that gives the least mean latency (TF Serving's adaptive shared batch scheduler).
+    /// Hill climbing for the number of batches in flight with the least mean latency (the adaptive
+    /// shared batch scheduler of TensorFlow Serving).
     Asbs {
-        /// Most items.
+        /// Maximum number of items.
         items: u32,
     },
-    /// As late as the head's deadline allows, by the exact curve (as Symphony on one server).
+    /// Dispatches as late as the deadline of the head allows, by the exact curve (deferred batch
+    /// scheduling of Symphony, arXiv:2308.07470, on one server).
     Deferred {
-        /// What an execution takes.
+        /// Cost of an execution.
         curve: Curve,
-        /// Most items.
+        /// Maximum number of items.
         items: u32,
     },
-    /// Greedy, with a controller that reads only the end-to-end p99 and moves the cap.
+    /// Greedy, with a controller that observes only the end-to-end p99 and moves the cap.
     NaiveLoop,
-    /// Plays a table from queue length to batch size; 0 waits for the next arrival (an SMDP's optimum).
+    /// Looks up the batch size by queue length; 0 waits for the next arrival (the optimal policy of
+    /// an SMDP).
     Table {
-        /// By queue length; the last entry holds for longer queues.
+        /// Batch size by queue length. The last entry applies to longer queues.
         sizes: Arc<[u32]>,
     },
 }
 
-/// What the baselines have in common: a queue, and a step after every event.
+/// The common part of the baselines: a queue, and a step after every event.
 trait Rule {
     fn queue(&mut self) -> &mut Queue;
 
-    /// Sends what is to be sent now and asks to be woken.
+    /// Dispatches what is due and requests the next wakeup.
     fn step(&mut self, desk: &mut Desk);
 
-    /// Looks at a batch that came back, before anything else is done with it.
+    /// Learns from a completed batch, before the queue handles it.
     fn learn(&mut self, _desk: &mut Desk, _done: &Done) {}
 }
 
-/// A rule with its name: a policy.
+/// A policy that runs a named rule.
 struct Ruled<R> {
     name: String,
     rule: R,
@@ -103,22 +113,23 @@ struct Ruled<R> {
 // === impl Baseline ===
 
 impl Baseline {
-    /// Sizes and delays of the windows that are tried by hand, in items and milliseconds (`scheduling.md` §5.1).
+    /// Sizes and delays of the grid of windows, in items and milliseconds.
     pub const WINDOWS: ([u32; 4], [u64; 5]) = ([8, 16, 32, 64], [1, 2, 5, 10, 20]);
 
-    /// A window.
+    /// Creates a window baseline.
     #[must_use]
     pub fn window(items: u32, millis: u64) -> Self {
         Self::Window { items, delay: Duration::from_millis(millis) }
     }
 
-    /// Greedy without a delay.
+    /// Creates a greedy baseline without a delay.
     #[must_use]
     pub fn greedy(slots: u32, items: u32, expire: bool) -> Self {
         Self::Greedy { slots, items, delay: Duration::ZERO, expire }
     }
 
-    /// Those that stand beside ours in every row, with this cap; the curve, where one is exact, for the one that is handed it.
+    /// Returns the baselines that are compared in every row, with this batch cap. If an exact curve
+    /// is given, the deferred baseline uses it.
     #[must_use]
     pub fn all(cap: u32, curve: Option<Curve>) -> Vec<Self> {
         let mut all = vec![
@@ -138,13 +149,13 @@ impl Baseline {
         all
     }
 
-    /// Every window on the grid.
+    /// Returns every window of the grid.
     pub fn windows() -> impl Iterator<Item = Self> {
         let (sizes, delays) = Self::WINDOWS;
         sizes.into_iter().flat_map(move |items| delays.into_iter().map(move |millis| Self::window(items, millis)))
     }
 
-    /// A fresh policy of this kind.
+    /// Creates a fresh policy of this kind.
     #[must_use]
     pub fn build(&self) -> Box<dyn Policy> {
         match *self {

@@ -1,54 +1,56 @@
-//! A call in the simulator, and how it ended.
+//! Calls of the simulator and their outcomes.
 
 use std::time::Duration;
 
 use crate::batching::{Call, Tick};
 
-/// A call that will come, or came.
+/// A call of the workload.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrival {
-    /// When it comes.
+    /// Instant of arrival.
     pub at: Tick,
-    /// What the core is told. Its id is given when it comes: ids count from 0 in order of arrival.
+    /// The call as it is offered to the core. Its id is assigned on arrival: ids count from 0 in
+    /// order of arrival.
     pub call: Call,
-    /// Its priority class.
+    /// Priority class.
     pub class: u8,
-    /// When its caller leaves, unless it has its answer by then.
+    /// Instant at which the client cancels the call, unless the call has ended by then.
     pub cancel_at: Option<Tick>,
 }
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// It has its answer, in time or late.
+    /// It was answered, in time or late.
     Answered,
-    /// Given up in the queue.
+    /// It expired in the queue.
     Expired,
-    /// Not taken into the queue.
+    /// It was not admitted to the queue.
     Rejected,
     /// The upstream refused it.
     Refused,
-    /// Its caller left.
+    /// Its client cancelled it.
     Cancelled,
-    /// The run ended first.
+    /// It had no outcome when the run ended.
     Unanswered,
 }
 
-/// A call that came, and its end.
+/// A call with its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ended {
     /// The call.
     pub arrival: Arrival,
-    /// How it ended.
+    /// Outcome of the call.
     pub outcome: Outcome,
-    /// When.
+    /// Instant at which the call ended.
     pub at: Tick,
 }
 
 // === impl Arrival ===
 
 impl Arrival {
-    /// The instant after which its answer is useless; the end of time if it set none.
+    /// Returns the instant after which the answer is useless, or the largest instant if the call
+    /// has no deadline.
     #[must_use]
     pub fn deadline(&self) -> Tick {
         self.call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at)
@@ -58,13 +60,13 @@ impl Arrival {
 // === impl Ended ===
 
 impl Ended {
-    /// From arrival to the end.
+    /// Returns the time from the arrival to the end of the call.
     #[must_use]
     pub fn latency(&self) -> Duration {
         self.at.since(self.arrival.at)
     }
 
-    /// Answered by its deadline.
+    /// Returns `true` if the call was answered by its deadline.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.outcome == Outcome::Answered && self.at <= self.arrival.deadline()

@@ -1,14 +1,13 @@
-//! A row of the table: ours beside what others do with the same arrivals, and whether it is as good as the design asks.
+//! Comparison of Groupage with baselines and oracles: the rows of the table and their criteria.
 //!
 //! Every policy of a row meets the same calls and the same noise, seed by seed, from a cold start.
-//! Beside the baselines stand two oracles where they can be computed: the optimal table of an SMDP,
-//! played on the same arrivals, and the clairvoyant, who knows all arrivals of the first seconds.
-//! `bars` holds what is asked of each row (`scheduling.md` §5.1, §6), `gap` the curves and loads of
-//! §5.3, `capacity` the rates of §5.4, `case` what runs of ours say beside each other (§5.5, §5.4),
-//! `table` all of it as one list, `no_harm` ours beside calls that are forwarded at once, window by
-//! window.
+//! Two oracles are computed where possible: the optimal table of an SMDP, run on the same arrivals,
+//! and a clairvoyant that knows all arrivals of the first seconds. `bars` holds the criteria of
+//! each row, `gap` the distance to the optimum by curve and load, `capacity` the maximum rates,
+//! `case` comparisons between Groupage runs, `table` all of it as one list of jobs, and `no_harm`
+//! Groupage beside direct calls, window by window.
 //!
-//! It leaves out threads and printing; a row is one call, so whoever prints may run several at once.
+//! Left out: threads and printing. A row is one call, so the caller may run several at once.
 
 mod again;
 mod bars;
@@ -45,59 +44,62 @@ pub use gap::{Gap, gap};
 pub use no_harm::{Harm, Ratio, Totals};
 pub use table::{Job, Told};
 
-/// What the clairvoyant looks at (`sim/run_bounds.py`): its work grows with what has to be given up, so in a steady overload it is less.
+/// Parts of a run that the clairvoyant bound covers. Its work grows with the number of items that
+/// have to be given up, so the part is shorter in a steady overload.
 const CLAIRVOYANT: Duration = Duration::from_secs(6);
 const CLAIRVOYANT_OVERLOAD: Duration = Duration::from_secs(2);
-/// From here on what is learned in the first seconds counts no more: with nothing learned, calls are forwarded as without a proxy.
+/// Instant from which a row is judged. The first seconds are left out: with nothing learned, calls
+/// are forwarded as without a proxy.
 const SETTLED: Tick = Tick::from_millis(2000);
-/// Rows that last this long are judged from then on; shorter ones from the start.
+/// Minimum duration of a row that is judged from `SETTLED` on. Shorter rows are judged from the
+/// start.
 const JUDGED_SETTLED: Duration = Duration::from_secs(4);
 
-/// How to run a row.
+/// Settings of a run of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Seeds 0 to this many.
+    /// Number of seeds, which count from 0.
     pub seeds: u64,
-    /// Run the baselines and oracles too, and judge.
+    /// Runs the baselines and oracles too, and judges the row.
     pub compare: bool,
-    /// The row is no longer what the design measured: bars that are plain numbers do not hold for it.
+    /// Marks a row with changed arguments: criteria with absolute limits do not apply to it.
     pub altered: bool,
 }
 
-/// A policy's line in a row.
+/// The figures of one policy in a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Who.
+    /// Name of the policy.
     pub name: String,
-    /// What came of it.
+    /// Its figures.
     pub figures: Figures,
 }
 
-/// A goodput that nobody can pass, and ours on the same arrivals.
+/// An upper bound on the goodput of any policy, and the goodput of Groupage on the same arrivals.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bound {
-    /// The first part of the run, in which both are counted.
+    /// First part of the run, in which both are measured.
     pub window: Duration,
-    /// Of the clairvoyant.
+    /// Goodput of the clairvoyant.
     pub goodput: f64,
-    /// Of ours.
+    /// Goodput of Groupage.
     pub ours: f64,
 }
 
-/// One row, run.
+/// The result of a row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What was run.
+    /// Scenario of the row.
     pub scenario: Scenario,
-    /// Ours first, then the baselines, the best window, and the SMDP's optimum where there is one.
+    /// Groupage first, then the baselines, the best window, and the SMDP optimum if it exists.
     pub entries: Vec<Entry>,
-    /// What the clairvoyant says, where the row is one server of an exact curve.
+    /// Clairvoyant bound, if the upstream is one server with an exact curve.
     pub bound: Option<Bound>,
-    /// What is asked of the row and what came.
+    /// Evaluated criteria of the row.
     pub verdicts: Vec<Verdict>,
 }
 
-/// All that the bars look at.
+/// The input of the criteria.
 struct Table<'a> {
     scenario: &'a Scenario,
     ours: &'a Runs,
@@ -127,7 +129,8 @@ pub fn row(scenario: &Scenario, settings: Settings) -> Row {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Calls a second on average, where that does not depend on who answers.
+    /// Returns the mean number of calls per second, or `None` if it depends on the answers, as in a
+    /// closed loop, or is zero.
     #[must_use]
     pub fn rate(&self) -> Option<f64> {
         let seconds = self.horizon.as_secs_f64();
@@ -149,8 +152,9 @@ impl Scenario {
         drawn.sum::<Option<f64>>().map(|drawn| drawn + recorded).filter(|rate| *rate > 0.0)
     }
 
-    /// The same with calls this many times as often; closed loops have this many times the clients. Recorded calls come that much sooner after each
-    /// other, each with the time that it had, and so for less long.
+    /// Multiplies the rate of calls by a factor; closed loops have this many times the clients.
+    /// Recorded calls arrive at shorter intervals, so the recording is shorter; each keeps its time
+    /// until the deadline and the cancellation.
     #[must_use]
     pub fn times(mut self, factor: f64) -> Self {
         if !self.workload.recorded.is_empty() {
@@ -199,7 +203,7 @@ impl<'a> Table<'a> {
         Self { scenario, ours, baselines, window: best_window(scenario, seeds), smdp, bound: bound(scenario, ours) }
     }
 
-    /// The baselines and the best window, by name.
+    /// Returns the baselines and the best window, by name.
     fn rivals(&self) -> impl Iterator<Item = (String, Figures)> {
         let baselines = self.baselines.iter().map(|(baseline, figures)| (baseline.to_string(), *figures));
         baselines.chain(self.window.iter().map(|entry| (entry.name.clone(), entry.figures)))
@@ -210,13 +214,14 @@ fn figured(name: impl Into<String>, scenario: &Scenario, runs: &Runs) -> Entry {
     Entry { name: name.into(), figures: runs.figures(&judged(scenario)) }
 }
 
-/// What of a row is judged, and shown.
+/// Returns the part of a row that is judged and shown.
 fn judged(scenario: &Scenario) -> Scope {
     let from = if scenario.horizon >= JUDGED_SETTLED { SETTLED } else { Tick::default() };
     Scope { from, ..Scope::default() }
 }
 
-/// The window of the grid that does best in this very row: by goodput to a thousandth, then by the mean. It is chosen on the first seed.
+/// Returns the window of the grid that does best in this row: by goodput to a thousandth, then by
+/// the mean. It is chosen on the first seed.
 fn best_window(scenario: &Scenario, seeds: u64) -> Option<Entry> {
     let tried = Baseline::windows().map(|window| {
         let figures = Runs::of(scenario, 1, |_| window.build()).figures(&judged(scenario));
@@ -226,7 +231,8 @@ fn best_window(scenario: &Scenario, seeds: u64) -> Option<Entry> {
     Some(figured(format!("best {best}"), scenario, &Runs::of(scenario, seeds, |_| best.build())))
 }
 
-/// The SMDP's table, played; none where the arrivals are not Poisson, the curve is not exact, or no policy keeps up.
+/// Runs the table of the SMDP. Returns `None` if the arrivals are not Poisson, the curve is not
+/// exact, or no policy keeps up.
 fn optimum(scenario: &Scenario, seeds: u64) -> Option<Runs> {
     let (curve, Some(rate)) = (scenario.curve?, poisson_rate(scenario)) else { return None };
     let times = times(curve, scenario.cap, round_trip_ms(scenario));
@@ -238,7 +244,7 @@ fn optimum(scenario: &Scenario, seeds: u64) -> Option<Runs> {
     Some(Runs::of(scenario, seeds, |_| table.build()))
 }
 
-/// What the clairvoyant answers of the calls that open the run.
+/// Computes the clairvoyant bound for the calls at the start of the run.
 fn bound(scenario: &Scenario, ours: &Runs) -> Option<Bound> {
     let curve = scenario.curve?;
     let overload = poisson_rate(scenario).is_some_and(|rate| rate >= curve.rate_max(scenario.cap));
@@ -252,7 +258,7 @@ fn bound(scenario: &Scenario, ours: &Runs) -> Option<Bound> {
     Some(Bound { window, goodput, ours: ours.figures(&scope).goodput })
 }
 
-/// What a batch of each size takes, in milliseconds, and this much more.
+/// Returns the time of a batch of each size, increased by `more`, in milliseconds.
 fn times(curve: Curve, cap: u32, more: f64) -> Vec<f64> {
     (1..=cap).map(|items| curve.millis_of(items) + more).collect()
 }
@@ -262,7 +268,7 @@ fn round_trip_ms(scenario: &Scenario) -> f64 {
     server.round_trip.as_secs_f64() * 1e3
 }
 
-/// The rate of a row that is one Poisson stream, in items a second.
+/// Returns the rate of a row that is one Poisson stream, in items per second.
 fn poisson_rate(scenario: &Scenario) -> Option<f64> {
     match scenario.workload.streams.as_slice() {
         [stream] if let Arrivals::Poisson { rate } = stream.arrivals => Some(rate),

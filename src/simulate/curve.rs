@@ -1,79 +1,85 @@
-//! How long one execution takes, by name (`scheduling.md` §1, "Curves").
+//! Named cost curves: the time of one execution as a function of its items and weights.
 //!
-//! Compute time only, in milliseconds: network, host work, noise and queueing belong to the upstream. Weights count in the two curves of sequence
-//! models. `parse` reads one from a text. It leaves out how a curve is learned; what was learned elsewhere is [`Curve::Measured`].
+//! A curve covers compute time only, in milliseconds. Network, host work, noise and queueing belong
+//! to the upstream. Weights count only in the two curves of sequence models. The module `parse`
+//! parses a curve from text. How a curve is learned is left out; a curve measured elsewhere is
+//! [`Curve::Measured`].
 
 mod parse;
 
-/// A cost curve; `a` is what every execution costs, `b` what an item costs, in milliseconds.
+/// A cost curve. `a` is the fixed cost of an execution and `b` the cost of an item, in
+/// milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Curve {
     /// `a + b·n`.
     Affine {
-        /// Of an execution.
+        /// Cost of an execution.
         a: f64,
-        /// Of an item.
+        /// Cost of an item.
         b: f64,
     },
-    /// `a + b·n + c·n·max w`: dense padding, every item costs as much as the heaviest.
+    /// `a + b·n + c·n·max w`: dense padding, where every item costs as much as the heaviest.
     Padded {
-        /// Of an execution.
+        /// Cost of an execution.
         a: f64,
-        /// Of an item.
+        /// Cost of an item.
         b: f64,
-        /// Of a unit of padded weight.
+        /// Cost of a unit of padded weight.
         c: f64,
     },
     /// `a + b·n + c·Σw`: packed kernels.
     Ragged {
-        /// Of an execution.
+        /// Cost of an execution.
         a: f64,
-        /// Of an item.
+        /// Cost of an item.
         b: f64,
-        /// Of a unit of weight.
+        /// Cost of a unit of weight.
         c: f64,
     },
     /// `a + b·(next power of two)`: compiled shapes.
     Pow2 {
-        /// Of an execution.
+        /// Cost of an execution.
         a: f64,
-        /// Of an item of the shape.
+        /// Cost of an item of the shape.
         b: f64,
     },
     /// `a + b·width·⌈n / width⌉`: waves.
     Tile {
-        /// Of an execution.
+        /// Cost of an execution.
         a: f64,
-        /// Of an item of a full wave.
+        /// Cost of an item of a full wave.
         b: f64,
-        /// Items in a wave.
+        /// Number of items in a wave.
         width: u32,
     },
-    /// `a + b` for each item up to the knee, `a + beyond` for each past it. A *roofline* is nearly flat, then linear; one that *thrashes* costs
-    /// more per item past the knee than a smaller batch would.
+    /// `a + b·min(n, knee) + beyond·max(n − knee, 0)`: the cost of an item changes at the knee. A
+    /// *roofline* is nearly flat before the knee and linear after it. A curve that *thrashes* costs
+    /// more per item beyond the knee than a smaller batch does.
     Knee {
-        /// Of an execution.
+        /// Cost of an execution.
         a: f64,
-        /// Of an item up to the knee.
+        /// Cost of an item up to the knee.
         b: f64,
-        /// Items up to which `b` holds.
+        /// Number of items up to which `b` applies.
         knee: u32,
-        /// Of an item past the knee.
+        /// Cost of an item beyond the knee.
         beyond: f64,
     },
-    /// By size, as it was measured: the first is what one item takes; past the last an item costs what it costs there on average.
+    /// Measured times by number of items, starting with one item. Beyond the last entry, the
+    /// average cost per item of that entry applies.
     Measured {
-        /// Milliseconds. Kept as long as the process, so that curves stay small and are copied freely: a command reads one profile.
+        /// Times in milliseconds. The slice lives as long as the process, so that curves stay small
+        /// and `Copy`; a command reads only one profile.
         millis: &'static [f64],
     },
 }
 
-/// What an execution holds, as far as it costs.
+/// The properties of an execution that determine its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Items.
+    /// Number of items.
     pub items: u32,
-    /// Weight in all.
+    /// Sum of the weights.
     pub sum: u64,
     /// Weight of the heaviest item.
     pub max: u64,
@@ -82,7 +88,7 @@ pub struct Load {
 // === impl Curve ===
 
 impl Curve {
-    /// The time of an execution, in milliseconds.
+    /// Returns the time of an execution, in milliseconds.
     #[must_use]
     pub fn millis(&self, load: Load) -> f64 {
         let n = f64::from(load.items);
@@ -104,13 +110,14 @@ impl Curve {
         }
     }
 
-    /// The time of an execution of this many items of weight 1, in milliseconds.
+    /// Returns the time of an execution with this number of items of weight 1, in milliseconds.
     #[must_use]
     pub fn millis_of(&self, items: u32) -> f64 {
         self.millis(Load::of(items))
     }
 
-    /// The most items a second that batches of up to `cap` items can carry: the largest `n / t(n)`.
+    /// Returns the maximum throughput of batches of up to `cap` items, in items per second: the
+    /// largest `n / t(n)`.
     #[must_use]
     pub fn rate_max(&self, cap: u32) -> f64 {
         (1..=cap.max(1)).map(|n| f64::from(n) / self.millis_of(n) * 1000.0).fold(0.0, f64::max)
@@ -120,13 +127,13 @@ impl Curve {
 // === impl Load ===
 
 impl Load {
-    /// This many items of weight 1.
+    /// Creates a load of this number of items of weight 1.
     #[must_use]
     pub fn of(items: u32) -> Self {
         Self { items, sum: u64::from(items), max: 1 }
     }
 
-    /// Weight once every item is as heavy as the heaviest.
+    /// Returns the padded weight: every item counts as much as the heaviest.
     #[must_use]
     pub fn padded(&self) -> u64 {
         u64::from(self.items).saturating_mul(self.max)

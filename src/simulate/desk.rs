@@ -1,6 +1,7 @@
-//! The proxy's desk: what a policy sees of the world, and what it may do.
+//! The simulated proxy: the interface through which a policy observes its calls and acts on them.
 //!
-//! It also keeps the books: every call that came ends once, and a policy that ends one twice, or sends it twice, is stopped there and then.
+//! It also records the state of every call and checks that each ends exactly once: a policy that
+//! ends or sends a call twice causes a panic at once.
 
 use std::time::Duration;
 
@@ -13,14 +14,14 @@ use super::draw::Draw;
 use super::policy::{Done, SentId, Status};
 use super::upstream::Upstream;
 
-/// What a policy sees and may do.
+/// The proxy as a policy sees it.
 #[derive(Debug)]
 pub struct Desk {
     pub(super) now: Tick,
     pub(super) agenda: Agenda,
     pub(super) upstream: Upstream,
     pub(super) wake: Option<Tick>,
-    /// Clients whose call ended since the engine last looked.
+    /// Clients of the calls that ended since the engine last collected them.
     pub(super) freed_clients: Vec<u32>,
     pub(super) counts: Counts,
     slo: Duration,
@@ -30,16 +31,16 @@ pub struct Desk {
     outstanding: u32,
 }
 
-/// What was sent in all.
+/// Counters of what was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Batches sent, those sent again among them.
+    /// Number of batches sent, including those sent again.
     pub batches: u64,
-    /// Items in them.
+    /// Number of items in them.
     pub items: u64,
-    /// Batches that the upstream refused.
+    /// Number of batches that the upstream refused.
     pub refusals: u64,
-    /// Most calls that were there at once without an end.
+    /// Maximum number of calls without an outcome at one instant.
     pub outstanding_max: u32,
 }
 
@@ -84,36 +85,37 @@ impl Desk {
         }
     }
 
-    /// The instant of this event.
+    /// Returns the current instant.
     #[must_use]
     pub fn now(&self) -> Tick {
         self.now
     }
 
-    /// The policy's SLO.
+    /// Returns the SLO of the policy.
     #[must_use]
     pub fn slo(&self) -> Duration {
         self.slo
     }
 
-    /// A call that came.
+    /// Returns a call that has arrived.
     #[must_use]
     pub fn arrival(&self, id: CallId) -> &Arrival {
         &self.entry(id).ended.arrival
     }
 
-    /// The policy has it: it came, and is neither upstream nor at its end.
+    /// Returns `true` if the call is queued: it has arrived, is not in flight and has not ended.
     #[must_use]
     pub fn is_queued(&self, id: CallId) -> bool {
         self.entry(id).phase == Phase::Queued
     }
 
-    /// Random numbers for policies that draw.
+    /// Returns the random numbers for policies that draw.
     pub fn draw(&mut self) -> &mut Draw {
         &mut self.draw
     }
 
-    /// Asks for one [`super::Policy::tick`] at this instant instead of the one asked for before; `None` asks for none.
+    /// Requests one [`super::Policy::tick`] at this instant, in place of an earlier request. `None`
+    /// cancels the request.
     pub fn wake(&mut self, at: Option<Tick>) {
         self.wake = at;
     }
@@ -142,22 +144,23 @@ impl Desk {
         id
     }
 
-    /// Gives up a queued call.
+    /// Ends a queued call as expired.
     pub fn expire(&mut self, id: CallId) {
         self.end(id, Outcome::Expired);
     }
 
-    /// Does not take a call that just came.
+    /// Ends a call that has just arrived as rejected.
     pub fn reject(&mut self, id: CallId) {
         self.end(id, Outcome::Rejected);
     }
 
-    /// Hands on the upstream's refusal.
+    /// Ends a call with the refusal of the upstream.
     pub fn refuse(&mut self, id: CallId) {
         self.end(id, Outcome::Refused);
     }
 
-    /// Ends an execution that nobody waits for any more: its answer is not told. The upstream works on, as most servers do.
+    /// Aborts an execution that no member waits for: its response is not reported to the policy.
+    /// The upstream continues to execute it, as most servers do.
     pub fn abort(&mut self, id: SentId) {
         self.sent[index(id.0)].aborted = true;
     }
@@ -175,7 +178,7 @@ impl Desk {
         id
     }
 
-    /// The caller leaves: true if the call had no end yet.
+    /// Cancels a call on behalf of its client. Returns `true` if the call had not ended.
     pub(super) fn leave(&mut self, id: CallId) -> bool {
         let waiting = self.entry(id).phase != Phase::Ended;
         if waiting {
@@ -184,7 +187,8 @@ impl Desk {
         waiting
     }
 
-    /// An answer came: what of it the policy is told, or nothing if the batch was aborted.
+    /// Handles the response to a batch. Returns the completion to report to the policy, or `None`
+    /// if the batch was aborted.
     pub(super) fn answer(&mut self, id: SentId, status: Status) -> Option<Done> {
         let sent = &mut self.sent[index(id.0)];
         let mut members = std::mem::take(&mut sent.members);
@@ -205,12 +209,12 @@ impl Desk {
         (!aborted).then_some(Done { id, sent: at, items, status, members })
     }
 
-    /// The calls of a batch that was sent.
+    /// Returns the members of a batch that was sent.
     pub(super) fn members(&self, id: SentId) -> &[CallId] {
         &self.sent[index(id.0)].members
     }
 
-    /// How a call ended, if it has.
+    /// Returns the outcome of a call that has ended.
     pub(super) fn outcome(&self, id: CallId) -> Option<Outcome> {
         let entry = self.entry(id);
         (entry.phase == Phase::Ended).then_some(entry.ended.outcome)

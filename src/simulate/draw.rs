@@ -1,11 +1,15 @@
-//! Random numbers that are the same for a seed.
+//! Seeded random numbers.
 //!
-//! splitmix64 (Steele, Lea, Flood 2014) and the usual ways from uniform to normal and exponential. `ln`, `exp` and `cos` are those of the
-//! platform, so runs are equal for a seed on one platform, to the last bit. It leaves out anything cryptographic.
+//! The generator is SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
+//! Generators", OOPSLA 2014). Exponential numbers are drawn by inversion, normal ones by the
+//! Box–Muller transform.
+//!
+//! `ln`, `exp` and `cos` are those of the platform, so runs of a seed are equal to the last bit
+//! only on one platform. The numbers are not cryptographic.
 
 use std::f64::consts::TAU;
 
-/// A stream of random numbers.
+/// A SplitMix64 stream of random numbers.
 #[derive(Debug, Clone)]
 pub struct Draw {
     state: u64,
@@ -15,7 +19,8 @@ pub struct Draw {
 // === impl Draw ===
 
 impl Draw {
-    /// The stream of this seed for one purpose: streams of unlike purposes have nothing to do with each other.
+    /// Creates the stream of this seed for one purpose. Streams of different purposes are
+    /// independent.
     #[must_use]
     pub fn new(seed: u64, purpose: u64) -> Self {
         let mut mixer = Self { state: seed, spare_normal: None };
@@ -23,7 +28,7 @@ impl Draw {
         Self { state, spare_normal: None }
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
@@ -32,28 +37,29 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// Uniform in [0, 1).
+    /// Returns a uniform number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
         (self.bits() >> 11) as f64 * STEP
     }
 
-    /// Uniform in [low, high).
+    /// Returns a uniform number in [low, high).
     pub fn uniform(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
     }
 
-    /// True in this share of cases. A share of zero draws nothing, so that what is switched off changes nothing else.
+    /// Returns `true` with this probability. A probability of zero draws no number, so that a
+    /// disabled feature does not change the draws of others.
     pub fn chance(&mut self, share: f64) -> bool {
         share > 0.0 && self.unit() < share
     }
 
-    /// Exponential with this mean.
+    /// Returns an exponential number with this mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// Normal with mean 0 and deviation 1 (Box and Muller 1958).
+    /// Returns a normal number with mean 0 and standard deviation 1 (Box and Muller, 1958).
     pub fn normal(&mut self) -> f64 {
         if let Some(spare) = self.spare_normal.take() {
             return spare;
@@ -65,7 +71,8 @@ impl Draw {
     }
 }
 
-/// The whole part of a number that is not negative: 0 for NaN and below, and no more than `u32::MAX`.
+/// Truncates a number to an integer. NaN and negative numbers give 0, and numbers above `u32::MAX`
+/// give `u32::MAX`.
 #[must_use]
 pub fn whole(x: f64) -> u32 {
     #[expect(

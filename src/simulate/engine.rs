@@ -1,8 +1,9 @@
 //! The event loop: one proxy in front of one upstream, in virtual time.
 //!
-//! The same scenario, policy and seed give the same run. Calls come from an open workload, fixed beforehand and the same for every policy, or
-//! from clients that wait for their answer and think. After the horizon nothing new comes, and what is left is worked off for a while. It leaves
-//! out what the proxy itself costs.
+//! The same scenario, policy and seed give the same run. Calls come from an open workload, which is
+//! drawn in advance and equal for every policy, or from the clients of a closed loop, which wait
+//! for their answer and think. After the horizon no new calls arrive, and the remaining ones are
+//! served for a limited time. The overhead of the proxy itself is left out.
 
 use std::time::Duration;
 
@@ -17,28 +18,30 @@ use super::scenario::Scenario;
 use super::upstream::Upstream;
 use super::workload::{Client, Source};
 
-/// How long after the horizon a run may go on, beyond half the horizon: a queue of a few seconds drains, and one that never will does not hold us
-/// up.
+/// Maximum time for which a run goes on after the horizon, in addition to half the horizon. A queue
+/// of a few seconds drains within it, and a queue that never drains does not delay the end of the
+/// run.
 const TAIL: Duration = Duration::from_secs(5);
 
-/// Calls that are freed together.
+/// Number of calls that are freed together.
 const PART: usize = 1 << 18;
 
-/// Purposes of random numbers: one stream each, so that a policy that draws more changes no arrival.
+/// Purposes of random numbers. Each has its own stream, so that a policy that draws more numbers
+/// does not change the arrivals.
 const PURPOSE_UPSTREAM: u64 = 1;
 const PURPOSE_POLICY: u64 = 2;
 const PURPOSE_WORKLOAD: u64 = 3;
 
-/// What a run left.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Run {
-    /// Every call that came, in order of arrival.
+    /// Every call that arrived, in order of arrival.
     pub calls: Vec<Ended>,
-    /// What was sent.
+    /// Counters of what was sent.
     pub counts: Counts,
-    /// Share of the upstream's slot time that was spent executing.
+    /// Share of the upstream's slot time spent executing.
     pub busy: f64,
-    /// When calls stopped coming.
+    /// Instant after which no new calls arrive.
     pub horizon: Tick,
 }
 
@@ -66,7 +69,7 @@ struct Engine {
     horizon: Tick,
 }
 
-/// What comes first; where instants are equal, in this order.
+/// The source of the next event. Where instants are equal, the order of the variants applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum First {
     Arrival,
@@ -74,7 +77,8 @@ enum First {
     Wake,
 }
 
-/// What is handed out of a long run is freed under way: a day of calls is half a gigabyte.
+/// Iterates over the arrivals in parts, each of which is freed once it is consumed: the calls of a
+/// day take half a gigabyte.
 fn in_parts(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
     let mut parts = Vec::new();
     while open.len() > PART {
@@ -105,7 +109,7 @@ impl Engine {
             ];
             let next = due.into_iter().filter_map(|(at, what)| at.map(|at| (at, what))).min();
             let Some((at, what)) = next.filter(|(at, _)| *at <= end) else { return };
-            // A policy may ask for an instant that has passed: it gets the present one.
+            // A policy may request an instant that has passed: it is called at the present one.
             self.desk.now = self.desk.now.max(at);
             match what {
                 First::Arrival => {
@@ -156,7 +160,8 @@ impl Engine {
         }
     }
 
-    /// Whoever has the end of a call thinks, and comes again.
+    /// Draws the think time of the clients of calls that have ended, and schedules their next
+    /// calls.
     fn free_clients(&mut self) {
         while let Some(client) = self.desk.freed_clients.pop() {
             let think = self.clients[client as usize].think();

@@ -1,9 +1,11 @@
-//! A policy of the simulator in front of a real upstream: the same rule, told of real events.
+//! Drives a simulator policy with real events, in front of a real upstream.
 //!
-//! A bench of sockets compares ours with the rules of others, and a second writing of those rules would be another rule. Here whoever owns sockets and
-//! a clock says what happened, and carries out what the policy does; the books are the simulator's own, so they grow with every call.
+//! A benchmark over sockets compares Groupage with the rules of other systems, and a second
+//! implementation of a rule could behave differently. Here the owner of the sockets and the clock
+//! reports events and carries out the returned actions. The record of calls is that of the
+//! simulator, so it grows with every call.
 //!
-//! What it leaves out: bytes, sockets, the clock, and callers that leave.
+//! Left out: bytes, sockets, the clock, and cancellation by clients.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,16 +19,16 @@ use super::draw::Draw;
 use super::policy::{Policy, SentId, Status};
 use super::upstream::Upstream;
 
-/// What is to be done.
+/// An action to carry out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Send these calls upstream as one batch, then tell [`Live::answer`].
+    /// Send these calls upstream as one batch, then report the response to [`Live::answer`].
     Send(SentId, Vec<CallId>),
-    /// Tell this caller that it gets no answer.
+    /// Answer this call with a failure, since it ended with this outcome.
     GiveUp(CallId, Outcome),
 }
 
-/// A policy, and its desk.
+/// A policy with its simulated proxy.
 pub struct Live {
     desk: Desk,
     policy: Box<dyn Policy>,
@@ -36,25 +38,25 @@ pub struct Live {
 // === impl Live ===
 
 impl Live {
-    /// A fresh policy under this SLO.
+    /// Creates a driver for a fresh policy under this SLO.
     #[must_use]
     pub fn new(policy: Box<dyn Policy>, slo: Duration, seed: u64) -> Self {
         let upstream = Upstream::Elsewhere(Vec::new());
         Self { desk: Desk::new(slo, upstream, Draw::new(seed, 0)), policy, came: 0 }
     }
 
-    /// A call came. Its id is the number of calls before it.
+    /// Handles the arrival of a call. Its id is the number of calls before it.
     pub fn arrival(&mut self, now: Tick, call: Call) -> (CallId, Vec<Action>) {
         self.advance(now);
         let arrival = Arrival { at: self.desk.now, call, class: 0, cancel_at: None };
-        // Each call is a client of its own: so the desk says which calls ended.
+        // Each call is its own client, so that the proxy reports the calls that have ended.
         let id = self.desk.admit(arrival, Some(self.came));
         self.came = self.came.saturating_add(1);
         self.policy.arrival(&mut self.desk, id);
         (id, self.actions())
     }
 
-    /// A batch came back.
+    /// Handles the response to a batch.
     pub fn answer(&mut self, now: Tick, id: SentId, status: Status) -> Vec<Action> {
         self.advance(now);
         if let Some(done) = self.desk.answer(id, status) {
@@ -63,7 +65,7 @@ impl Live {
         self.actions()
     }
 
-    /// The instant of [`Live::wakeup`] has come.
+    /// Handles the instant returned by [`Live::wakeup`].
     pub fn tick(&mut self, now: Tick) -> Vec<Action> {
         self.advance(now);
         self.desk.wake = None;
@@ -71,7 +73,7 @@ impl Live {
         self.actions()
     }
 
-    /// When the policy wants to look again.
+    /// Returns the instant at which the policy requests its next tick.
     #[must_use]
     pub fn wakeup(&self) -> Option<Tick> {
         self.desk.wake
@@ -79,7 +81,7 @@ impl Live {
 
     fn advance(&mut self, now: Tick) {
         self.desk.now = self.desk.now.max(now);
-        // Nothing is due in virtual time.
+        // No event is due in virtual time.
         self.desk.agenda = Agenda::default();
     }
 

@@ -1,8 +1,10 @@
-//! What a run is worth.
+//! Metrics of a run.
 //!
-//! *Goodput* is the share of the items that came whose answer came by its deadline; means and quantiles cover answered items, so a policy that
-//! gives up many looks quick: read them beside it. Every item of a call has the call's latency. A caller who means to leave is load and no
-//! customer: such calls are left out, whatever became of them, so that every policy is measured on the same ones.
+//! *Goodput* is the share of the arrived items that were answered by their deadline. Means and
+//! quantiles cover answered items only, so a policy that gives up many items appears fast: read
+//! them together with the goodput. Every item of a call has the latency of the call. Calls that
+//! their client intends to cancel count as load only: they are left out whatever their outcome, so
+//! that every policy is measured on the same calls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,54 +14,54 @@ use crate::batching::{TenantId, Tick};
 use super::call::{Ended, Outcome};
 use super::engine::Run;
 
-/// Which calls count.
+/// The selection of calls that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Scope {
-    /// Those that came from here on.
+    /// Earliest arrival.
     pub from: Tick,
-    /// And no later than here; without it, the horizon.
+    /// Latest arrival; if absent, the horizon.
     pub until: Option<Tick>,
-    /// Of this tenant.
+    /// Tenant, if calls of only one count.
     pub tenant: Option<TenantId>,
-    /// Of this class.
+    /// Priority class, if calls of only one count.
     pub class: Option<u8>,
 }
 
-/// The outcome of some calls, in items and milliseconds.
+/// Statistics of a selection of calls, in items and milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Summary {
-    /// Items that came.
+    /// Number of items that arrived.
     pub came: u64,
     /// Share answered in time.
     pub goodput: f64,
-    /// Share given up in the queue.
+    /// Share expired in the queue.
     pub expired: f64,
-    /// Share not taken in.
+    /// Share not admitted to the queue.
     pub rejected: f64,
     /// Share refused by the upstream.
     pub refused: f64,
-    /// Share that had no end when the run had.
+    /// Share without an outcome at the end of the run.
     pub unanswered: f64,
-    /// Mean latency of what was answered; infinite if nothing was.
+    /// Mean latency of the answered items; infinite if there are none.
     pub mean: f64,
-    /// Half were faster.
+    /// Median latency.
     pub p50: f64,
-    /// 95 % were faster.
+    /// 95th percentile of the latency.
     pub p95: f64,
-    /// 99 % were faster.
+    /// 99th percentile of the latency.
     pub p99: f64,
 }
 
 // === impl Run ===
 
 impl Run {
-    /// All calls together.
+    /// Summarizes all calls.
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.summary_of(&Scope::default())
     }
 
-    /// Some of them.
+    /// Summarizes the calls of a scope.
     #[must_use]
     pub fn summary_of(&self, scope: &Scope) -> Summary {
         let until = scope.until.unwrap_or(self.horizon);
@@ -71,7 +73,7 @@ impl Run {
         }))
     }
 
-    /// By tenant.
+    /// Summarizes the calls of each tenant.
     #[must_use]
     pub fn by_tenant(&self) -> BTreeMap<TenantId, Summary> {
         let mut groups: BTreeMap<TenantId, Vec<&Ended>> = BTreeMap::new();
@@ -81,7 +83,7 @@ impl Run {
         groups.into_iter().map(|(tenant, calls)| (tenant, Summary::of(calls.into_iter()))).collect()
     }
 
-    /// By class.
+    /// Summarizes the calls of each class.
     #[must_use]
     pub fn by_class(&self) -> BTreeMap<u8, Summary> {
         let classes: BTreeSet<u8> = self.calls.iter().map(|ended| ended.arrival.class).collect();
@@ -89,7 +91,7 @@ impl Run {
         classes.into_iter().map(|class| (class, of(class))).collect()
     }
 
-    /// Mean items in a batch, those sent again among them.
+    /// Returns the mean number of items in a batch, including batches that were sent again.
     #[must_use]
     pub fn items_per_batch(&self) -> f64 {
         self.counts.items as f64 / self.counts.batches.max(1) as f64
@@ -150,7 +152,8 @@ impl fmt::Display for Summary {
     }
 }
 
-/// The latency below which this many thousandths of the items are, in milliseconds; infinite if there are none.
+/// Returns the latency below which this number of thousandths of the items lies, in milliseconds,
+/// or infinity if there are no items.
 fn quantile(sorted: &[(u64, u32)], items: u64, permille: u64) -> f64 {
     let rank = (items * permille / 1000).min(items.saturating_sub(1));
     let mut before = 0;

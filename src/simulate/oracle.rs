@@ -1,4 +1,4 @@
-//! What no policy can beat: the yardsticks of the simulator.
+//! Oracles: bounds on what any policy can reach, for comparison.
 
 mod clairvoyant;
 mod smdp;

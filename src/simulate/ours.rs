@@ -1,7 +1,8 @@
-//! Our own core as a policy: the real [`Batcher`], driven as the proxy drives it.
+//! The Groupage core as a policy: the real [`Batcher`], driven as the proxy drives it.
 //!
-//! What the proxy's shell does around the core stands here in small: a batch that was too large or failed is taken apart on its own slot, within
-//! the replay budget, and only then is the core told. It leaves out merge keys' bytes, sockets and time limits of executions.
+//! It includes a small version of the failure handling of the proxy: a batch that was too large or
+//! failed is isolated on its own slot, within the replay budget, and its completion is reported to
+//! the core afterwards. Left out: the bytes of merge keys, sockets, and timeouts of executions.
 
 mod steer;
 mod tuning;
@@ -19,12 +20,14 @@ use super::record::{Log, Recorder};
 use steer::Steering;
 pub use tuning::Tuning;
 
-/// Batches of up to this many members are replayed one by one, larger ones in halves (`failure.isolateAbove`).
+/// Maximum number of members of a failed batch that are replayed one by one; a larger batch is
+/// bisected (`failure.isolateAbove`).
 const ISOLATE_ABOVE: u32 = 4;
-/// Replays allowed beyond the client calls, in thousandths (`failure.replayBudget`).
+/// Replays allowed in addition to the client calls, in thousandths of them
+/// (`failure.replayBudget`).
 const REPLAY_PERMILLE: u32 = 100;
 
-/// The core under some limits.
+/// A policy that drives a core under some limits.
 #[derive(Debug)]
 pub struct Ours {
     name: String,
@@ -32,7 +35,7 @@ pub struct Ours {
     steering: Option<Steering>,
     budget: ReplayBudget,
     in_flight: BTreeMap<SentId, Execution>,
-    /// When something was being tested, if that is watched.
+    /// Instants of the events at which something was being tested, if they are recorded.
     tests: Option<Vec<Tick>>,
 }
 
@@ -42,7 +45,7 @@ struct Execution {
     batch: BatchId,
     started: Tick,
     members: Vec<CallId>,
-    /// When the whole batch was answered, if parts of it were sent after that.
+    /// Instant of the response to the whole batch, if parts of it were sent afterwards.
     answered: Option<Tick>,
     isolation: Option<Isolating>,
 }
@@ -51,20 +54,20 @@ struct Execution {
 struct Isolating {
     plan: Isolation,
     part: std::ops::Range<usize>,
-    /// What the core is told at the end: how the whole batch ended.
+    /// Outcome of the whole batch, which is reported to the core at the end.
     outcome: ObservedOutcome,
 }
 
 // === impl Ours ===
 
 impl Ours {
-    /// A fresh core.
+    /// Creates a policy with a fresh core.
     #[must_use]
     pub fn new(name: impl Into<String>, limits: Limits, seed: u64) -> Self {
         Self::with(name, Batcher::new(limits, seed))
     }
 
-    /// A core that has lived before.
+    /// Creates a policy with an existing core.
     #[must_use]
     pub fn with(name: impl Into<String>, batcher: Batcher) -> Self {
         Self {
@@ -77,33 +80,33 @@ impl Ours {
         }
     }
 
-    /// The same, keeping what the core is told and says.
+    /// Enables the log of the inputs and outputs of the core.
     #[must_use]
     pub fn recorded(mut self) -> Self {
         self.core.keep();
         self
     }
 
-    /// The same, noting when something is tested.
+    /// Enables the record of the instants at which something is tested.
     #[must_use]
     pub fn watched(mut self) -> Self {
         self.tests = Some(Vec::new());
         self
     }
 
-    /// When something was tested, event by event.
+    /// Returns the instants at which something was tested, one per event.
     #[must_use]
     pub fn tests(&self) -> &[Tick] {
         self.tests.as_deref().unwrap_or_default()
     }
 
-    /// What was kept.
+    /// Returns the log, if it is enabled.
     #[must_use]
     pub fn log(&self) -> Option<&Log> {
         self.core.log()
     }
 
-    /// The core, to look at what it learned.
+    /// Returns the core, to inspect what it has learned.
     #[must_use]
     pub fn batcher(&self) -> &Batcher {
         &self.core.batcher
@@ -154,7 +157,7 @@ impl Ours {
             Status::Ok => None,
             Status::TooLarge { limit } => Some(Verdict::TooLarge { limit }),
             Status::OutOfMemory => Some(Verdict::Failed),
-            // It holds for all of them alike: each gets the answer as it is.
+            // An overload concerns all members alike: each receives the response.
             Status::Overloaded => {
                 self.refuse(desk, &done.members);
                 None
@@ -166,17 +169,19 @@ impl Ours {
                 let outcome = observed(done.status);
                 return self.complete(desk, &execution, outcome);
             }
-            // A call alone gets its own answer.
+            // An unbatched call receives its own response.
             (None, Some(_)) if whole.len() < 2 => {
                 self.refuse(desk, &done.members);
                 return self.complete(desk, &execution, observed(done.status));
             }
+            // The whole batch failed: isolate its members.
             (None, Some(verdict)) => {
                 let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
                 let plan = Isolation::new(items, ISOLATE_ABOVE, verdict);
                 execution.answered = Some(desk.now());
                 execution.isolation = Some(Isolating { plan, part: whole, outcome: observed(done.status) });
             }
+            // A part of a failed batch: refine the plan by its outcome, or answer its members.
             (Some(isolating), verdict) => {
                 let part = isolating.part.clone();
                 match verdict {
@@ -189,7 +194,8 @@ impl Ours {
         self.isolate(desk, execution);
     }
 
-    /// Sends the next part that somebody still waits for, or tells the core that the batch is over.
+    /// Sends the next part of which a member still waits, or reports the completion of the batch to
+    /// the core.
     fn isolate(&mut self, desk: &mut Desk, mut execution: Execution) {
         let Some(isolating) = &mut execution.isolation else { return };
         let outcome = isolating.outcome;
@@ -202,9 +208,11 @@ impl Ours {
                 continue;
             }
             if part.len() == 1 {
-                // Owed, whatever the budget holds.
+                // The replay of a single member is always allowed; it only counts against the
+                // budget.
                 self.budget.replay(desk.now());
             } else if !self.budget.take(desk.now()) {
+                // The budget is empty: fall back to members one by one.
                 isolating.plan.split(part);
                 continue;
             }

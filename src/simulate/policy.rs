@@ -1,58 +1,61 @@
-//! What decides in a run: ours or a baseline.
+//! The interface of a batching policy: Groupage itself or a baseline.
 
 use crate::batching::{CallId, Tick};
 
 use super::desk::Desk;
 
-/// A batch sent upstream; numbered from 0 in order of sending.
+/// Identifies a batch that was sent upstream. Ids count from 0 in order of sending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SentId(pub u64);
 
-/// What the upstream said.
+/// The status of an upstream response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// Answered whole.
+    /// The batch was answered completely.
     Ok,
-    /// 413: more items or weight than it takes, with the limit if it names one.
+    /// Status 413: the batch exceeds the accepted number of items or weight.
     TooLarge {
-        /// Most items.
+        /// Maximum number of items, if the response names it.
         limit: Option<u32>,
     },
-    /// It ran out of memory.
+    /// The upstream ran out of memory.
     OutOfMemory,
-    /// 429: it has too much inside already.
+    /// Status 429: the upstream holds too many items already.
     Overloaded,
 }
 
-/// A batch that came back.
+/// The completion of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Done {
-    /// Which one.
+    /// Id of the batch.
     pub id: SentId,
-    /// When it was sent.
+    /// Instant of dispatch.
     pub sent: Tick,
-    /// Items that were sent.
+    /// Number of items sent.
     pub items: u32,
-    /// How it ended.
+    /// Status of the response.
     pub status: Status,
-    /// Its calls in order, if it was answered; else those whose callers are still there, to be sent again or refused.
+    /// Members in order. If the batch was answered, these are all of them; otherwise they are the
+    /// members that still wait, which the policy sends again or refuses.
     pub members: Vec<CallId>,
 }
 
-/// A batching policy. It sees what a real proxy sees: its queue, what it has in flight, and when that comes back.
+/// A batching policy. It observes only what a real proxy can observe: its queue, its batches in
+/// flight, and their completions.
 pub trait Policy {
-    /// What stands in tables.
+    /// Returns the name used in tables.
     fn name(&self) -> String;
 
-    /// A call came.
+    /// Handles the arrival of a call.
     fn arrival(&mut self, desk: &mut Desk, id: CallId);
 
-    /// A batch came back. If the status is not `Ok`, its members are the policy's again.
+    /// Handles the completion of a batch. If the status is not `Ok`, its members are queued again,
+    /// and the policy decides on them.
     fn done(&mut self, desk: &mut Desk, done: &Done);
 
-    /// The instant asked for with [`Desk::wake`] has come.
+    /// Handles the instant requested with [`Desk::wake`].
     fn tick(&mut self, desk: &mut Desk);
 
-    /// The caller of a call left; the call has ended already.
+    /// Handles the cancellation of a call by its client. The call has already ended.
     fn cancel(&mut self, desk: &mut Desk, id: CallId);
 }

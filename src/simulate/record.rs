@@ -1,38 +1,39 @@
-//! What a core was told and what it said, to be told again.
+//! Records the inputs and outputs of a core, and replays them.
 //!
-//! Equal events must give equal decisions: a run is kept as a [`Log`], and [`Log::replay`] tells it to a fresh core, without arrivals, upstream or clock.
-//! It leaves out what is in a batch beyond ids; that is the caller's.
+//! Equal events must lead to equal decisions: a run is kept as a [`Log`], and [`Log::replay`] feeds
+//! it to a fresh core, without arrivals, upstream or clock. A log does not contain the contents of
+//! batches beyond ids.
 
 use std::fmt::Write as _;
 
 use crate::batching::{BatchId, Batcher, Call, CallId, Decision, Limits, Observed, Rejection, Tick, solve};
 
-/// One thing told, with what was said to it.
+/// An input of the core, with the output of the core for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A call came.
+    /// A call was offered.
     Offer(Tick, Call, Result<(), Rejection>),
-    /// A caller left.
+    /// A call was cancelled.
     Cancel(Tick, CallId, bool),
-    /// A member of a batch has its answer.
+    /// A member of a batch was answered.
     Answered(CallId),
-    /// An execution ended.
+    /// An execution completed.
     Complete(Tick, BatchId, Observed),
-    /// The walls moved.
+    /// The limits changed.
     Limits(Limits),
-    /// It was asked for plans, and given so many.
+    /// The due plans were solved; the number is their count.
     Plans(Tick, u32),
-    /// It was asked what to do.
+    /// A decision was polled.
     Poll(Tick, Option<Decision>),
-    /// It was asked when to ask again.
+    /// The next wakeup was queried.
     Wakeup(Option<Tick>),
 }
 
-/// Events in their order.
+/// A sequence of recorded events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Log(Vec<Event>);
 
-/// A core, and what happens to it if that is kept.
+/// A core with an optional log of its events.
 #[derive(Debug)]
 pub(super) struct Recorder {
     pub(super) batcher: Batcher,
@@ -42,19 +43,19 @@ pub(super) struct Recorder {
 // === impl Log ===
 
 impl Log {
-    /// How many events.
+    /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Nothing happened.
+    /// Returns `true` if the log holds no event.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// One line an event.
+    /// Formats the log as text, one line per event.
     #[must_use]
     pub fn text(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, event| {
@@ -63,10 +64,11 @@ impl Log {
         })
     }
 
-    /// Tells all of it to a fresh core; the place of the first event to which it says something else, and what it says there.
+    /// Replays all events on a fresh core.
     ///
     /// # Errors
-    /// That place and the event as it went this time.
+    /// Returns the index of the first event for which the output differs, and that event with the
+    /// output of the replay.
     pub fn replay(&self, batcher: Batcher) -> Result<(), Box<(usize, Event)>> {
         let mut again = Recorder { batcher, log: Some(Self::default()) };
         for (place, event) in self.0.iter().enumerate() {
@@ -133,7 +135,7 @@ impl Recorder {
         self.note(|| Event::Limits(limits));
     }
 
-    /// Solves what plans are due, there and then.
+    /// Solves all plans that are due, synchronously.
     pub(super) fn plan(&mut self, now: Tick) {
         let mut solved = 0;
         while let Some((class, input)) = self.batcher.plan_due() {

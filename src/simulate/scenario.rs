@@ -1,7 +1,9 @@
-//! The named scenarios: an upstream, a workload, an SLO.
+//! The named scenarios: an upstream, a workload and an SLO each.
 //!
-//! `design` holds the rows of `scheduling.md` §5.1, `wider` those that §6 adds and the cases of §5.5, `curves` the grid of curves and loads of
-//! §5.3 and the upstreams of §5.4. All are data: what is run is equal for a seed.
+//! `design` holds the base rows: arrival patterns, curves and servers, one at a time. `wider` adds
+//! keys, tenants, classes, calls of several items, and changes during a run. `curves` holds the
+//! grid of curves and loads, and the upstreams for the measurement of capacities. All are data; a
+//! run is deterministic for a seed.
 
 mod curves;
 mod design;
@@ -21,10 +23,10 @@ pub use curves::{CURVES, LOADS, NamedCurve, capacity, curve_loads};
 pub use design::design;
 pub use wider::wider;
 
-/// How long a named scenario runs, in virtual time (`scheduling.md` §5.1).
+/// Virtual duration of a named scenario.
 pub const HORIZON: Duration = Duration::from_secs(20);
 
-/// `4 + 0.25 n` ms: 235 items a second one by one, 3200 in batches of 64.
+/// `4 + 0.25 n` ms: 235 items per second one by one, 3200 in batches of 64.
 pub const AFFINE: Curve = Curve::Affine { a: 4.0, b: 0.25 };
 /// `2 + 3 n` ms: a processor, which gains little by batching.
 pub const CPU: Curve = Curve::Affine { a: 2.0, b: 3.0 };
@@ -32,7 +34,7 @@ pub const CPU: Curve = Curve::Affine { a: 2.0, b: 3.0 };
 pub const POW2: Curve = Curve::Pow2 { a: 3.0, b: 0.4 };
 /// `2 + 4 · ⌈n / 8⌉` ms.
 pub const TILE8: Curve = Curve::Tile { a: 2.0, b: 0.5, width: 8 };
-/// `5 + 0.02 n` ms, and 0.6 ms for each item past 16.
+/// `5 + 0.02 n` ms, and 0.6 ms for each item beyond 16.
 pub const THRASH: Curve = Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
 /// `4 + 0.05 n + 0.002 n · max w` ms.
 pub const PADDED: Curve = Curve::Padded { a: 4.0, b: 0.05, c: 0.002 };
@@ -40,25 +42,25 @@ pub const PADDED: Curve = Curve::Padded { a: 4.0, b: 0.05, c: 0.002 };
 /// A named scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name in tables and on the command line.
     pub name: String,
-    /// What stands upstream.
+    /// Upstream.
     pub upstream: Kind,
-    /// What comes.
+    /// Workload.
     pub workload: Workload,
-    /// By when an answer is wanted.
+    /// Time within which an answer is due.
     pub slo: Duration,
-    /// Most items that a policy may batch.
+    /// Maximum number of items that a policy may put into a batch.
     pub cap: u32,
-    /// For how long calls come.
+    /// Time during which calls arrive.
     pub horizon: Duration,
-    /// The exact cost of a batch of n items, where an oracle can use it.
+    /// Exact cost of a batch by its number of items, where an oracle can use it.
     pub curve: Option<Curve>,
-    /// What is different about ours.
+    /// Deviations of the Groupage policy from its defaults.
     pub tuning: Tuning,
 }
 
-/// Every named scenario, in the order of the tables.
+/// Returns every named scenario, in the order of the tables.
 #[must_use]
 pub fn all() -> Vec<Scenario> {
     let mut all = design(HORIZON);
@@ -66,7 +68,8 @@ pub fn all() -> Vec<Scenario> {
     all
 }
 
-/// The scenario of this name; those of the grid of curves and loads are named `curve load%`.
+/// Returns the scenario of this name. The rows of the grid of curves and loads are named
+/// `curve load%`.
 #[must_use]
 pub fn named(name: &str) -> Option<Scenario> {
     all().into_iter().chain(curve_loads()).find(|scenario| scenario.name == name)
@@ -75,7 +78,7 @@ pub fn named(name: &str) -> Option<Scenario> {
 // === impl Scenario ===
 
 impl Scenario {
-    /// Plain calls to one slot of the affine curve, SLO 50 ms, cap 64: what a row is unless it says otherwise.
+    /// Creates the default row: plain calls to one slot of the affine curve, SLO 50 ms, cap 64.
     #[must_use]
     pub fn new(name: impl Into<String>, arrivals: Arrivals) -> Self {
         Self {
@@ -90,7 +93,8 @@ impl Scenario {
         }
     }
 
-    /// What an access log says came, to this upstream. Calls that come later than `horizon` are left out.
+    /// Creates a scenario that replays the calls of an access log on this upstream. Calls that
+    /// arrive after `horizon` are left out.
     #[must_use]
     pub fn recorded(name: impl Into<String>, mut calls: Vec<Arrival>, upstream: Kind, horizon: Duration) -> Self {
         calls.retain(|arrival| arrival.at <= Tick::default().after(horizon));
@@ -98,19 +102,19 @@ impl Scenario {
         Self { upstream, workload, horizon, ..Self::new(name, Arrivals::Poisson { rate: 0.0 }) }
     }
 
-    /// Another upstream.
+    /// Replaces the upstream by a server.
     #[must_use]
     pub fn server(self, server: Server) -> Self {
         Self { upstream: Kind::Server(server), ..self }
     }
 
-    /// One slot of another curve, which oracles may use.
+    /// Replaces the upstream by a server with one slot and this curve, which oracles may use.
     #[must_use]
     pub fn curve(self, curve: Curve) -> Self {
         Self { curve: Some(curve), ..self.server(Server::new(curve)) }
     }
 
-    /// The same for a shorter or longer time; instants within it stay where they are.
+    /// Changes the duration. Instants within the scenario do not move.
     #[must_use]
     pub fn lasting(self, horizon: Duration) -> Self {
         Self { horizon, ..self }

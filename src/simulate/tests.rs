@@ -1,4 +1,4 @@
-//! The simulator is checked against arithmetic, and against what the design was measured with.
+//! Tests of the simulator against arithmetic, and against reference values of a prototype.
 
 mod peers;
 
@@ -27,7 +27,8 @@ fn with(scenario: &Scenario, baseline: &Baseline, seed: u64) -> Run {
     run(scenario, baseline.build().as_mut(), seed)
 }
 
-/// Today's core, bounded by nothing but the cap.
+/// Creates a policy with the default, work-conserving core, which does not learn. Only the batch
+/// cap bounds it.
 fn ours(cap: u32) -> Ours {
     let limits = Limits {
         queue_items_max: u32::MAX,
@@ -42,7 +43,7 @@ fn close(what: &str, x: f64, y: f64, error: f64) {
     assert!((x - y).abs() <= error * y.abs(), "{what}: {x} is not {y}");
 }
 
-/// Arrivals at a rate, alone, to a server of exact times.
+/// Creates a row of Poisson arrivals to a server with exact times.
 fn exact(rate: f64, millis: f64) -> Scenario {
     let curve = Curve::Affine { a: 0.0, b: millis };
     let server = Server { round_trip: Duration::ZERO, sigma: 0.0, ..Server::new(curve) };
@@ -93,8 +94,9 @@ fn slots_carry_as_much_more_as_there_are() {
 
 #[test]
 fn a_way_that_takes_a_little_longer_now_and_then_costs_little_more_than_that() {
-    // Before four slots each wait is short, so what is late looks like a wait or like none. A curve that learned the waits of one slot too many would
-    // find the next one, and so on: 48 ms and more, from 36.
+    // With four slots each wait is short, so a delayed response looks like a wait or like none. A
+    // curve that learned the waits of one slot too many would find the next slot, and so on: a mean
+    // of 48 ms and more instead of 36.
     let mean = |jitter: u64, seed| {
         let curve = Curve::Affine { a: 16.0, b: 1.0 };
         let server = Server { slots: 4, jitter: Duration::from_micros(jitter), sigma: 0.0, ..Server::new(curve) };
@@ -131,8 +133,8 @@ fn every_call_that_came_ends_exactly_once() {
             Baseline::all(row.cap, row.curve).iter().map(Baseline::build).collect();
         policies.push(Box::new(ours(row.cap)));
         for policy in &mut policies {
-            // The desk panics on a second end; here none may be without one but for a rest that never fills a batch, a hold or a queue past the
-            // tail.
+            // A second outcome panics. Calls without an outcome are allowed only as a remainder
+            // that never fills a batch, as a hold, or as a queue that outlasts the run.
             let run = run(&row, policy.as_mut(), 2);
             let unanswered = run.calls.iter().filter(|ended| ended.outcome == Outcome::Unanswered).count();
             let name = policy.name();
@@ -149,7 +151,7 @@ fn a_closed_loop_never_has_more_calls_out_than_clients() {
         for baseline in Baseline::all(64, None) {
             let run = with(&short(name, 2), &baseline, 4);
             assert!(run.counts.outstanding_max <= clients, "{baseline}");
-            // Whoever holds out for more calls than there are clients stands still.
+            // A policy that waits for more calls than there are clients stalls.
             let waits = matches!(baseline, Baseline::KServe { .. } | Baseline::Static { .. });
             assert!(waits || run.calls.len() > 400, "{baseline}: the loop stands still");
         }
@@ -166,7 +168,7 @@ fn an_engine_batches_internally() {
     assert!(server.summary().goodput < 0.05, "a plain server of the same curve cannot: {}", server.summary());
 }
 
-/// What the prototype measured (`sim/results/main.txt`): greedy with one slot, goodput and mean.
+/// Reference values of the prototype: goodput and mean of greedy with one slot.
 const PROTOTYPE_GREEDY: [(&str, f64, f64); 11] = [
     ("low", 1.0, 5.39),
     ("mid", 1.0, 8.72),
@@ -183,7 +185,8 @@ const PROTOTYPE_GREEDY: [(&str, f64, f64); 11] = [
 
 #[test]
 fn greedy_is_where_the_prototype_had_it() {
-    // The prototype's are means of three seeds; of single ones, means differ by up to 10 % where lengths vary.
+    // The reference values are means of three seeds. Where lengths vary, the means of single seeds
+    // differ by up to 10 %.
     const SEEDS: u64 = 8;
     for (name, goodput, mean) in PROTOTYPE_GREEDY {
         let row = named(name);
@@ -324,7 +327,7 @@ fn a_table_that_sends_all_is_greedy() {
 
 #[test]
 fn a_server_that_becomes_slower_under_an_open_load_is_batched_for_within_seconds() {
-    // Lone calls overload it from then on, two to five times; batches do not.
+    // From then on unbatched calls overload the server two to five times; batches do not.
     let at = Tick::default().after(Duration::from_secs(8));
     for (slots, millis, slower, load) in
         [(1, 5.0, 8.0, 0.5), (1, 20.0, 10.0, 0.5), (4, 5.0, 8.0, 0.25), (8, 5.0, 3.0, 0.7)]

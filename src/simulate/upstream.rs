@@ -1,8 +1,9 @@
-//! The upstream as it behaves, which a policy never sees but through answers.
+//! Simulated upstreams. A policy observes them only through their responses.
 //!
-//! Three kinds: a [`Server`] with slots, an [`Engine`] that batches by itself, and a [`Shared`] one
-//! that computes all requests at once. All are data; what they do in a run stands in their own
-//! files. They leave out other clients and what a network loses.
+//! Three kinds exist: a [`Server`] with slots, an [`Engine`] that batches by itself, and a
+//! [`Shared`] one that computes all requests at once. The types here are data; the submodules
+//! implement their behavior in a run. Other clients of the upstream and losses in the network are
+//! left out.
 
 mod engine;
 mod server;
@@ -17,135 +18,142 @@ use super::curve::{Curve, Load};
 use super::draw::Draw;
 use super::policy::SentId;
 
-/// How long a server needs to refuse a batch that it does not even queue, beyond the way.
+/// Time that a server takes to refuse a batch that it does not even queue, in addition to the round
+/// trip.
 const REFUSAL: Duration = Duration::from_micros(300);
 
-/// What stands upstream.
+/// The kind of an upstream.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Kind {
     /// Slots with a queue in front.
     Server(Server),
-    /// It batches by itself.
+    /// A server that batches by itself.
     Engine(Engine),
-    /// It computes all requests at once.
+    /// A server that computes all requests at once.
     Shared(Shared),
 }
 
-/// `slots` executions at once, first come first served. Host work before and after overlaps with other batches; execution does not.
+/// A server that runs `slots` executions at once, first come first served. Host work before and
+/// after an execution overlaps with other batches; an execution occupies its slot alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
-    /// What an execution takes.
+    /// Cost of an execution.
     pub curve: Curve,
-    /// Executions at once, at the start.
+    /// Number of slots at the start.
     pub slots: u32,
-    /// And from an instant on, in order of time.
+    /// Changes of the number of slots, in order of time.
     pub slots_from: Vec<(Tick, u32)>,
     /// Host work before the slot.
     pub host_before: Duration,
     /// Host work after the slot.
     pub host_after: Duration,
-    /// The way there and back.
+    /// Network round-trip time.
     pub round_trip: Duration,
-    /// And longer each way by an exponential time of this mean: threads that wake late, a processor that is shared.
+    /// Mean of an exponential delay that is added in each direction: threads that wake late, a
+    /// processor that is shared.
     pub jitter: Duration,
-    /// Deviation of the logarithm of an execution's time.
+    /// Standard deviation of the logarithm of an execution's time.
     pub sigma: f64,
-    /// Longer by this share for each other slot in use: a device that is shared.
+    /// Relative increase of an execution's time for each other slot in use: a device that is
+    /// shared.
     pub contention: f64,
-    /// Now and then an execution takes much longer.
+    /// Occasional executions that take much longer.
     pub stalls: Option<Stalls>,
-    /// From an instant on everything takes this many times as long.
+    /// Instant from which every execution takes longer, and the factor.
     pub shift: Option<(Tick, f64)>,
-    /// The first executions take this many times as long.
+    /// Number of first executions that take longer, and the factor.
     pub cold: Option<(u32, f64)>,
-    /// What it refuses.
+    /// Limits above which batches are refused.
     pub ceilings: Ceilings,
 }
 
 /// Executions that take longer by an exponential time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stalls {
-    /// Of all executions.
+    /// Share of the executions that stall.
     pub share: f64,
-    /// Mean of what is added.
+    /// Mean of the added time.
     pub mean: Duration,
 }
 
-/// What a server refuses.
+/// Limits above which a server refuses a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Ceilings {
-    /// 413 above this many items.
+    /// Status 413 above this number of items.
     pub items_max: Option<u32>,
-    /// 413 above this weight in all.
+    /// Status 413 above this total weight.
     pub weight_max: Option<u64>,
-    /// Out of memory above this padded weight: it fails on the slot, after half of an execution.
+    /// Out of memory above this padded weight: the batch fails on the slot, after half the time of
+    /// an execution.
     pub memory_max: Option<u64>,
-    /// The answer names `items_max`.
+    /// The response names `items_max`.
     pub named: bool,
-    /// From here on there are no ceilings.
+    /// Instant from which no limit applies.
     pub lifted_at: Option<Tick>,
 }
 
-/// A front end with one thread, then an engine that takes everything queued, up to its limits, each iteration (TEI, vLLM pooling).
+/// A front end with one thread, followed by an engine that takes everything queued, up to its
+/// limits, in each iteration (TEI, vLLM pooling).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Engine {
-    /// What an iteration takes.
+    /// Cost of an iteration.
     pub curve: Curve,
-    /// The front end's time for a batch.
+    /// Time of the front end for a batch.
     pub front: Duration,
-    /// And for each item of it.
+    /// Additional time of the front end for each item.
     pub front_item: Duration,
-    /// The way there and back.
+    /// Network round-trip time.
     pub round_trip: Duration,
-    /// Most items in an iteration.
+    /// Maximum number of items in an iteration.
     pub items_max: u32,
-    /// Most weight in an iteration.
+    /// Maximum weight in an iteration.
     pub weight_max: u64,
-    /// Deviation of the logarithm of an iteration's time.
+    /// Standard deviation of the logarithm of an iteration's time.
     pub sigma: f64,
-    /// 413 above this many items in a batch.
+    /// Status 413 above this number of items in a batch.
     pub batch_items_max: u32,
-    /// 429 above this many items inside.
+    /// Status 429 above this number of items inside.
     pub inside_max: u32,
 }
 
-/// A server without a queue: all requests are computed at once, and each slows the others.
+/// A server without a queue: all requests are computed at once, and each slows the others down.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shared {
-    /// What an execution takes with nothing beside it.
+    /// Cost of an execution without others at the same time.
     pub curve: Curve,
-    /// How requests slow each other.
+    /// Slowdown by concurrent requests.
     pub slowdown: Slowdown,
-    /// Deviation of the logarithm of an execution's time.
+    /// Standard deviation of the logarithm of an execution's time.
     pub sigma: f64,
 }
 
-/// How requests that are computed at once slow each other.
+/// The slowdown of requests that are computed at once.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Slowdown {
-    /// Not up to this many; beyond, they share these alike (processor sharing).
+    /// Processor sharing: up to this number of requests there is no slowdown, and beyond it they
+    /// share this number of cores equally.
     Cores(u32),
-    /// A step costs `1 − item + item × active items` (continuous batching).
+    /// Continuous batching: a step costs `1 − item + item × active items`, in steps of one item.
     Step {
-        /// Of a step of one item, the part that belongs to the item.
+        /// Share of the cost of a one-item step that belongs to the item.
         item: f64,
     },
 }
 
-/// An upstream at work.
+/// The state of an upstream in a run.
 #[derive(Debug)]
 pub(super) enum Upstream {
     Server(server::State),
     Engine(engine::State),
     Shared(shared::State),
-    /// A real one: what was sent is carried there by whoever drives.
+    /// A real upstream: the driver of the policy transmits these batches.
     Elsewhere(Vec<SentId>),
 }
 
 // === impl Server ===
 
 impl Server {
-    /// One slot, 0.2 ms of way, noise of 4 % (`scheduling.md` §5.1).
+    /// Creates a server with one slot, a round trip of 0.2 ms and 4 % of noise.
     #[must_use]
     pub fn new(curve: Curve) -> Self {
         Self {
@@ -169,7 +177,8 @@ impl Server {
 // === impl Engine ===
 
 impl Engine {
-    /// The shape of TEI with its defaults (`sim/core.py`).
+    /// Creates an engine with the structure and the default limits of Text Embeddings Inference
+    /// (TEI).
     #[must_use]
     pub fn new(curve: Curve) -> Self {
         Self {
@@ -221,7 +230,7 @@ impl Upstream {
         }
     }
 
-    /// Share of the slot time up to `now` that went into executions.
+    /// Returns the share of the slot time up to `now` that was spent executing.
     pub(super) fn busy_share(&self, now: Tick) -> f64 {
         match self {
             Self::Server(server) => server.busy_share(now),

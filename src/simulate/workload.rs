@@ -1,7 +1,9 @@
-//! Who sends what, and when.
+//! Workloads: the calls of a run and their arrival times.
 //!
-//! A workload is one or more streams; each has arrivals and a mix that says what its calls are. Open streams are drawn before the run, so every
-//! policy meets the same calls; the clients of closed ones draw as they go. Recorded calls are taken as they are.
+//! A workload consists of one or more streams; each has an arrival process and a mix that defines
+//! the properties of its calls. Open streams are drawn before the run, so that every policy meets
+//! the same calls; the clients of closed loops draw during the run. Recorded calls are replayed
+//! unchanged.
 
 mod arrivals;
 
@@ -14,122 +16,125 @@ pub use arrivals::{Arrivals, Think};
 use super::call::Arrival;
 use super::draw::{Draw, whole};
 
-/// All that comes.
+/// All calls of a scenario.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Workload {
-    /// What is drawn.
+    /// Streams of drawn calls.
     pub streams: Vec<Stream>,
-    /// What was written down before, in any order.
+    /// Recorded calls, in any order.
     pub recorded: Vec<Arrival>,
 }
 
-/// Arrivals of one kind.
+/// A stream of similar calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stream {
-    /// When.
+    /// Arrival process.
     pub arrivals: Arrivals,
-    /// What.
+    /// Properties of the calls.
     pub mix: Mix,
 }
 
-/// What the calls of a stream are.
+/// The distribution of the properties of calls.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mix {
-    /// Items in a call.
+    /// Number of items in a call.
     pub items: Items,
     /// Weight of an item.
     pub weights: Weights,
-    /// Merge keys.
+    /// Distribution over merge keys.
     pub keys: Spread,
-    /// Tenants.
+    /// Distribution over tenants.
     pub tenants: Spread,
-    /// Their priority class.
+    /// Priority class of the calls.
     pub class: u8,
-    /// How long an answer is of use.
+    /// Time within which an answer is useful.
     pub budget: Budget,
-    /// Share of the callers that leave, at a moment within the SLO.
+    /// Share of the calls that their client cancels, at a uniform instant within the SLO.
     pub cancels: f64,
-    /// Its calls share no batch, whatever their keys.
+    /// Prevents the calls from sharing a batch, whatever their keys.
     pub alone: bool,
 }
 
-/// Items in a call.
+/// The number of items in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Items {
-    /// One.
+    /// One item.
     One,
-    /// From 1 to `max`, each order of magnitude as often as another: mostly small, now and then a whole document.
+    /// Log-uniform from 1 to `max`, so that each order of magnitude is equally likely: most calls
+    /// are small, and some hold a whole document.
     UpTo {
-        /// Most items.
+        /// Maximum number of items.
         max: u32,
     },
 }
 
-/// Weight of an item.
+/// The weight of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Weights {
-    /// 1.
+    /// Weight 1.
     Unit,
-    /// Log-normal, cut at both ends: lengths of texts.
+    /// Log-normal, clamped at both ends: lengths of texts.
     LogNormal {
-        /// Half of them are below.
+        /// Median weight.
         median: f64,
-        /// Deviation of the logarithm.
+        /// Standard deviation of the logarithm.
         sigma: f64,
-        /// Least.
+        /// Minimum weight.
         min: u32,
-        /// Most.
+        /// Maximum weight.
         max: u32,
     },
 }
 
-/// How a stream spreads over keys or tenants.
+/// The distribution of a stream over keys or tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Spread {
-    /// All of it is this one's.
+    /// All calls have this one.
     Only(u32),
     /// Each call has its own.
     Unlike,
-    /// Over 0 .. count, the i-th with share 1 ÷ (i + 1)^exponent.
+    /// Zipf distribution over 0 .. count: the share of the i-th is proportional to
+    /// `1 ÷ (i + 1)^exponent`.
     Zipf {
-        /// How many.
+        /// Number of keys or tenants.
         count: u32,
-        /// 0 gives each the same.
+        /// Exponent. With 0 all shares are equal.
         exponent: f64,
     },
-    /// Over 0 .. count: the first has this share, the others share the rest alike.
+    /// Distribution over 0 .. count in which the first has this share and the others share the rest
+    /// equally.
     Hot {
-        /// How many.
+        /// Number of keys or tenants.
         count: u32,
-        /// Of the first.
+        /// Share of the first.
         share: f64,
     },
 }
 
-/// How long an answer is of use.
+/// The time within which an answer is useful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
-    /// The policy's SLO.
+    /// The SLO of the policy.
     Slo,
-    /// Forever.
+    /// Unlimited: the call has no deadline.
     Unlimited,
-    /// The caller says so, uniformly between these.
+    /// A deadline that the client sets, uniform between these.
     Caller {
-        /// Least.
+        /// Minimum time.
         min: Duration,
-        /// Most.
+        /// Maximum time.
         max: Duration,
     },
 }
 
-/// A workload, drawn.
+/// A drawn workload.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) open: Vec<Arrival>,
     pub(super) clients: Vec<Client>,
 }
 
-/// A client of a closed loop: it sends, waits, thinks, and sends again.
+/// A client of a closed loop: it sends a call, waits for the answer, thinks, and sends the next.
 #[derive(Debug)]
 pub(super) struct Client {
     think: Think,
@@ -137,7 +142,7 @@ pub(super) struct Client {
     draw: Draw,
 }
 
-/// A mix, ready to draw from.
+/// A mix with its distributions prepared for drawing.
 #[derive(Debug, Clone)]
 struct Maker {
     mix: Mix,
@@ -146,7 +151,7 @@ struct Maker {
     tenants: Picker,
 }
 
-/// Upper ends of each one's part of [0, 1).
+/// A discrete distribution, drawn by inversion: `ends` holds the cumulative shares.
 #[derive(Debug, Clone)]
 struct Picker {
     first: u32,
@@ -157,13 +162,13 @@ struct Picker {
 // === impl Workload ===
 
 impl Workload {
-    /// Plain calls: one item of weight 1, one key, one tenant.
+    /// Creates a workload of plain calls: one item of weight 1, one key, one tenant.
     #[must_use]
     pub fn plain(arrivals: Arrivals) -> Self {
         Self::of(arrivals, Mix::default())
     }
 
-    /// One stream.
+    /// Creates a workload of one stream.
     #[must_use]
     pub fn of(arrivals: Arrivals, mix: Mix) -> Self {
         Self { streams: vec![Stream { arrivals, mix }], recorded: Vec::new() }
@@ -202,7 +207,7 @@ impl Source {
                 this.open.extend(times.into_iter().map(|at| maker.call(at, draw)));
             }
         }
-        // Stable: calls of one instant stay in the order of their streams.
+        // The sort is stable: calls of one instant stay in the order of their streams.
         this.open.sort_by_key(|arrival| arrival.at);
         this
     }
@@ -211,7 +216,8 @@ impl Source {
 // === impl Client ===
 
 impl Client {
-    /// Clients do not all start at once: thinking time and up to a millisecond more.
+    /// Returns the time before the first call: the think time plus up to one millisecond, so that
+    /// clients do not all start at once.
     pub(super) fn first(&mut self) -> Duration {
         let spread = Duration::from_millis(1).mul_f64(self.draw.unit());
         self.think() + spread
@@ -276,7 +282,7 @@ impl Items {
 // === impl Weights ===
 
 impl Weights {
-    /// The lengths of `scheduling.md` §5.1.
+    /// Lengths of texts in the named scenarios.
     pub const TEXTS: Self = Self::LogNormal { median: 60.0, sigma: 0.9, min: 4, max: 512 };
 
     fn draw(self, draw: &mut Draw) -> u64 {

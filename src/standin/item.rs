@@ -1,7 +1,8 @@
-//! What the stand-in model makes of an item, and the four forms in which calls arrive.
+//! Request forms, and the results of the simulated model for each item.
 //!
-//! A result is a function of the item's bytes as they were sent, so it does not matter with whom an item travels, and a single changed byte changes
-//! the result. Items are cut out as raw spans; nothing is computed that a mixer of 64 bits does not give.
+//! A result is a function of the item's bytes as sent. It is therefore independent of the other
+//! items in the batch, and changing one byte changes the result. Items are extracted as raw spans,
+//! and the only computation is a 64-bit mixing function.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -9,23 +10,24 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// Numbers in an embedding of the stand-in.
+/// Number of dimensions of an embedding.
 pub const DIMENSIONS: usize = 8;
 
-/// The forms in which the stand-in takes calls.
+/// Routes of the simulated model server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Route {
-    /// `POST /v1/embeddings`: `input` a string, a list, or a list of token ids.
+    /// `POST /v1/embeddings`: `input` is a string, a list, or a list of token IDs.
     Embeddings,
-    /// `POST /v1/models/{model}:predict`: `instances` to `predictions`.
+    /// `POST /v1/models/{model}:predict`: `instances` are answered by `predictions`.
     Predict,
-    /// `POST /embed`: `inputs` a string or a list, the answer a list of lists.
+    /// `POST /embed`: `inputs` is a string or a list, and the response is a list of lists.
     Embed,
-    /// `POST /ledger`: `items` to `results`, for an adapter that a policy declares.
+    /// `POST /ledger`: `items` are answered by `results`, for an adapter that is declared in a
+    /// policy.
     Ledger,
 }
 
-/// The items of one call, as raw spans.
+/// Items of one call, as raw spans of its body.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Items<'a> {
     pub(crate) raw: Vec<&'a str>,
@@ -43,7 +45,7 @@ struct Fields<'a> {
 // === impl Route ===
 
 impl Route {
-    /// The route of a path.
+    /// Returns the route of a path.
     #[must_use]
     pub fn of(path: &str) -> Option<Self> {
         match path {
@@ -54,7 +56,7 @@ impl Route {
         }
     }
 
-    /// The path that the load generators call.
+    /// Returns the path that the load generators call.
     #[must_use]
     pub const fn path(self) -> &'static str {
         match self {
@@ -65,7 +67,7 @@ impl Route {
         }
     }
 
-    /// The member of a request that holds the items.
+    /// Returns the name of the request field that contains the items.
     pub(crate) const fn items_field(self) -> &'static str {
         match self {
             Self::Embeddings => "input",
@@ -75,12 +77,14 @@ impl Route {
         }
     }
 
-    /// Cuts the items out of a body; `None` where it is not of this route's form.
+    /// Extracts the items from a request body. Returns `None` if the body is not valid for this
+    /// route.
     pub(crate) fn items(self, body: &[u8]) -> Option<Items<'_>> {
         let fields: Fields<'_> = serde_json::from_slice(body).ok()?;
         let input = fields.input.get();
         let raw = if input.starts_with('[') {
             let list: Vec<&RawValue> = serde_json::from_str(input).ok()?;
+            // A flat list of numbers in `input` is one item: the token IDs of one text.
             let ids = self == Self::Embeddings && !list.is_empty() && list.iter().all(|item| is_number(item.get()));
             if ids { vec![input] } else { list.into_iter().map(RawValue::get).collect() }
         } else if matches!(self, Self::Embeddings | Self::Embed) {
@@ -94,7 +98,8 @@ impl Route {
         Some(Items { raw, model: fields.model.unwrap_or(Cow::Borrowed("stand-in")) })
     }
 
-    /// The answer for these items, up to and without what depends on their number as a whole (`usage`).
+    /// Returns the response for these items without the trailing fields that depend on all of them
+    /// (`usage`).
     pub(crate) fn results(self, items: &[&str]) -> String {
         let mut out = String::with_capacity(64 + items.len() * 160);
         out.push_str(match self {
@@ -128,7 +133,7 @@ impl Route {
         out
     }
 
-    /// The whole answer.
+    /// Returns the complete response.
     pub(crate) fn answer(self, items: &Items<'_>) -> String {
         let mut out = self.results(&items.raw);
         if self == Self::Embeddings {
@@ -144,7 +149,7 @@ fn is_number(item: &str) -> bool {
     item.bytes().next().is_some_and(|first| first.is_ascii_digit() || first == b'-')
 }
 
-/// A 64-bit mark of some bytes; fast, spread out, not for secrets.
+/// Returns a 64-bit hash of `bytes`: fast and well mixed, but not cryptographic.
 pub(crate) fn mix(bytes: &[u8]) -> u64 {
     let mut mark = 0x9e37_79b9_7f4a_7c15_u64 ^ bytes.len() as u64;
     for chunk in bytes.chunks(8) {
@@ -155,7 +160,7 @@ pub(crate) fn mix(bytes: &[u8]) -> u64 {
     mark
 }
 
-/// The finaliser of splitmix64: every input bit reaches every output bit.
+/// The SplitMix64 finaliser: every input bit affects every output bit.
 pub(crate) const fn spread(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

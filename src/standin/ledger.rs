@@ -1,12 +1,17 @@
-//! The ledger: items that are followed from client to upstream and back, while both ends misbehave.
+//! The ledger: an integrity test that follows every item from client to upstream and back, while
+//! both ends misbehave.
 //!
-//! Every item carries a tenant and a 128-bit nonce; the [`LedgerMock`] answers a function of both, fails whole calls that hold a poison item, and
-//! meets a share of its calls with a fault of every kind of F04 to F14. The clients of [`run`] leave some of their calls, check every answer, and
-//! look up in the books that they share with the mock what became of each item: exactly one outcome, the right answer to the right caller, sent
-//! upstream no more often than isolation explains, tenants never mixed. Memory does not grow with the number of items.
+//! Every item carries a tenant and a 128-bit nonce. The [`LedgerMock`] answers with a function of
+//! both, fails every call that contains a poison item, and injects faults of every kind into a
+//! share of its calls. The clients of [`run`] cancel some of their calls, verify every response,
+//! and look up each item in records that they share with the mock. Each item must have exactly one
+//! outcome and the correct response for its own client, must not be sent upstream more often than
+//! isolation explains, and must never share a call with items of another tenant. Memory use does
+//! not grow with the number of items.
 //!
-//! The forms are OpenAI embeddings, KServe V1 and, for an adapter that a policy declares, [`POLICY`]. Times of the upstream's silence are the
-//! policy's to bound. Each [`LedgerMock`] serves one [`run`].
+//! The request forms are OpenAI embeddings, KServe V1 and, for an adapter that is declared in a
+//! policy, the route `/ledger` of [`POLICY`]. The policy must set the timeouts that bound a silent
+//! upstream. Each [`LedgerMock`] serves one [`run`].
 
 mod book;
 mod client;
@@ -21,7 +26,7 @@ pub use self::client::{LedgerConfig, run};
 pub use self::mock::{Arrival, LedgerMock, MockConfig};
 pub use self::report::Report;
 
-/// The policy that the ledger's clients and mock are made for; `limits.batchItemsMax` and `failure.quarantine` as the issue of the ledger has them.
+/// The policy for which the clients and the mock of the ledger are designed.
 pub const POLICY: &str = "\
 routes:
   - path: /v1/embeddings
@@ -40,10 +45,12 @@ proxy:
   connection: {bodyIdleTimeout: 200ms, answerBytesMax: 256Ki}
 ";
 
-/// The header in which a fault that met a call alone names itself: what a lone caller gets is the upstream's own answer, however odd. A shared
-/// call's answer never has it, so that no byte of one can be excused.
+/// Header with the name of an injected fault. It is set only if the fault met a call that was
+/// forwarded alone, because such a client receives the upstream's own response, however malformed.
+/// The response to a shared call never carries it, so that no byte of a shared response can be
+/// excused.
 const FAULT_HEADER: &str = "x-stand-in-fault";
-/// The header that says the tenant.
+/// Header with the name of the tenant.
 const TENANT_HEADER: &str = "x-tenant-id";
-/// What the error for a call with a poison item begins with.
+/// Prefix of the error message for a call with a poison item.
 const POISON: &str = "poison ";

@@ -1,8 +1,11 @@
-//! Load that checks every answer: open-loop ([`open()`]) and closed-loop ([`closed()`]).
+//! Load generators that verify every response: open-loop ([`open()`]) and closed-loop
+//! ([`closed()`]).
 //!
-//! Requests are built once and sent over kept connections; an answer is right if it begins with the bytes that the stand-in model gives for these
-//! items. What is counted is what came back: served, refused (429, 503), wrong, failed. Retries are made in one case only, the one in which every
-//! HTTP client makes them: a kept connection that was closed before a byte of the answer.
+//! Requests are built once and sent over keep-alive connections. A response is correct if it begins
+//! with the bytes that the simulated model produces for these items. Calls are counted by their
+//! outcome: served, refused (429 and 503), wrong or failed. A call is retried in only one case, in
+//! which every HTTP client retries it: a keep-alive connection was closed before the first byte of
+//! the response.
 
 mod closed;
 mod open;
@@ -21,31 +24,32 @@ pub use self::open::{OpenConfig, OpenLoad, open};
 use super::item::{Route, spread};
 use super::wire::Message;
 
-/// Different calls that a load sends in turn: enough that neighbours in a batch differ.
+/// Number of different calls that a load sends in rotation: enough that neighbours in a batch
+/// differ.
 const VARIETY: u64 = 256;
-/// Latencies above are counted as this one.
+/// Maximum recorded latency. Larger latencies are recorded as this value.
 const LATENCY_MAX: Duration = Duration::from_secs(600);
 
-/// What the calls of a load are like.
+/// Form of the calls of a load.
 #[derive(Debug, Clone)]
 pub struct CallForm {
-    /// Where they go.
+    /// Route of the calls.
     pub route: Route,
-    /// Items in each.
+    /// Number of items in each call.
     pub items: usize,
-    /// The same seed gives the same calls.
+    /// Seed of the items. The same seed produces the same calls.
     pub seed: u64,
-    /// The model of an embeddings call.
+    /// Model name in embeddings calls.
     pub model: &'static str,
-    /// What an item that is a text begins with.
+    /// First word of every text item.
     pub word: &'static str,
-    /// The API key; calls of different keys are never merged.
+    /// Number of the API key. Calls with different keys are never merged.
     pub key: Option<usize>,
-    /// Whether they ask for a stream.
+    /// `true` if the calls request a streamed response.
     pub stream: bool,
 }
 
-/// The calls that a load sends, built once.
+/// Prebuilt calls of a load.
 #[derive(Debug, Clone)]
 pub struct Calls {
     list: Arc<[Prepared]>,
@@ -55,55 +59,57 @@ pub struct Calls {
 #[derive(Debug)]
 struct Prepared {
     request: Bytes,
-    /// What a right answer begins with.
+    /// First bytes of a correct response.
     expect: Vec<u8>,
 }
 
-/// What became of a load.
+/// Results of a load.
 #[derive(Debug, Clone)]
 pub struct Report {
-    /// Calls that were to be sent.
+    /// Number of calls that were due.
     pub offered: u64,
-    /// Calls answered 200, rightly.
+    /// Number of calls that received a correct 200 response.
     pub served: u64,
-    /// Calls answered 429 or 503.
+    /// Number of calls answered with 429 or 503.
     pub refused: u64,
-    /// Calls answered 200, wrongly. There is no excuse for one.
+    /// Number of calls that received an incorrect 200 response. Every such call is a defect.
     pub wrong: u64,
-    /// Calls with any other answer or none.
+    /// Number of calls with any other response, or with none.
     pub failed: u64,
-    /// Calls that no connection was free for until the end; also in `failed`.
+    /// Number of calls for which no connection became free before the end. They are also counted in
+    /// `failed`.
     pub unsent: u64,
-    /// Calls made by a closed load, those before and after the time that is counted too.
+    /// Number of calls made by a closed load, including those outside the measured time.
     pub made: u64,
-    /// Calls of a closed load that were served, by the [`SLICE`] in which they ended.
+    /// Number of served calls of a closed load, by the [`SLICE`] in which they ended.
     pub slices: Vec<u64>,
-    /// Items in each call.
+    /// Number of items in each call.
     pub items_per_call: usize,
-    /// The time in which `served` was counted.
+    /// Time over which `served` was counted.
     pub elapsed: Duration,
-    /// Latencies of served calls in nanoseconds; of an open load from the scheduled time on.
+    /// Latencies of served calls in nanoseconds. Those of an open load are measured from the
+    /// scheduled time.
     pub latency: Histogram<u64>,
 }
 
-/// How a running load is doing.
+/// Progress of a running load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Calls due so far.
+    /// Number of calls due since the start.
     pub offered: u64,
-    /// Calls served so far.
+    /// Number of calls served since the start.
     pub served: u64,
-    /// Calls refused so far.
+    /// Number of calls refused since the start.
     pub refused: u64,
-    /// Calls failed or wrongly answered so far.
+    /// Number of calls that failed or received an incorrect response since the start.
     pub failed: u64,
-    /// Median of the calls served since the last snapshot.
+    /// Median latency of the calls served since the last snapshot.
     pub p50: Duration,
-    /// 99th percentile of the calls served since the last snapshot.
+    /// 99th percentile of the latency of the calls served since the last snapshot.
     pub p99: Duration,
 }
 
-/// How one call ended.
+/// Outcome of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Served,
@@ -128,14 +134,14 @@ struct Counts {
     unsent: u64,
     slices: Vec<u64>,
     latency: Histogram<u64>,
-    /// Since the last snapshot.
+    /// Latencies since the last snapshot.
     recent: Histogram<u64>,
 }
 
 // === impl CallForm ===
 
 impl CallForm {
-    /// One item, one model, no key, no stream.
+    /// Creates a form with one item, the default model, no API key and no streaming.
     #[must_use]
     pub const fn new(route: Route) -> Self {
         Self { route, items: 1, seed: 1, model: "stand-in", word: "parcel", key: None, stream: false }
@@ -145,13 +151,13 @@ impl CallForm {
 // === impl Calls ===
 
 impl Calls {
-    /// Calls of `items` items each; the same seed gives the same calls.
+    /// Creates calls of `items` items each. The same seed produces the same calls.
     #[must_use]
     pub fn new(route: Route, items: usize, seed: u64) -> Self {
         Self::of(&CallForm { items, seed, ..CallForm::new(route) })
     }
 
-    /// Calls of this form.
+    /// Creates calls of this form.
     #[must_use]
     pub fn of(form: &CallForm) -> Self {
         let list = (0..VARIETY).map(|call| Prepared::new(form, spread(form.seed ^ spread(call)))).collect();
@@ -198,7 +204,7 @@ impl Prepared {
     }
 }
 
-/// An item as clients of the route send them: a short text, or a row of numbers.
+/// Returns a JSON item as clients of the route send it: a short text, or a list of numbers.
 fn item(form: &CallForm, mark: u64) -> String {
     match form.route {
         Route::Predict => {
@@ -268,7 +274,7 @@ impl Tally {
         snapshot
     }
 
-    /// Counts a served call that ended this long after the beginning.
+    /// Records a served call that ended `after` the start of the measured time.
     fn record_slice(&self, after: Duration) {
         let slice = usize::try_from(after.as_nanos() / SLICE.as_nanos()).unwrap_or_default();
         let slices = &mut self.counts().slices;
@@ -296,7 +302,8 @@ impl Tally {
     }
 }
 
-/// Three significant digits up to a constant maximum: the constructor has nothing to refuse.
+/// Fallback for the fallible constructor, which never fails: three significant digits and a
+/// constant maximum are valid arguments.
 fn unreachable_histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are within the library's range of 0 to 5")
 }
@@ -308,7 +315,7 @@ fn nanos(span: Duration) -> u64 {
 // === impl Report ===
 
 impl Report {
-    /// What this and another load did at the same time.
+    /// Combines the results of this load with those of a load that ran at the same time.
     #[must_use]
     pub fn beside(mut self, other: &Self) -> Self {
         self.offered += other.offered;
@@ -324,37 +331,37 @@ impl Report {
         for (own, theirs) in self.slices.iter_mut().zip(&other.slices) {
             *own += theirs;
         }
-        // Of one form, so nothing is beyond its range.
+        // Both histograms have the same range, so every value fits.
         self.latency.add(&other.latency).ok();
         self
     }
 
-    /// Served calls in a second.
+    /// Returns the number of calls served per second.
     #[must_use]
     pub fn calls_per_second(&self) -> f64 {
         let seconds = self.elapsed.as_secs_f64();
         if seconds > 0.0 { self.served as f64 / seconds } else { 0.0 }
     }
 
-    /// Served items in a second.
+    /// Returns the number of items served per second.
     #[must_use]
     pub fn items_per_second(&self) -> f64 {
         self.calls_per_second() * self.items_per_call as f64
     }
 
-    /// A quantile of the latency of served calls.
+    /// Returns a quantile of the latency of served calls.
     #[must_use]
     pub fn quantile(&self, quantile: f64) -> Duration {
         Duration::from_nanos(self.latency.value_at_quantile(quantile))
     }
 
-    /// The mean latency of served calls.
+    /// Returns the mean latency of served calls.
     #[must_use]
     pub fn mean(&self) -> Duration {
         Duration::from_secs_f64(self.latency.mean() / 1e9)
     }
 
-    /// The share of the calls that were to be sent which were served within this.
+    /// Returns the share of all due calls that were served within `limit`.
     #[must_use]
     pub fn share_within(&self, limit: Duration) -> f64 {
         if self.offered == 0 {
@@ -363,13 +370,13 @@ impl Report {
         self.latency.count_between(0, nanos(limit)) as f64 / self.offered as f64
     }
 
-    /// The median.
+    /// Returns the median latency of served calls.
     #[must_use]
     pub fn p50(&self) -> Duration {
         self.quantile(0.5)
     }
 
-    /// The 99th percentile.
+    /// Returns the 99th percentile of the latency of served calls.
     #[must_use]
     pub fn p99(&self) -> Duration {
         self.quantile(0.99)

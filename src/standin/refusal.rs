@@ -1,26 +1,28 @@
-//! How servers that speak a batched route and take one item a call answer a list.
+//! Responses to lists of items from servers that implement a batched route but accept only one item
+//! per call.
 
 use std::str::FromStr;
 
-/// An answer to a list of items where lone items are answered.
+/// Response to a list of items from a server that accepts single items only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListRefusal {
-    /// This status, with an error in JSON.
+    /// This status, with a JSON error.
     Status(u16),
-    /// The connection ends without an answer.
+    /// The connection is closed without a response.
     Reset,
-    /// 200 with the first result only.
+    /// 200 with the result of the first item only.
     First,
-    /// 200 with text that is not JSON.
+    /// 200 with a body that is not JSON.
     NotJson,
-    /// None, ever.
+    /// No response at all.
     Silence,
 }
 
 // === impl ListRefusal ===
 
 impl ListRefusal {
-    /// All that are answered, or end with the connection; [`Self::Silence`] needs a timeout to end.
+    /// All refusals that end with a response or a closed connection. [`Self::Silence`] ends only by
+    /// a timeout.
     pub const ANSWERED: [Self; 9] = [
         Self::Status(400),
         Self::Status(404),
@@ -33,7 +35,7 @@ impl ListRefusal {
         Self::NotJson,
     ];
 
-    /// Its word on a command line; statuses are numbers there.
+    /// Returns the name of the refusal on a command line. A status is written as its number.
     #[must_use]
     pub fn word(self) -> String {
         match self {

@@ -1,19 +1,26 @@
-//! Stand-ins that run elsewhere, in a pod say, and are told over HTTP what to do: a model that can be changed, and a caller that calls and counts.
+//! Test servers that run elsewhere, for example in a pod, and are controlled over HTTP: a simulated
+//! model server that can be changed at run time, and a load generator that makes calls and counts
+//! their outcomes.
 //!
-//! End-to-end tests stand outside the network that they test. What is asked and what comes back are the types here, as JSON, so both ends are one
-//! program. No TLS and no credentials: whoever reaches the control port may use it, so it is for tests and tries and for nothing else.
+//! End-to-end tests run outside the network that they test. Orders and results are the types of
+//! this module as JSON, and both ends are the same program. There is no TLS and no authentication.
+//! Every client that can connect to the control port can use it, so these servers are for tests and
+//! experiments only.
 //!
-//! | of a model | |
+//! | order to a model | effect |
 //! |---|---|
-//! | `GET /stats` | [`Stats`](super::server::Stats) so far |
-//! | `POST /listen` | binds the data port, where the model was begun closed: a model that has loaded |
-//! | `POST /model` | a [`ModelChange`], in force at once |
+//! | `GET /stats` | returns [`Stats`](super::server::Stats) |
+//! | `POST /listen` | binds the data port of a model that was started closed |
+//! | `POST /model` | applies a [`ModelChange`] immediately |
 //!
-//! | of a caller | |
+//! | order to a caller | effect |
 //! |---|---|
-//! | `POST /calls` | [`Calls`] to a list of [`Heard`] |
-//! | `POST /load`, `GET /load`, `DELETE /load` | begins a [`Load`]; how it is doing; ends it, both [`LoadReport`] |
-//! | `POST /ledger` | a [`Ledger`] to a [`LedgerReport`], where the caller has a ledger's mock |
+//! | `POST /calls` | makes [`Calls`] and returns a list of [`Heard`] |
+//! | `POST /load`, `GET /load`, `DELETE /load` | starts, reports or ends a [`Load`] |
+//! | `POST /ledger` | runs a [`Ledger`], if the caller has a mock |
+//!
+//! A model that is started closed imitates a server that loads its model before it listens. Reports
+//! of a load are a [`LoadReport`], and those of the ledger a [`LedgerReport`].
 
 mod caller;
 mod model;
@@ -39,144 +46,148 @@ pub use self::caller::Caller;
 pub use self::model::Model;
 use super::item::Route;
 
-/// An order holds some hundreds of calls at most.
+/// Maximum size of an order, which contains at most some hundreds of calls.
 const ORDER_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// After a failed accept.
+/// Delay after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Calls to one address.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Calls {
-    /// `HOST:PORT`; a name is looked up.
+    /// Destination as `HOST:PORT`. A host name is resolved.
     pub to: String,
-    /// At most 1024.
+    /// The calls, at most 1024.
     pub calls: Vec<Call>,
-    /// All side by side, each on a connection that was made before the first one left; otherwise one after the other on one connection.
+    /// `true` to make all calls concurrently, each on its own connection, and to send none before
+    /// all connections are open. Otherwise the calls are made one after another on one connection.
     pub at_once: bool,
 }
 
-/// One HTTP/1.1 request; framing and `host` are added.
+/// One HTTP/1.1 request. The headers `host` and `content-length` are added to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
-    /// As it goes out.
+    /// Request method, sent unchanged.
     pub method: String,
-    /// Path with query.
+    /// Path and query.
     pub path: String,
-    /// In order.
+    /// Headers in order.
     #[serde(default)]
     pub headers: Vec<(String, String)>,
-    /// Text, as all bodies here are.
+    /// Body. All bodies of this protocol are text.
     #[serde(default)]
     pub body: String,
 }
 
-/// What came back for a call: an answer, or why there is none.
+/// Result of a call: the response, or the reason for its absence.
 pub type Heard = Result<Answer, String>;
 
-/// One answer.
+/// One response.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Answer {
-    /// The final status.
+    /// Final status code.
     pub status: u16,
-    /// In order, as they came.
+    /// Headers in the order received.
     pub headers: Vec<(String, String)>,
-    /// Chunks joined.
+    /// Body with its chunks joined.
     pub body: String,
 }
 
-/// An open-loop load (Poisson) whose every answer is checked.
+/// An open-loop load (Poisson) that verifies every response.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Load {
-    /// `HOST:PORT`; a name is looked up once.
+    /// Destination as `HOST:PORT`. A host name is resolved once.
     pub to: String,
-    /// What is called.
+    /// Route of the calls.
     pub route: Route,
-    /// Items in each call.
+    /// Number of items in each call.
     pub items: usize,
-    /// Calls in a second.
+    /// Number of calls per second.
     pub rate: f64,
-    /// Kept connections at most; calls wait for one.
+    /// Maximum number of keep-alive connections. If all are in use, calls wait.
     pub connections: usize,
 }
 
-/// What became of a load so far; a call counts once.
+/// Results of a load, running or ended. Each call counts once.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LoadReport {
-    /// Calls that were to be sent.
+    /// Number of calls that were due.
     pub offered: u64,
-    /// Answered 200, rightly.
+    /// Number of calls that received a correct 200 response.
     pub served: u64,
-    /// Answered 429 or 503.
+    /// Number of calls answered with 429 or 503.
     pub refused: u64,
-    /// Answered 200, wrongly: there is no excuse for one.
+    /// Number of calls that received an incorrect 200 response. Every such call is a defect. While
+    /// the load is running, this is 0 and these calls are counted in `failed`.
     pub wrong: u64,
-    /// Any other answer or none.
+    /// Number of calls with any other response, or with none.
     pub failed: u64,
-    /// Of what was served since it was last looked at; in the last report, of all.
+    /// Median latency of the calls served since the last report. The final report covers all served
+    /// calls.
     pub p50: Duration,
-    /// The same.
+    /// 99th percentile of the latency of the same calls.
     pub p99: Duration,
 }
 
-/// A run of the ledger: clients here, their calls through a proxy, the upstream here again.
+/// A run of the ledger: the clients and the upstream are in this process, and the calls pass
+/// through a proxy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Ledger {
-    /// `HOST:PORT` of the proxy.
+    /// Address of the proxy as `HOST:PORT`.
     pub to: String,
-    /// Items to send.
+    /// Number of items to send.
     pub items: u64,
-    /// Clients side by side.
+    /// Number of concurrent clients.
     pub clients: usize,
 }
 
-/// What a run of the ledger has found.
+/// Results of a ledger run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LedgerReport {
-    /// Items sent.
+    /// Number of items sent.
     pub items: u64,
-    /// Everything that must not happen.
+    /// Number of violated invariants.
     pub violations: u64,
-    /// Share of the innocent that were served.
+    /// Share of innocent items that were served.
     pub innocent_served: f64,
-    /// Share of items that left in a shared call.
+    /// Share of items that were part of a shared upstream call.
     pub shared: f64,
-    /// All of the books, for people.
+    /// The complete report in human-readable form.
     pub books: String,
 }
 
-/// What shall be different in a running model; what is absent stays.
+/// Change of a running model server. Absent fields are left unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelChange {
     /// The a and b of t(n) = a + b·n.
     pub curve: Option<(Duration, Duration)>,
-    /// Calls computed at once.
+    /// Number of calls computed concurrently.
     pub slots: Option<usize>,
-    /// Items that one call may have; 0: any number.
+    /// Maximum number of items in one call, or 0 for no limit.
     pub items_max: Option<usize>,
 }
 
-/// Why an order was not carried out.
+/// Status and reason with which an order is rejected.
 #[derive(Debug)]
 struct Refusal(StatusCode, String);
 
-/// Who takes orders.
+/// Handler of orders.
 trait Desk: Send + Sync + 'static {
-    /// The answer to an order, as JSON.
+    /// Executes an order and returns the response as JSON.
     fn take(&self, method: &Method, path: &str, body: &[u8]) -> impl Future<Output = Result<String, Refusal>> + Send;
 }
 
 // === impl Call ===
 
 impl Call {
-    /// A POST of JSON.
+    /// Creates a POST request with a JSON body.
     #[must_use]
     pub fn post(path: &str, body: impl Into<String>) -> Self {
         let json = ("content-type".to_owned(), "application/json".to_owned());
         Self { method: "POST".to_owned(), path: path.to_owned(), headers: vec![json], body: body.into() }
     }
 
-    /// A GET.
+    /// Creates a GET request.
     #[must_use]
     pub fn get(path: &str) -> Self {
         Self { method: "GET".to_owned(), path: path.to_owned(), headers: Vec::new(), body: String::new() }
@@ -186,7 +197,7 @@ impl Call {
 // === impl Answer ===
 
 impl Answer {
-    /// The value of the first header of that name.
+    /// Returns the value of the first header with this name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(have, _)| have.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
@@ -196,7 +207,7 @@ impl Answer {
 // === impl LoadReport ===
 
 impl LoadReport {
-    /// Calls that did not get what they should have.
+    /// Returns the number of calls that did not receive a correct 200 response.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.refused + self.wrong + self.failed
@@ -231,7 +242,7 @@ fn write<T: Serialize>(value: &T) -> Result<String, Refusal> {
     serde_json::to_string(value).map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
-/// Takes orders until it is dropped.
+/// Accepts connections and handles their orders until the future is dropped.
 async fn serve(listener: TcpListener, desk: Arc<impl Desk>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -241,7 +252,7 @@ async fn serve(listener: TcpListener, desk: Arc<impl Desk>) {
         let desk = Arc::clone(&desk);
         tokio::spawn(async move {
             let service = service_fn(|request| answer(&*desk, request));
-            // A connection that breaks is the peer's affair.
+            // A broken connection is the client's concern and is ignored.
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.ok();
         });
     }

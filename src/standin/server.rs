@@ -1,9 +1,11 @@
-//! The stand-in model server: real sockets, real HTTP, a pretended model.
+//! A model server with real sockets and real HTTP in front of a simulated model.
 //!
-//! A call of n items holds one of a few slots for a + b·n; calls before the slots wait in a bounded queue, first come first served, and over it are
-//! refused with 503, as model servers do. HTTP/1.1 with kept connections, and HTTP/2 with prior knowledge on the same port where that is switched on.
-//! A caller that leaves frees its slot at once (many real servers compute on). It may batch by itself (`inner`), and may change while it runs
-//! ([`Running::set_curve`] and its like). No model, no tokeniser, no TLS.
+//! A call of n items holds one of a few slots for a + b·n. Calls that wait for a slot are in a
+//! bounded FIFO queue, and calls above its bound are refused with 503, as model servers do. The
+//! server serves HTTP/1.1 with keep-alive and, if enabled, HTTP/2 with prior knowledge on the same
+//! port. If a client disconnects, its slot is freed immediately, although many real servers
+//! complete the computation. The server can form batches itself (`inner`), and can be changed while
+//! it runs ([`Running::set_curve`] and similar methods). It has no model, no tokeniser and no TLS.
 
 mod inner;
 mod model;
@@ -39,82 +41,84 @@ use super::item::{Items, Route};
 use super::refusal::ListRefusal;
 use super::wire::Target;
 
-/// Larger request bodies are answered 413.
+/// Maximum size of a request body. Larger bodies are answered with 413.
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// After a failed accept: long enough not to spin, short enough not to be noticed.
+/// Delay after a failed accept: long enough to prevent a busy loop, short enough to be negligible.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// What the stand-in shall be like.
+/// Configuration of the simulated server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Where to listen; TCP port 0 takes a free one.
+    /// Listen address. TCP port 0 selects a free port.
     pub listen: Target,
-    /// The a in t(n) = a + b·n.
+    /// Fixed cost of a call: the a in t(n) = a + b·n.
     pub base: Duration,
-    /// The b in t(n) = a + b·n.
+    /// Cost of each item: the b in t(n) = a + b·n.
     pub per_item: Duration,
-    /// What t(n) is like.
+    /// Shape of the cost curve t(n).
     pub shape: Shape,
-    /// Batches by itself: an iteration costs t(n), and there is one at a time for each slot.
+    /// Batching inside the server. If set, an iteration costs t(n), and each slot runs one
+    /// iteration at a time.
     pub inner: Option<Inner>,
-    /// Calls computed at once.
+    /// Number of calls computed concurrently.
     pub slots: usize,
-    /// Calls that may wait for a slot; one more is answered 503.
+    /// Maximum number of calls that wait for a slot. Further calls are answered with 503.
     pub queue_max: usize,
-    /// Items that one call may have; absent: any number.
+    /// Maximum number of items in one call, or `None` for no limit.
     pub items_max: Option<usize>,
-    /// How a call with more items is answered.
+    /// Response to a call with more items than `items_max`.
     pub too_large: TooLarge,
-    /// Whether `GET /info` says `items_max`; otherwise it is a 404.
+    /// `true` if `GET /info` publishes `items_max`. Otherwise it is answered with 404.
     pub publish: bool,
-    /// A call with an item that contains this is answered 500 as a whole.
+    /// Text that poisons an item. A call with an item that contains it is answered with 500.
     pub poison: Option<String>,
-    /// A call whose body contains this text has this in place of the a.
+    /// Text and fixed cost. A call with the text in its body has this cost instead of `base`.
     pub slow: Option<(String, Duration)>,
-    /// One item a call: how a list of more is answered, at once.
+    /// Response to a call with more than one item, which is refused immediately. `None` if lists
+    /// are accepted.
     pub lists: Option<ListRefusal>,
-    /// Whether HTTP/2 with prior knowledge is spoken on the same port.
+    /// `true` if HTTP/2 with prior knowledge is served on the same port.
     pub http2: bool,
 }
 
-/// How a call with too many items is answered.
+/// Response to a call with too many items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TooLarge {
-    /// 422 naming the limit, as text-embeddings-inference does.
+    /// 422 with a message that contains the limit, as text-embeddings-inference (TEI) does.
     Named,
-    /// A bare 413.
+    /// 413 without a message.
     Bare,
 }
 
-/// A running stand-in; ends when dropped.
+/// A running simulated server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct Running {
     target: Target,
     shared: Arc<Shared>,
     accept: tokio::task::JoinHandle<()>,
-    /// Told when nobody is let in any more.
+    /// Signals that no further connections are accepted.
     closing: watch::Sender<bool>,
 }
 
-/// What a stand-in has seen so far.
+/// Counters of a simulated server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    /// Connections accepted.
+    /// Number of connections accepted.
     pub connections: u64,
-    /// Calls answered 200.
+    /// Number of calls answered with 200.
     pub calls: u64,
-    /// Items in them.
+    /// Number of items in those calls.
     pub items: u64,
-    /// Calls answered 503 because the queue was full.
+    /// Number of calls answered with 503 because the queue was full.
     pub refused: u64,
-    /// Calls with more items than the limit.
+    /// Number of calls with more items than the limit.
     pub too_large: u64,
-    /// Calls that were of no known form, or poisoned.
+    /// Number of calls that were malformed or poisoned.
     pub failed: u64,
-    /// Lists that were refused for being lists.
+    /// Number of calls that were refused because they contained more than one item.
     #[serde(default)]
     pub lists: u64,
-    /// Calls answered 200 by their number of items.
+    /// Numbers of calls answered with 200, indexed by their number of items.
     pub sizes: Vec<u64>,
 }
 
@@ -122,9 +126,9 @@ pub struct Stats {
 struct Shared {
     config: ServerConfig,
     model: Arc<Model>,
-    /// Where it batches by itself.
+    /// Engine that forms batches, if the server batches itself.
     inner: Option<Engine>,
-    /// Items that one call may have now.
+    /// Current maximum number of items in one call.
     items_max: AtomicUsize,
     counts: Counts,
     sizes: Mutex<Vec<u64>>,
@@ -140,7 +144,7 @@ struct Counts {
     lists: AtomicU64,
 }
 
-/// The stand-in model server.
+/// The simulated model server.
 #[derive(Debug, Clone, Copy)]
 pub struct Server;
 
@@ -175,7 +179,7 @@ impl Default for ServerConfig {
 // === impl Server ===
 
 impl Server {
-    /// Binds, and serves on the current runtime until the handle is dropped.
+    /// Binds the listen address and serves on the current runtime until the handle is dropped.
     ///
     /// # Errors
     /// The address cannot be bound.
@@ -197,13 +201,13 @@ impl Server {
 // === impl Running ===
 
 impl Running {
-    /// Where it listens.
+    /// Returns the address on which the server listens.
     #[must_use]
     pub fn target(&self) -> &Target {
         &self.target
     }
 
-    /// Its TCP address; of a unix socket, port 0.
+    /// Returns the TCP address. For a Unix socket, the port is 0.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         match &self.target {
@@ -212,7 +216,7 @@ impl Running {
         }
     }
 
-    /// What `--upstream` takes.
+    /// Returns the address as a value of `--upstream`.
     #[must_use]
     pub fn url(&self) -> String {
         match &self.target {
@@ -221,7 +225,7 @@ impl Running {
         }
     }
 
-    /// What it has seen so far.
+    /// Returns the current counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let counts = &self.shared.counts;
@@ -239,32 +243,33 @@ impl Running {
         }
     }
 
-    /// Another a and b of t(n) = a + b·n, for what starts from now on.
+    /// Replaces a and b of t(n) = a + b·n for executions that start from now on.
     pub fn set_curve(&self, base: Duration, per_item: Duration) {
         self.shared.model.set_curve(base, per_item);
     }
 
-    /// Another number of calls computed at once; what is being computed goes on.
+    /// Changes the number of calls computed concurrently. Running computations are not interrupted.
     pub fn set_slots(&self, slots: usize) {
         self.shared.model.set_slots(slots);
     }
 
-    /// Another limit for the items of one call; `None`: any number.
+    /// Changes the maximum number of items in one call. `None` removes the limit.
     pub fn set_items_max(&self, items_max: Option<usize>) {
         self.shared.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    /// Ends it as model servers end when told to stop: the port is closed at once, kept connections after the answer they owe, and what is not answered
-    /// within `limit` is dropped. Says whether everything was answered.
+    /// Drains the server as model servers do on SIGTERM: closes the port immediately, closes each
+    /// connection after its outstanding response, and drops all calls that are not answered within
+    /// `limit`. Returns `true` if every call was answered.
     pub async fn drain(mut self, limit: Duration) -> bool {
         self.closing.send_replace(true);
         tokio::time::timeout(limit, &mut self.accept).await.is_ok()
     }
 
-    /// Ends it: the port is closed and every connection dropped when this returns.
+    /// Stops the server. The port is closed and every connection is dropped when this returns.
     pub async fn shutdown(mut self) {
         self.accept.abort();
-        // Cancelled, as asked.
+        // The task was aborted above, so the join error is expected.
         (&mut self.accept).await.ok();
     }
 }
@@ -278,13 +283,13 @@ impl Drop for Running {
 // === impl Stats ===
 
 impl Stats {
-    /// Mean number of items in a call.
+    /// Returns the mean number of items in a call.
     #[must_use]
     pub fn items_per_call(&self) -> f64 {
         if self.calls == 0 { 0.0 } else { self.items as f64 / self.calls as f64 }
     }
 
-    /// What has happened since `earlier`.
+    /// Returns the difference between these counters and `earlier` ones.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let before = |size: usize| earlier.sizes.get(size).copied().unwrap_or_default();
@@ -311,7 +316,7 @@ impl Listener {
         }
     }
 
-    /// Takes one connection in.
+    /// Accepts one connection and spawns its task.
     async fn accept(
         &self,
         connections: &mut JoinSet<()>,
@@ -340,7 +345,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, path) = self {
-            // Somebody may have removed it before.
+            // The file may have been removed already.
             std::fs::remove_file(path).ok();
         }
     }
@@ -351,7 +356,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>, mut closes: watch::Rece
     loop {
         let closing = closes.clone();
         let accepted = tokio::select! {
-            // Dropped without having been told: the same.
+            // An error means that the sender was dropped, which also ends the server.
             _ = closes.wait_for(|closes| *closes) => break,
             accepted = listener.accept(&mut connections, &shared, closing) => accepted,
         };
@@ -378,7 +383,7 @@ where
         async move { shared.answer(request).await }
     });
     let closing = closes.wait_for(|closes| *closes);
-    // A connection that breaks is the peer's affair.
+    // A broken connection is the client's concern and is ignored.
     if http2 {
         let builder = auto::Builder::new(TokioExecutor::new());
         let mut connection = pin!(builder.serve_connection(io, service));
@@ -400,7 +405,7 @@ where
 // === impl Shared ===
 
 impl Shared {
-    /// The answer; an error ends the connection without one.
+    /// Answers a request. An error closes the connection without a response.
     async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let path = request.uri().path();
         match (request.method(), path) {
@@ -444,7 +449,7 @@ impl Shared {
                 Ok(json(StatusCode::OK, route.answer(&Items { raw, model: items.model.clone() })))
             }
             ListRefusal::NotJson => Ok(json(StatusCode::OK, "one item a call")),
-            // Until the caller leaves: it is dropped with its connection.
+            // Pending until the client disconnects, which drops this future with its connection.
             ListRefusal::Silence => std::future::pending().await,
         }
     }
@@ -483,7 +488,7 @@ impl Shared {
         json(StatusCode::OK, route.answer(items))
     }
 
-    /// The base that a call with this body has of its own.
+    /// Returns the fixed cost that applies to a call with this body instead of `base`, if any.
     fn slow(&self, body: &[u8]) -> Option<Duration> {
         let (mark, base) = self.config.slow.as_ref()?;
         memchr::memmem::find(body, mark.as_bytes()).map(|_| *base)

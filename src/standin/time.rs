@@ -1,7 +1,7 @@
-//! The stand-in's clock and a sleep that is right to some tens of microseconds.
+//! Clock of the test kit, and a sleep that is accurate to some tens of microseconds.
 //!
-//! Tokio's timers round up to the next millisecond, which would make a 5 ms model a 6 ms one; a timerfd does not, and costs no spinning on the
-//! cores that the proxy under test needs.
+//! Tokio's timers round up to the next millisecond, so that a model of 5 ms would take 6 ms. A
+//! timerfd does not round, and needs no busy waiting on the cores that the proxy under test uses.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,18 +12,18 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-/// The time now.
+/// Returns the current time.
 #[expect(clippy::disallowed_methods, reason = "a measuring instrument beside the product: real sockets, real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// How long ago `then` was.
+/// Returns the time elapsed since `then`.
 pub(crate) fn since(then: Instant) -> Duration {
     now().saturating_duration_since(then)
 }
 
-/// A precise sleep, to be used again and again.
+/// A reusable, precise sleep based on a timerfd.
 #[derive(Debug)]
 pub(crate) struct Timer {
     fd: AsyncFd<OwnedFd>,
@@ -41,7 +41,7 @@ impl Timer {
         Ok(Self { fd: AsyncFd::new(fd)? })
     }
 
-    /// Sleeps for `span`. Dropping the future is harmless: setting the timer again forgets the old expiry.
+    /// Sleeps for `span`. The future is cancel-safe: arming the timer again discards an old expiry.
     pub(crate) async fn sleep(&mut self, span: Duration) -> io::Result<()> {
         if span.is_zero() {
             return Ok(());
@@ -61,7 +61,7 @@ impl Timer {
         }
     }
 
-    /// Sleeps until `due`; returns at once where that is past.
+    /// Sleeps until `due`. Returns immediately if `due` is in the past.
     pub(crate) async fn sleep_until(&mut self, due: Instant) -> io::Result<()> {
         self.sleep(due.saturating_duration_since(now())).await
     }
@@ -78,7 +78,7 @@ mod tests {
         timer.sleep(Duration::from_micros(300)).await.unwrap();
         assert!(since(begun) >= Duration::from_micros(300));
 
-        // Dropped once due but not yet read.
+        // The sleep is dropped after it expired, but before the expiry was read.
         let dropped = tokio::time::timeout(Duration::ZERO, timer.sleep(Duration::from_micros(1))).await;
         let begun = now();
         timer.sleep(Duration::from_millis(3)).await.unwrap();

@@ -1,7 +1,10 @@
-//! HTTP/1.1 framing for the stand-ins: bytes in, one message out, nothing else.
+//! A minimal HTTP/1.1 framing layer for the test kit: it reads bytes and returns one message at a
+//! time.
 //!
-//! The load generators shall cost as little as they can, and the misbehaving upstream must write what no HTTP library would let it write. Headers
-//! are found, not parsed into a map; chunked bodies are joined; informational answers are skipped. No pipelining, no `HEAD`, no upgrades.
+//! The load generators must cost as little as possible, and the misbehaving upstream must write
+//! bytes that no HTTP library would write. Headers are searched, not parsed into a map. Chunked
+//! bodies are joined and informational responses are skipped. Pipelining, `HEAD` and upgrades are
+//! not supported.
 
 #[cfg(test)]
 mod tests;
@@ -16,34 +19,34 @@ use memchr::memmem;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream, tcp, unix};
 
-/// More than any head the stand-ins are sent.
+/// Maximum size of a head, larger than any head in these tests.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
-/// More than any body the stand-ins are sent.
+/// Maximum size of a body, larger than any body in these tests.
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// One read takes up to this much; most messages fit.
+/// Size of a single read. Most messages fit in one.
 const READ_BYTES: usize = 16 * 1024;
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
     /// A TCP address.
     Tcp(SocketAddr),
-    /// The path of a unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// The reading half of a connection, and what was read but not used yet.
+/// Read half of a connection, with its buffer of unprocessed bytes.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     half: ReadHalf,
     buf: BytesMut,
-    /// Bytes at the front of `buf` that belong to the message handed out last.
+    /// Number of bytes at the front of `buf` that belong to the last returned message.
     taken: usize,
-    /// The joined body of a chunked message.
+    /// Joined body of a chunked message.
     joined: Vec<u8>,
 }
 
-/// The writing half of a connection.
+/// Write half of a connection.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     half: WriteHalf,
@@ -61,38 +64,38 @@ enum WriteHalf {
     Unix(unix::OwnedWriteHalf),
 }
 
-/// A connection with both halves in one hand.
+/// A connection with both halves.
 #[derive(Debug)]
 pub(crate) struct Conn {
     pub(crate) inbox: Inbox,
     pub(crate) outbox: Outbox,
 }
 
-/// A whole message, until the next one is read.
+/// A complete message. It borrows from the buffer until the next message is read.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Message<'a> {
     /// Start line and headers.
     pub(crate) head: &'a [u8],
-    /// The body, chunks joined.
+    /// The body. Chunks are joined.
     pub(crate) body: &'a [u8],
-    /// The status; 0 for a request.
+    /// Status code of a response, or 0 for a request.
     pub(crate) status: u16,
-    /// Whether the connection ends with this message.
+    /// `true` if the connection ends after this message.
     pub(crate) close: bool,
 }
 
-/// The state of a connection between two calls.
+/// State of a connection between two calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idle {
     /// Ready for the next call.
     Quiet,
-    /// Bytes have come that nobody asked for.
+    /// Unsolicited bytes have arrived.
     Unasked,
-    /// The peer has closed.
+    /// The peer has closed the connection.
     Closed,
 }
 
-/// How the end of a body is found.
+/// Delimitation of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
     Length(usize),
@@ -150,19 +153,20 @@ impl Conn {
         Self { inbox, outbox: Outbox { half: write } }
     }
 
-    /// Closes by a reset instead of in order.
+    /// Closes the connection with a TCP reset instead of a FIN.
     pub(crate) fn reset(self) {
         if let ReadHalf::Tcp(half) = &self.inbox.half {
-            // Where the option cannot be set the close is an orderly one, which is a fault as well.
+            // If the option cannot be set, the connection is closed with a FIN, which is a fault as
+            // well.
             half.as_ref().set_zero_linger().ok();
         }
         if let WriteHalf::Tcp(half) = self.outbox.half {
-            // Dropped in the usual way the half would send a FIN before the reset.
+            // Dropping the half normally would send a FIN before the reset.
             half.forget();
         }
     }
 
-    /// Sends a whole request and reads the whole answer.
+    /// Sends a complete request and reads the complete response.
     pub(crate) async fn call(&mut self, request: &[u8]) -> io::Result<Message<'_>> {
         self.outbox.send(request).await?;
         self.inbox.answer().await
@@ -172,7 +176,7 @@ impl Conn {
 // === impl Outbox ===
 
 impl Outbox {
-    /// Writes all of `bytes`, waiting where it must.
+    /// Writes all of `bytes`, waiting until the socket is writable.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.half {
             WriteHalf::Tcp(half) => half.write_all(bytes).await,
@@ -180,7 +184,7 @@ impl Outbox {
         }
     }
 
-    /// Ends the writing direction in order.
+    /// Closes the write direction.
     pub(crate) async fn finish(&mut self) -> io::Result<()> {
         match &mut self.half {
             WriteHalf::Tcp(half) => half.shutdown().await,
@@ -188,7 +192,7 @@ impl Outbox {
         }
     }
 
-    /// Writes what fits now, from whoever holds a reference.
+    /// Writes as much as possible without waiting. It takes `&self`, so the half can be shared.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.half {
             WriteHalf::Tcp(half) => half.try_write(bytes),
@@ -196,7 +200,7 @@ impl Outbox {
         }
     }
 
-    /// Writes all of `bytes` from whoever holds a reference; nobody else may write meanwhile.
+    /// Writes all of `bytes` through a shared reference. No other task may write concurrently.
     pub(crate) async fn send_shared(&self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.try_send(bytes) {
@@ -215,7 +219,7 @@ impl Outbox {
 // === impl Inbox ===
 
 impl Inbox {
-    /// Reads the next answer, past any informational ones.
+    /// Reads the next final response, skipping informational ones.
     pub(crate) async fn answer(&mut self) -> io::Result<Message<'_>> {
         loop {
             let head = self.head(true).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -226,7 +230,8 @@ impl Inbox {
         }
     }
 
-    /// Reads the next request; `None` where the peer has closed between two of them.
+    /// Reads the next request. Returns `None` if the peer closed the connection between two
+    /// requests.
     pub(crate) async fn request(&mut self) -> io::Result<Option<Message<'_>>> {
         match self.head(false).await? {
             Some(head) => self.message(head).await.map(Some),
@@ -234,12 +239,12 @@ impl Inbox {
         }
     }
 
-    /// What has arrived of a message that is not whole, or of one that nobody asked for.
+    /// Returns the received bytes of an incomplete message, or of an unsolicited one.
     pub(crate) fn rest(&self) -> &[u8] {
         self.buf.get(self.taken..).unwrap_or_default()
     }
 
-    /// What a connection on which nothing is awaited has to say, as far as that is known without waiting.
+    /// Returns the state of an idle connection, as far as it is known without waiting.
     pub(crate) fn idle(&mut self) -> Idle {
         self.buf.reserve(READ_BYTES);
         let read = match &self.half {
@@ -253,7 +258,7 @@ impl Inbox {
         }
     }
 
-    /// Reads and forgets until the peer is gone.
+    /// Discards all input until the peer closes the connection.
     pub(crate) async fn until_closed(&mut self) {
         loop {
             self.buf.clear();
@@ -285,6 +290,7 @@ impl Inbox {
         self.taken = 0;
         let mut searched = 0;
         loop {
+            // The terminator may begin in the last three bytes that were already searched.
             let from = usize::saturating_sub(searched, 3);
             if let Some(at) = self.buf.get(from..).and_then(|rest| memmem::find(rest, b"\r\n\r\n")) {
                 let length = from + at + 4;
@@ -332,7 +338,8 @@ impl Inbox {
         Ok(Message { head: &self.buf[..head.length], body, status: head.status, close: head.close })
     }
 
-    /// Joins the chunks that begin at `at`; returns where the message ends, trailers included.
+    /// Joins the chunks that begin at `at`, and returns the offset at which the message ends,
+    /// including its trailers.
     async fn join(&mut self, mut at: usize) -> io::Result<usize> {
         self.joined.clear();
         loop {
@@ -361,7 +368,7 @@ impl Inbox {
         }
     }
 
-    /// Where the line that begins at `at` ends.
+    /// Returns the offset at which the line that begins at `at` ends.
     async fn line(&mut self, at: usize) -> io::Result<usize> {
         loop {
             if let Some(end) = self.buf.get(at..).and_then(|rest| memmem::find(rest, b"\r\n")) {
@@ -403,17 +410,17 @@ impl Head {
 // === impl Message ===
 
 impl<'a> Message<'a> {
-    /// The value of the first header of that name.
+    /// Returns the value of the first header with this name.
     pub(crate) fn header(&self, name: &str) -> Option<&'a [u8]> {
         headers(self.head).find(|(have, _)| have.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 
-    /// Every header, in order.
+    /// Returns all headers in order.
     pub(crate) fn headers(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         headers(self.head)
     }
 
-    /// Method and target of a request.
+    /// Returns the method and the target of a request.
     pub(crate) fn target(&self) -> (&'a [u8], &'a [u8]) {
         let mut words = self.head.split(|&byte| byte == b' ' || byte == b'\r');
         (words.next().unwrap_or_default(), words.next().unwrap_or_default())

@@ -1,4 +1,4 @@
-//! What the controller counts.
+//! Metrics of the controller.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, 
 use super::names::{Admission, ControllerMetric as Metric, Done, Told};
 use super::registry::{METADATA, describe, to_f64};
 
-/// Every metric of one controller. Cheap to clone.
+/// All metrics of one controller. Cheap to clone.
 #[derive(Clone)]
 pub struct ControllerMetrics(Arc<Inner>);
 
@@ -32,7 +32,7 @@ struct Inner {
 // === impl ControllerMetrics ===
 
 impl ControllerMetrics {
-    /// A registry of its own.
+    /// Creates the metrics in a registry of their own.
     #[must_use]
     pub fn new() -> Self {
         let mut builder = PrometheusBuilder::new();
@@ -70,95 +70,96 @@ impl ControllerMetrics {
         this
     }
 
-    /// The text exposition.
+    /// Renders the metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         self.0.handle.run_upkeep();
         self.0.handle.render()
     }
 
-    /// Gives back what histograms hold on to; who records much and is never scraped has to ask for it.
+    /// Releases the memory of recorded histogram samples. A process that records many and is never
+    /// scraped has to call this.
     pub fn tidy(&self) {
         self.0.handle.run_upkeep();
     }
 
-    /// The API server was answered about a pod.
+    /// Records an admission review and the time to answer it.
     pub fn admission(&self, answer: Admission, took: Duration) {
         self.0.admissions[answer as usize].increment(1);
         self.0.webhook.record(took.as_secs_f64());
     }
 
-    /// A pod was left as it was.
+    /// Records a pod that was left unmodified.
     pub fn skipped(&self, reason: &'static str) {
         self.0.recorder.register_counter(&key(Metric::WebhookSkips, "reason", reason), &METADATA).increment(1);
     }
 
-    /// Everything was looked at.
+    /// Records the duration of a reconciliation.
     pub fn reconciled(&self, took: Duration) {
         self.0.reconcile.record(took.as_secs_f64());
     }
 
-    /// What followed of it was written, or not.
+    /// Records the result of the writes that followed a reconciliation.
     pub fn applied(&self, done: Done) {
         self.0.reconciles[done as usize].increment(1);
     }
 
-    /// A status or a profile was written, or not.
+    /// Records the result of writing a status or profile.
     pub fn written(&self, done: Done) {
         self.0.writes[done as usize].increment(1);
     }
 
-    /// An event was sent, or not.
+    /// Records the result of publishing an event.
     pub fn event(&self, told: Told) {
         self.0.events[told as usize].increment(1);
     }
 
-    /// Objects known of a kind.
+    /// Sets the number of known objects of a kind.
     pub fn objects(&self, kind: &'static str, count: usize) {
         self.gauge(Metric::Objects, "kind", kind).set(to_f64(count as u64));
     }
 
-    /// Following a kind failed.
+    /// Records a failed list or watch of a kind.
     pub fn watch_error(&self, kind: &'static str) {
         self.0.recorder.register_counter(&key(Metric::WatchErrors, "kind", kind), &METADATA).increment(1);
     }
 
-    /// Time since anything was heard of a kind.
+    /// Sets the time since the last response of the API server for a kind.
     pub fn watch_silence(&self, kind: &'static str, silence: Duration) {
         self.gauge(Metric::WatchSilence, "kind", kind).set(silence.as_secs_f64());
     }
 
-    /// Policies by reason.
+    /// Sets the number of policies with a reason.
     pub fn policies(&self, reason: &'static str, count: usize) {
         self.gauge(Metric::Policies, "reason", reason).set(to_f64(count as u64));
     }
 
-    /// Pods that ask for a sidecar and have none.
+    /// Sets the number of pods that request a sidecar and have none.
     pub fn pods_missing(&self, count: usize) {
         self.0.missing.set(to_f64(count as u64));
     }
 
-    /// Streams that are open.
+    /// Sets the number of open streams.
     pub fn streams(&self, count: usize) {
         self.0.streams.set(to_f64(count as u64));
     }
 
-    /// How often something happened to a stream, since the process began.
+    /// Sets the number of stream events since the process started.
     pub fn stream_events(&self, event: &'static str, count: u64) {
         self.0.recorder.register_counter(&key(Metric::StreamEvents, "event", event), &METADATA).absolute(count);
     }
 
-    /// The slow loop moved the settings of a pod.
+    /// Records that the tuner changed the settings of a pod.
     pub fn tuned(&self, reason: &'static str) {
         self.0.recorder.register_counter(&key(Metric::TunerMoves, "reason", reason), &METADATA).increment(1);
     }
 
-    /// Whether this replica leads.
+    /// Sets the gauge that shows the leader.
     pub fn leads(&self, leads: bool) {
         self.0.leader.set(f64::from(u8::from(leads)));
     }
 
-    /// When the certificate expires, in seconds since 1970.
+    /// Sets the expiry of the certificate, in seconds since the Unix epoch.
     pub fn cert_expiry(&self, seconds: u64) {
         self.0.expiry.set(to_f64(seconds));
     }

@@ -1,7 +1,7 @@
 //! End-to-end latency of calls, by route and outcome.
 //!
 //! A histogram is registered with its first sample, since every bucket is a series and most routes
-//! see two of the six outcomes.
+//! have only two of the six outcomes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -13,11 +13,11 @@ use metrics::{Histogram, Label, Recorder};
 use super::names::{Metric, OTHER_ROUTE, Outcome};
 use super::registry::{METADATA, Metrics, Shared, key};
 
-/// Most values of the label `route` in the life of a process, adapters among them: a quarter of the
-/// routes that a policy may have. Reloads add values and never take one away.
+/// Maximum number of values of the label `route` per process, including adapter names: a quarter of
+/// the routes that a policy may have. Reloads add values and never remove one.
 const ROUTES_MAX: usize = 64;
 
-/// The values of the label `route` that were given out.
+/// The values of the label `route` in use.
 #[derive(Debug, Default)]
 pub(super) struct RouteLabels(Mutex<BTreeSet<String>>);
 
@@ -34,8 +34,8 @@ struct Histograms {
 // === impl Metrics ===
 
 impl Metrics {
-    /// The latency histograms of a route: as the policy names it, or the adapter where no route is
-    /// written.
+    /// Returns the latency histograms of a route, named as in the policy, or after the adapter if
+    /// no route is configured.
     #[must_use]
     pub fn route_durations(&self, route: &str) -> RouteDurations {
         let route = self.shared.routes.take(route);
@@ -50,7 +50,7 @@ impl Metrics {
 // === impl RouteLabels ===
 
 impl RouteLabels {
-    /// The label value for a route; beyond the bound all further routes share one.
+    /// Returns the label value of a route. Beyond the maximum, all further routes share one value.
     fn take(&self, route: &str) -> String {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !known.contains(route) && known.len() >= ROUTES_MAX {
@@ -64,7 +64,7 @@ impl RouteLabels {
 // === impl RouteDurations ===
 
 impl RouteDurations {
-    /// Records a call that ended.
+    /// Records a completed call.
     pub fn record(&self, outcome: Outcome, latency: Duration) {
         let Histograms { shared, route, by_outcome } = &*self.0;
         let histogram = by_outcome[outcome as usize].get_or_init(|| {

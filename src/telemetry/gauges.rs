@@ -1,7 +1,7 @@
-//! What is true of one port: its queue, its slots, what was learned of its server.
+//! Gauges of one port: its queue, its slots, and what was learned about its server.
 //!
-//! Counters and histograms add up by themselves. Gauges do not: where several ports are captured each has its own, told apart by the label `port`, and with one port
-//! there is no such label.
+//! Counters and histograms of several ports add up in one series. Gauges do not: if several ports
+//! are captured, each has its own series with the label `port`; with one port the label is omitted.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,22 +16,23 @@ use crate::batching::{Counts, Learned, Tick};
 
 /// The gauges of one port.
 pub(super) struct Gauges {
-    /// The label, where there is one.
+    /// Value of the label `port`, if there is one.
     port: Option<String>,
     queue_items: Gauge,
     queue_oldest: Gauge,
-    /// Since when the oldest queued call has waited, in nanoseconds of the clock; [`u64::MAX`] while none does.
+    /// Time since which the oldest queued call has waited, in nanoseconds of the clock;
+    /// [`u64::MAX`] if the queue is empty.
     oldest: AtomicU64,
     queue_items_limit: Gauge,
     slots_in_use: Gauge,
     slots_limit: Gauge,
     deadline_shift: Gauge,
     learned: LearnedGauges,
-    /// What the counts of the process hold of this port.
+    /// The share of this port in the counts of the process.
     counted: Counted,
 }
 
-/// What is shown of [`Learned`].
+/// Gauges for the values of [`Learned`].
 struct LearnedGauges {
     slots: Gauge,
     lead: Gauge,
@@ -41,12 +42,12 @@ struct LearnedGauges {
     tail: Gauge,
     standing_aside: Gauge,
     merging_suspended: Gauge,
-    // These two add up.
+    // Counters, which are shared between ports.
     changes: Counter,
     exploration: Counter,
 }
 
-/// A part of a sum, so that what changed can be added to it.
+/// The last values of this port, so that only differences are added to the sums of all ports.
 #[derive(Default)]
 struct Counted {
     queue_items: AtomicU64,
@@ -86,7 +87,7 @@ impl Gauges {
         }
     }
 
-    /// A limit that was found at this port: learned, or published by its server.
+    /// Sets a limit of this port, learned or published by its server.
     pub(super) fn limit(&self, recorder: &PrometheusRecorder, limit: &'static str, source: &'static str, value: f64) {
         let port = self.port.iter().map(|port| Label::new("port", port.clone()));
         let labels = [Label::new("limit", limit), Label::new("source", source)].into_iter().chain(port).collect();
@@ -112,7 +113,7 @@ impl Gauges {
         gauges.error.set(permille(learned.error_permille));
         gauges.tail.set(permille(learned.tail_permille));
         gauges.changes.increment(changes);
-        // Counters are whole numbers.
+        // Counters hold integers, so whole seconds are counted.
         let seconds = learned.exploration_nanos / 1_000_000_000;
         let before = self.counted.exploration_seconds.swap(seconds, Ordering::Relaxed);
         gauges.exploration.increment(seconds.saturating_sub(before));
@@ -146,7 +147,8 @@ impl fmt::Debug for Gauges {
     }
 }
 
-/// Has a sum hold this part as it is now. One task writes each part; the sum wraps as it must when the part has shrunk.
+/// Sets this part of a sum to `now`. Each part is written by one task. The sum uses wrapping
+/// arithmetic, so it is correct also if the part has decreased.
 fn add(sum: &AtomicU64, part: &AtomicU64, now: u64) {
     let before = part.swap(now, Ordering::Relaxed);
     if before != now {

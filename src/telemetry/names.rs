@@ -1,4 +1,4 @@
-//! Every metric name, its help text and its buckets. A test compares `docs/metrics.md` with this list.
+//! Names, help texts and buckets of all metrics. A test compares `docs/metrics.md` with this list.
 
 mod controller;
 mod words;
@@ -8,7 +8,7 @@ pub use self::words::{
     EXPIRED, Handshake, HoldReason, OTHER_ROUTE, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage, Unpredicted,
 };
 
-/// A metric of ours.
+/// A metric of the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
     /// Client calls by outcome.
@@ -17,65 +17,65 @@ pub enum Metric {
     CallDuration,
     /// Calls that were not merged, by reason.
     CallsPassed,
-    /// Calls that waited before they were sent, by reason.
+    /// Calls that waited before dispatch, by reason.
     CallsHeld,
     /// Items by outcome.
     Items,
-    /// Items that were refused, by reason.
+    /// Items that were rejected, by reason.
     ItemsRejected,
-    /// Items that were ended early, by reason.
+    /// Items that were expired, by reason.
     ItemsExpired,
-    /// Calls by whether they were answered within the SLO.
+    /// Calls with an SLO, by whether it was met.
     SloCalls,
-    /// Batches by cause.
+    /// Executions by the cause of their dispatch.
     Dispatches,
     /// Items in a batch.
     BatchItems,
     /// Weight of a batch.
     BatchWeight,
-    /// Items as a share of the most allowed.
+    /// Items of a batch as a share of the maximum.
     BatchOccupancy,
-    /// The part of a batch that is padding.
+    /// Share of a batch that is padding.
     BatchPadding,
     /// Time from acceptance to dispatch.
     QueueDelay,
-    /// Time of one trip upstream.
+    /// Time of one execution.
     ExecutionDuration,
-    /// Our own time in a call, by stage.
+    /// The proxy's own processing time of a call, by stage.
     Overhead,
     /// Items queued.
     QueueItems,
     /// Age of the oldest queued call.
     QueueOldest,
-    /// Most items that may be queued.
+    /// Maximum number of queued items.
     QueueItemsLimit,
-    /// Batches in flight.
+    /// Executions in flight.
     SlotsInUse,
-    /// Most batches in flight.
+    /// Maximum number of executions in flight.
     SlotsLimit,
-    /// Executions that the upstream was found to run side by side.
+    /// Number of executions that the upstream was observed to run concurrently.
     SlotsLearned,
-    /// How early the next batch leaves.
+    /// Lead: time before an execution ends at which the next batch may be dispatched.
     Lead,
-    /// What a batch costs, whatever is in it.
+    /// Constant term of the cost model: the cost of a batch.
     ModelFixed,
-    /// What an item adds.
+    /// Linear term of the cost model: the cost of an item.
     ModelItem,
-    /// How far the line is off.
+    /// Mean relative error of the cost model.
     ModelError,
-    /// How much longer the slowest batches take.
+    /// Tail ratio: 98th percentile of observed over predicted execution time.
     ModelTail,
-    /// How often the upstream was found to be another one.
+    /// Number of detected changes of the upstream.
     ModelChanges,
-    /// Whole seconds of execution spent to learn.
+    /// Execution time of batches that were sent to explore another size, in whole seconds.
     Exploration,
     /// Time to solve a plan.
     PlanSolve,
-    /// Whether calls are passed one by one.
+    /// 1 while calls are passed one by one.
     StandingAside,
-    /// Cost classes that are not merged, since the server refuses their batches.
+    /// Cost classes that are not merged, because the server rejects their batches.
     MergingSuspended,
-    /// How much earlier deadlines count.
+    /// Largest shift of SLO deadlines to an earlier time.
     DeadlineShift,
     /// Upstream calls made to isolate a failed batch.
     IsolationExecutions,
@@ -85,77 +85,77 @@ pub enum Metric {
     UpstreamCallsSaved,
     /// Connections open on the data port.
     Connections,
-    /// Connections refused or shed.
+    /// Connections rejected or closed to make room.
     ConnectionsShed,
-    /// Connections carried on as bytes, by reason.
+    /// Connections relayed as bytes, by reason.
     ConnectionsRelayed,
-    /// TLS handshakes with clients that came to nothing, by reason.
+    /// Failed TLS handshakes with clients, by reason.
     TlsHandshakesFailed,
-    /// Certificates that were read again, by side and what came of it.
+    /// Certificate reloads, by side and result.
     TlsReloads,
-    /// When the certificate in use expires, by side.
+    /// Expiry of the certificate in use, by side.
     TlsExpiry,
     /// Bytes buffered.
     BufferedBytes,
-    /// Guards of buffered bytes that made room for others.
+    /// Buffers that were evicted to make room for others.
     BuffersEvicted,
     /// A limit in force, by source.
     Limit,
-    /// Mismatched answers by kind.
+    /// Batch responses that could not be split, by kind.
     Mismatches,
-    /// Settings that were read again, by what came of it.
+    /// Configuration reloads, by result.
     ConfigReloads,
-    /// Whether the settings in force are those that were read last.
+    /// 1 if the configuration in force is the one read last.
     ConfigCurrent,
-    /// Settings that wait for the next start.
+    /// Number of settings that take effect at the next start.
     ConfigPending,
-    /// Whether everything passes through after crashes.
+    /// 1 while the crash guard passes all calls through.
     CrashGuard,
-    /// Whether nothing waits any more.
+    /// 1 while the proxy drains and holds no calls.
     Draining,
-    /// Whether the control stream is open.
+    /// 1 while the control stream is open.
     ControllerConnected,
-    /// Control streams that ended, by why.
+    /// Control streams that ended, by reason.
     ControllerEnds,
-    /// What the controller said that this version does not know.
+    /// Messages and fields from the controller that are unknown to this version.
     ControllerUnknown,
-    /// In mode `Observe`: calls by how they would have ended.
+    /// Mode `Observe`: calls by predicted outcome.
     PredictedCalls,
-    /// In mode `Observe`: upstream calls that there would have been.
+    /// Mode `Observe`: predicted executions.
     PredictedDispatches,
-    /// In mode `Observe`: items in one of these.
+    /// Mode `Observe`: items per predicted execution.
     PredictedBatchItems,
-    /// In mode `Observe`: time from acceptance to dispatch.
+    /// Mode `Observe`: predicted time from acceptance to dispatch.
     PredictedQueueDelay,
-    /// In mode `Observe`: arrival to answer.
+    /// Mode `Observe`: predicted time from arrival to response.
     PredictedLatency,
-    /// In mode `Observe`: calls of which nothing was predicted.
+    /// Mode `Observe`: calls without a prediction.
     Unpredicted,
-    /// What this binary is.
+    /// Version of this binary.
     BuildInfo,
 }
 
-/// How a metric is counted.
+/// Type of a metric, with the buckets of histograms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Only grows.
+    /// A monotonic counter.
     Counter,
-    /// Goes up and down.
+    /// A gauge.
     Gauge,
-    /// Seconds, in classic buckets.
+    /// A histogram of durations in seconds.
     Seconds,
-    /// Seconds of a whole call, up to those of a language model's answer.
+    /// A histogram of call durations in seconds, up to the response time of a language model.
     CallSeconds,
-    /// Whole numbers, in powers of two.
+    /// A histogram of integers, with powers of two as buckets.
     Sizes,
-    /// A share of one.
+    /// A histogram of ratios between 0 and 1.
     Ratio,
 }
 
 // === impl Metric ===
 
 impl Metric {
-    /// Every metric.
+    /// All metrics.
     pub const ALL: [Self; 61] = [
         Self::Calls,
         Self::CallDuration,
@@ -220,7 +220,7 @@ impl Metric {
         Self::BuildInfo,
     ];
 
-    /// Name, kind, labels, help.
+    /// Returns name, type, labels and help text.
     const fn row(self) -> (&'static str, Kind, &'static str, &'static str) {
         match self {
             Self::Calls => {
@@ -515,7 +515,8 @@ impl Metric {
         }
     }
 
-    /// Whether it is shown only once there is something to show: it is about what most processes do not have.
+    /// Returns `true` if the metric is exposed only once it has a value, because most processes do
+    /// not use its feature.
     #[must_use]
     pub const fn is_optional(self) -> bool {
         matches!(
@@ -537,25 +538,25 @@ impl Metric {
         )
     }
 
-    /// The name in the exposition.
+    /// Returns the name in the exposition.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// How it is counted.
+    /// Returns the type of the metric.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.row().1
     }
 
-    /// Its label names, comma-separated.
+    /// Returns the label names, comma-separated.
     #[must_use]
     pub const fn labels(self) -> &'static str {
         self.row().2
     }
 
-    /// Its help text.
+    /// Returns the help text.
     #[must_use]
     pub const fn help(self) -> &'static str {
         self.row().3
@@ -565,7 +566,8 @@ impl Metric {
 // === impl Kind ===
 
 impl Kind {
-    /// The upper bounds of a histogram's buckets; empty for counters and gauges. Few on purpose: every bucket is a series.
+    /// Returns the upper bounds of a histogram's buckets, empty for counters and gauges. There are
+    /// few, because every bucket is a series.
     #[must_use]
     pub const fn buckets(self) -> &'static [f64] {
         match self {
@@ -579,7 +581,7 @@ impl Kind {
         }
     }
 
-    /// The word in the exposition's TYPE line.
+    /// Returns the type in the exposition's `TYPE` line.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

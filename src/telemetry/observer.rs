@@ -1,7 +1,9 @@
-//! A port for whoever wants to know of every call and execution by route, beside the metrics: the control stream's counts.
+//! Observation of every call and execution by route, in addition to the metrics. The control stream
+//! uses it for its reports.
 //!
-//! Metrics have no route as a label, since every label multiplies series; reports to the controller need it. Nobody listens unless there is a controller, and
-//! then the data path pays for it and not before.
+//! Metrics other than the call durations have no label for the route, since every label multiplies
+//! the number of series, but reports to the controller need it. Without a controller no observer is
+//! installed, and the data path does not pay for one.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,32 +11,32 @@ use std::time::Duration;
 use super::names::Outcome;
 use crate::batching::ScopeId;
 
-/// Told of what happens on the data path. It must not block and answers nothing.
+/// Receives events of the data path. The methods must not block.
 pub trait Observer: Send + Sync + fmt::Debug {
     /// A recognised call ended.
     fn ended(&self, scope: ScopeId, call: &CallEnd);
 
-    /// An execution left, carrying these calls, each having waited so long for it.
+    /// An execution was dispatched. `delays` contains the queueing time of each of its calls.
     fn dispatched(&self, scope: ScopeId, items: u32, delays: &mut dyn Iterator<Item = Duration>);
 
     /// Isolation made an upstream call.
     fn isolated(&self);
 
-    /// An execution came back, well or not.
+    /// An execution completed. `well` is `true` if it succeeded.
     fn executed(&self, scope: ScopeId, took: Duration, well: bool);
 }
 
-/// How a call ended.
+/// The end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CallEnd {
-    /// How.
+    /// Outcome of the call.
     pub outcome: Outcome,
-    /// Arrival to answer at the proxy.
+    /// Latency at the proxy, from arrival to response.
     pub latency: Duration,
-    /// Its items; 0 where it was never read.
+    /// Number of items; 0 if the call was never parsed.
     pub items: u32,
-    /// Within how long it was to be answered.
+    /// SLO of the call, if it has one.
     pub slo: Option<Duration>,
-    /// It was answered, and the server said with 429 or 5xx that it could not.
+    /// `true` if the server answered with 429 or 5xx.
     pub server_error: bool,
 }

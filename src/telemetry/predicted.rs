@@ -1,6 +1,7 @@
-//! What would have happened to calls that passed in mode `Observe`: counted beside what did, under names of its own.
+//! Metrics of predictions in mode `Observe`: the hypothetical outcome of calls that passed through,
+//! under separate metric names.
 //!
-//! Nothing is registered before the first of them, so a proxy that batches shows none of it.
+//! A metric is registered with its first prediction, so a proxy that batches exposes none of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,7 @@ use super::Observer;
 use super::names::{Metric, Outcome, Unpredicted};
 use super::registry::{METADATA, Metrics, key};
 
-/// Who is told of it, and what was left out.
+/// The observer of predictions, and the counts of calls without a prediction.
 #[derive(Default)]
 pub(super) struct Predicted {
     observer: OnceLock<Arc<dyn Observer>>,
@@ -22,18 +23,18 @@ pub(super) struct Predicted {
 // === impl Metrics ===
 
 impl Metrics {
-    /// Has this one told of every call and execution that there would have been. Only the first one is.
+    /// Installs the observer of predicted calls and executions. Later calls have no effect.
     pub fn observe_predicted(&self, observer: Arc<dyn Observer>) {
         self.predicted.observer.get_or_init(|| observer);
     }
 
-    /// Whoever is to be told.
+    /// Returns the observer of predictions, if one is installed.
     #[must_use]
     pub fn predicted_observer(&self) -> Option<&dyn Observer> {
         self.predicted.observer.get().map(Arc::as_ref)
     }
 
-    /// A batch would have left, its members having waited so long.
+    /// Records a predicted dispatch of a batch. `delays` contains the queueing time of each member.
     pub fn predicted_leaves(&self, items: u32, delays: impl ExactSizeIterator<Item = Duration>) {
         let recorder = &self.shared.recorder;
         let members = delays.len();
@@ -44,7 +45,7 @@ impl Metrics {
         self.shared.sampled(1 + members);
     }
 
-    /// A call would have ended, so long after it came.
+    /// Records the predicted end of a call and its latency since arrival.
     pub fn predicted_ends(&self, outcome: Outcome, latency: Duration) {
         let recorder = &self.shared.recorder;
         let labels = vec![Label::new("outcome", outcome.as_str())];
@@ -56,14 +57,14 @@ impl Metrics {
         }
     }
 
-    /// Nothing was predicted of a call.
+    /// Records a call without a prediction.
     pub fn unpredicted(&self, why: Unpredicted) {
         let labels = vec![Label::new("reason", why.as_str())];
         self.shared.recorder.register_counter(&key(Metric::Unpredicted, labels), &METADATA).increment(1);
         self.predicted.left_out[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Calls of which nothing was predicted, by reason; those that there are.
+    /// Returns the calls without a prediction by reason, without reasons that have not occurred.
     #[must_use]
     pub fn unpredicted_counts(&self) -> Vec<(Unpredicted, u64)> {
         let count = |why: Unpredicted| (why, self.predicted.left_out[why as usize].load(Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Registered handles and live counts.
+//! Registered metric handles and live counts.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -18,34 +18,37 @@ use super::predicted::Predicted;
 use crate::batching::{Cause, Counts, Learned, ObservedOutcome, Tick};
 use crate::error::FailureKind;
 
-/// Histogram samples after which the recorder is tidied: it keeps each one until then (16 bytes; some 64 KiB).
+/// Number of histogram samples after which upkeep of the recorder runs. The recorder keeps every
+/// sample until then (16 bytes each, about 64 KiB).
 const UPKEEP_EVERY: usize = 4096;
-/// Tidyings after which what earlier ones let go is freed: it goes by epochs, which move on when the recorder is at work (crossbeam-epoch: every 128th
-/// use of it frees up to 8 parcels; a tidying uses it once for each of some 20 histograms and leaves as many parcels).
+/// Number of upkeep runs that free the memory released by earlier ones. Memory is reclaimed by
+/// epochs, which advance while the recorder is in use (crossbeam-epoch: every 128th use frees up to
+/// 8 parcels; an upkeep run uses it once for each of about 20 histograms, and releases as many
+/// parcels).
 const SETTLING: usize = 64;
 
 pub(super) static METADATA: Metadata<'static> = Metadata::new("groupage", Level::INFO, None);
 
-/// Every metric of one proxy instance, as one of its ports counts them.
+/// All metrics of one proxy instance, as recorded by one of its ports.
 pub struct Metrics {
     pub(super) shared: Arc<Shared>,
-    /// Live counts for `/api/stats`, of all ports together.
+    /// Live counts for `/api/stats`, summed over all ports.
     pub stats: Arc<Stats>,
-    /// What is true of this port.
+    /// Gauges of this port.
     gauges: Arc<Gauges>,
-    /// Who is told of its calls beside.
+    /// Observer of this port's calls, in addition to the metrics.
     observer: OnceLock<Arc<dyn Observer>>,
-    /// What would have happened to calls that passed.
+    /// Predictions in mode `Observe`.
     pub(super) predicted: Predicted,
 }
 
-/// What adds up over ports.
+/// Metrics that are summed over all ports.
 pub(super) struct Shared {
     pub(super) recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     policy: String,
     samples: AtomicUsize,
-    /// How many there were when the recorder was last settled.
+    /// Number of samples at the last [`Shared::settle`].
     settled: AtomicUsize,
     ports: Vec<Arc<Gauges>>,
     pub(super) routes: RouteLabels,
@@ -54,7 +57,7 @@ pub(super) struct Shared {
     rejected: [Counter; REJECTED.len()],
     expired: [Counter; EXPIRED.len()],
     slo: [Counter; SLO_RESULTS.len()],
-    /// The counts of [`Passed`], to be read.
+    /// Counts of [`Passed`] by reason, which can be read back.
     passed: Mutex<Vec<(&'static str, Arc<AtomicU64>)>>,
     dispatches: [Counter; Cause::ALL.len()],
     overhead: [Histogram; Stage::ALL.len()],
@@ -80,78 +83,80 @@ pub(super) struct Shared {
     draining: Gauge,
 }
 
-/// The counters of one protocol's calls.
+/// Counters of one protocol's calls.
 #[derive(Clone)]
 pub struct CallLabels {
     outcomes: [Counter; Outcome::ALL.len()],
 }
 
-/// The counter of one reason for not merging.
+/// Counter of calls that were not merged for one reason.
 #[derive(Clone)]
 pub struct Passed(Counter, Arc<AtomicU64>);
 
-/// A batch as it was sent: without who left at the last moment.
+/// A batch as it was dispatched, without calls that were cancelled at the last moment.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispatched {
-    /// Why now.
+    /// Cause of the dispatch.
     pub cause: Cause,
-    /// Calls in it.
+    /// Number of calls.
     pub members: usize,
-    /// Their items.
+    /// Number of items.
     pub items: u32,
-    /// Most items allowed.
+    /// Maximum number of items.
     pub items_max: u32,
-    /// Their weight.
+    /// Total weight.
     pub weight: u64,
-    /// That of the heaviest item.
+    /// Weight of the heaviest item.
     pub weight_max: u64,
 }
 
-/// Live counts.
+/// Live counts of a proxy instance.
 #[derive(Debug, Default)]
 pub struct Stats {
-    /// Calls whose head was read.
+    /// Calls with received headers.
     pub seen: AtomicU64,
-    /// Recognised calls put before the scheduler: their order among each other is settled.
+    /// Recognised calls that were passed to the scheduler, which fixes their relative order.
     pub offered: AtomicU64,
-    /// Calls answered, by whom ever.
+    /// Calls answered, by the upstream or by the proxy.
     pub answered: AtomicU64,
     /// Items accepted into the queue.
     pub items_accepted: AtomicU64,
-    /// Executions.
+    /// Number of executions.
     pub batches: AtomicU64,
     /// Items in executions.
     pub batch_items: AtomicU64,
     /// Executions of more than one call.
     pub shared_batches: AtomicU64,
-    /// Executions that ended otherwise than well; those that their callers gave up are not among them.
+    /// Executions that failed, except those cancelled by their clients.
     pub executions_failed: AtomicU64,
-    /// Answers to batches that could not be split.
+    /// Batch responses that could not be split.
     pub mismatches: AtomicU64,
-    /// Upstream calls that isolation made.
+    /// Upstream calls made by isolation.
     pub isolation_executions: AtomicU64,
-    /// Items that isolation answered.
+    /// Items answered by isolation.
     pub items_isolated: AtomicU64,
     /// Items queued now.
     pub queue_items: AtomicU64,
     /// Executions in flight now.
     pub in_flight: AtomicU64,
-    /// The server's concurrency is still being learned, or another limit tried: latencies say
-    /// nothing of later.
+    /// `true` while the server's concurrency is being learned or another limit is being tried:
+    /// current latencies do not predict later ones.
     pub settling: AtomicBool,
 }
 
 // === impl Metrics ===
 
 impl Metrics {
-    /// A registry of its own, of a proxy with one port. `policy` is the label of every call: `namespace/name`, or `local` for a file.
+    /// Creates the metrics of a proxy with one port, in a registry of their own. `policy` is a
+    /// label of every call: `namespace/name`, or `local` for a file.
     #[must_use]
     pub fn new(policy: &str) -> Self {
         let shared = Arc::new(Shared::new(policy, vec![None]));
         Self::of_port(&shared, &Arc::default(), 0)
     }
 
-    /// One registry for several ports, each with gauges of its own that bear its number; one port needs no number.
+    /// Creates the metrics of several ports in one registry. Each port has its own gauges, labelled
+    /// with its number; a single port has no label.
     #[must_use]
     pub fn of_ports(policy: &str, ports: &[u16]) -> Vec<Arc<Self>> {
         let labels =
@@ -171,25 +176,25 @@ impl Metrics {
         }
     }
 
-    /// Has this one told of every call and execution of this port from now on. Only the first one is.
+    /// Installs the observer of this port's calls and executions. Later calls have no effect.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         self.observer.get_or_init(|| observer);
     }
 
-    /// Whoever is to be told.
+    /// Returns the observer, if one is installed.
     #[must_use]
     pub fn observer(&self) -> Option<&dyn Observer> {
         self.observer.get().map(Arc::as_ref)
     }
 
-    /// The text exposition.
+    /// Renders the metrics in the Prometheus text format.
     #[must_use]
     pub fn render(&self) -> String {
         self.shared.handle.run_upkeep();
         self.shared.handle.render()
     }
 
-    /// The counters of one protocol.
+    /// Returns the call counters of one protocol.
     #[must_use]
     pub fn calls(&self, protocol: &'static str) -> CallLabels {
         let outcomes = Outcome::ALL.map(|outcome| {
@@ -203,7 +208,7 @@ impl Metrics {
         CallLabels { outcomes }
     }
 
-    /// The counter of one reason for not merging.
+    /// Returns the counter of calls that were not merged for `reason`.
     #[must_use]
     pub fn passed(&self, reason: &'static str) -> Passed {
         let counter = self
@@ -221,19 +226,19 @@ impl Metrics {
         Passed(counter, count)
     }
 
-    /// Calls that were not merged, by reason.
+    /// Returns the number of calls that were not merged, by reason.
     #[must_use]
     pub fn passed_counts(&self) -> Vec<(&'static str, u64)> {
         let passed = self.shared.passed.lock().unwrap_or_else(PoisonError::into_inner);
         passed.iter().map(|(reason, count)| (*reason, count.load(Ordering::Relaxed))).collect()
     }
 
-    /// Calls leave that waited for this.
+    /// Records calls that are dispatched after they waited for `reason`.
     pub fn calls_held(&self, reason: HoldReason, calls: u64) {
         self.shared.held[reason as usize].increment(calls);
     }
 
-    /// An answer to a batch could not be split.
+    /// Records a batch response that could not be split.
     pub fn mismatch(&self, kind: &'static str) {
         self.shared
             .recorder
@@ -242,47 +247,50 @@ impl Metrics {
         self.stats.mismatches.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A limit of the policy, in force at every port.
+    /// Sets a limit of the policy, which applies to every port.
     pub fn limit(&self, limit: &'static str, source: &'static str, value: f64) {
         let labels = vec![Label::new("limit", limit), Label::new("source", source)];
         self.shared.recorder.register_gauge(&key(Metric::Limit, labels), &METADATA).set(value);
     }
 
-    /// A limit has another source now: what this one said is no number any more, which is how a series that cannot be taken back says that it is over.
+    /// Sets the limit of a previous source to NaN. A series cannot be removed from the registry, so
+    /// NaN marks it as obsolete.
     pub fn limit_gone(&self, limit: &'static str, source: &'static str) {
         self.limit(limit, source, f64::NAN);
     }
 
-    /// A limit that was found at this port, learned or published; no number once it has another source.
+    /// Sets a limit of this port, learned or published; NaN once the limit has another source.
     pub fn found_limit(&self, limit: &'static str, source: &'static str, value: f64) {
         self.gauges.limit(&self.shared.recorder, limit, source, value);
     }
 
-    /// Settings were read again; so many of what is in the file now wait for the next start.
+    /// Records a configuration reload. `pending` is the number of changed settings that take effect
+    /// at the next start.
     pub fn reloaded(&self, result: Reload, pending: usize) {
         self.shared.reloads[result as usize].increment(1);
         self.shared.config_current.set(f64::from(u8::from(result == Reload::Applied)));
         self.shared.config_pending.set(to_f64(pending as u64));
     }
 
-    /// Everything passes through after crashes, or not any more.
+    /// Sets the state of the crash guard.
     pub fn crash_guard(&self, on: bool) {
         self.shared.crash_guard.set(f64::from(u8::from(on)));
     }
 
-    /// The control stream is open, or not. There is no such series without a controller.
+    /// Sets the state of the control stream. Without a controller the series does not exist.
     pub fn controller_open(&self, open: bool) {
         let gauge = self.shared.recorder.register_gauge(&key(Metric::ControllerConnected, vec![]), &METADATA);
         gauge.set(f64::from(u8::from(open)));
     }
 
-    /// A control stream ended, or could not be opened.
+    /// Records a control stream that ended or could not be opened.
     pub fn controller_end(&self, reason: &'static str) {
         let labels = vec![Label::new("reason", reason)];
         self.shared.recorder.register_counter(&key(Metric::ControllerEnds, labels), &METADATA).increment(1);
     }
 
-    /// So many messages and fields of the controller's were left out, since this version does not know them.
+    /// Records messages and fields of the controller that were ignored because this version does
+    /// not know them.
     pub fn controller_unknown(&self, kinds: u64, fields: u64) {
         for (what, count) in [("message", kinds), ("field", fields)] {
             let labels = vec![Label::new("what", what)];
@@ -290,12 +298,12 @@ impl Metrics {
         }
     }
 
-    /// Items ended like this.
+    /// Records the outcome of items.
     pub fn items(&self, outcome: Outcome, items: u32) {
         self.shared.items[outcome as usize].increment(u64::from(items));
     }
 
-    /// Items were refused or ended early, for this reason.
+    /// Records items that were rejected or expired, by reason.
     pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
         let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
         let counter = match outcome {
@@ -308,40 +316,42 @@ impl Metrics {
         }
     }
 
-    /// A call of a route with an SLO ended.
+    /// Records a completed call with an SLO.
     pub fn slo(&self, met: bool) {
         self.shared.slo[usize::from(!met)].increment(1);
     }
 
-    /// The largest deadline shift at this port now.
+    /// Sets the largest deadline shift of this port.
     pub fn deadline_shift(&self, shift: Duration) {
         self.gauges.deadline_shift(shift);
     }
 
-    /// So many cost classes are not merged, since the server refuses their batches.
+    /// Sets the number of cost classes that are not merged because the server rejects their
+    /// batches.
     pub fn merging_suspended(&self, classes: usize) {
         self.gauges.merging_suspended(classes);
     }
 
-    /// What the core has learned by now; `changes` are those since it was last told.
+    /// Records the learned state of the core. `changes` is the number of upstream changes since the
+    /// previous call.
     pub fn learned(&self, learned: &Learned, changes: u64) {
         self.stats.settling.store(learned.settling, Ordering::Relaxed);
         self.gauges.learned(learned, changes);
     }
 
-    /// A plan was solved.
+    /// Records the time to solve a plan.
     pub fn plan_solved(&self, took: Duration) {
         self.shared.plan_solve.record(took.as_secs_f64());
         self.shared.sampled(1);
     }
 
-    /// Our own work took this long.
+    /// Records processing time of the proxy.
     pub fn overhead(&self, stage: Stage, took: Duration) {
         self.shared.overhead[stage as usize].record(took.as_secs_f64());
         self.shared.sampled(1);
     }
 
-    /// A batch left, its members having waited so long.
+    /// Records a dispatched batch. `delays` contains the queueing time of each member.
     pub fn dispatched(&self, batch: &Dispatched, delays: impl Iterator<Item = Duration>) {
         let Dispatched { cause, members, items, items_max, weight, weight_max } = *batch;
         let cause = Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
@@ -365,7 +375,8 @@ impl Metrics {
         self.shared.sampled(4 + members);
     }
 
-    /// An execution ended. `shared`: it was sent for its callers; what one of them sends alone may fail by its own content.
+    /// Records a completed execution. `shared` is `false` for an unbatched call sent as received,
+    /// which may fail because of its own content.
     pub fn executed(&self, took: Duration, outcome: ObservedOutcome, shared: bool) {
         let all = &self.shared;
         let histogram = if outcome == ObservedOutcome::Ok { &all.execution_ok } else { &all.execution_failed };
@@ -376,7 +387,7 @@ impl Metrics {
         self.shared.sampled(1);
     }
 
-    /// Isolation made one upstream call.
+    /// Records an upstream call made by isolation.
     pub fn isolation_execution(&self) {
         self.shared.isolation_executions.increment(1);
         self.stats.isolation_executions.fetch_add(1, Ordering::Relaxed);
@@ -385,24 +396,24 @@ impl Metrics {
         }
     }
 
-    /// Isolation answered this many items.
+    /// Records items answered by isolation.
     pub fn items_isolated(&self, items: u32) {
         self.shared.items_isolated.increment(u64::from(items));
         self.stats.items_isolated.fetch_add(u64::from(items), Ordering::Relaxed);
     }
 
-    /// What the core holds now.
+    /// Sets the gauges of queue and slots.
     pub fn held(&self, counts: &Counts, queue_items_max: u32) {
         self.gauges.held(counts, queue_items_max, &self.stats);
     }
 
-    /// Items queued and executions in flight at this port now.
+    /// Returns the number of items queued and of executions in flight at this port.
     #[must_use]
     pub fn held_now(&self) -> (u64, u64) {
         self.gauges.held_now()
     }
 
-    /// Connections open.
+    /// Sets the number of open connections.
     pub fn connections(&self, open: usize) {
         self.shared.connections.set(to_f64(open as u64));
         if open == 0 {
@@ -410,46 +421,46 @@ impl Metrics {
         }
     }
 
-    /// A connection was closed at once.
+    /// Records a connection that was rejected.
     pub fn connection_shed(&self) {
         self.shared.connections_shed.increment(1);
     }
 
-    /// A connection of a captured port was carried on as bytes.
+    /// Records a connection of a captured port that was relayed as bytes.
     pub fn relayed(&self, why: Relayed) {
         let labels = vec![Label::new("reason", why.as_str())];
         self.shared.recorder.register_counter(&key(Metric::ConnectionsRelayed, labels), &METADATA).increment(1);
     }
 
-    /// A TLS handshake with a client came to nothing.
+    /// Records a failed TLS handshake with a client.
     pub fn handshake_failed(&self, why: Handshake) {
         let labels = vec![Label::new("reason", why.as_str())];
         self.shared.recorder.register_counter(&key(Metric::TlsHandshakesFailed, labels), &METADATA).increment(1);
     }
 
-    /// Certificates changed in their files; `side` is whom they are shown to.
+    /// Records a certificate reload. `side` is the peer that the certificate is presented to.
     pub fn certificates_reloaded(&self, side: &'static str, result: Reload) {
         let labels = vec![Label::new("side", side), Label::new("result", result.as_str())];
         self.shared.recorder.register_counter(&key(Metric::TlsReloads, labels), &METADATA).increment(1);
     }
 
-    /// The certificate in use expires then, in seconds since 1970.
+    /// Sets the expiry of the certificate in use, in seconds since the Unix epoch.
     pub fn certificate_expires(&self, side: &'static str, at: u64) {
         let labels = vec![Label::new("side", side)];
         self.shared.recorder.register_gauge(&key(Metric::TlsExpiry, labels), &METADATA).set(to_f64(at));
     }
 
-    /// Whether nothing waits any more, for good or until the application is back.
+    /// Sets the drain state, which may end when the application has restarted.
     pub fn draining(&self, draining: bool) {
         self.shared.draining.set(f64::from(u8::from(draining)));
     }
 
-    /// What changes while nothing happens: the age of the oldest queued call.
+    /// Updates the age of the oldest queued call, which changes without events.
     pub fn aged(&self, now: Tick) {
         self.shared.ports.iter().for_each(|port| port.aged(now));
     }
 
-    /// Bytes buffered, and how often something made room so far.
+    /// Sets the number of buffered bytes, and the total number of evictions.
     pub fn buffered(&self, bytes: usize, evicted: u64) {
         self.shared.buffered_bytes.set(to_f64(bytes as u64));
         self.shared.buffers_evicted.absolute(evicted);
@@ -528,7 +539,8 @@ impl Shared {
         this
     }
 
-    /// Histograms keep every sample until they are tidied; there is no task for it, so who records does it now and then.
+    /// Counts histogram samples and runs upkeep every [`UPKEEP_EVERY`] of them. Histograms keep
+    /// every sample until then, and no task exists that would do it.
     pub(super) fn sampled(&self, samples: usize) {
         let before = self.samples.fetch_add(samples, Ordering::Relaxed);
         if before / UPKEEP_EVERY != (before + samples) / UPKEEP_EVERY {
@@ -536,7 +548,8 @@ impl Shared {
         }
     }
 
-    /// The last connection is gone: gives back what the recorder holds on to after many samples.
+    /// Frees the memory that the recorder holds after many samples. Called when the last connection
+    /// is closed.
     fn settle(&self) {
         let samples = self.samples.load(Ordering::Relaxed);
         if samples.wrapping_sub(self.settled.load(Ordering::Relaxed)) >= UPKEEP_EVERY {
@@ -549,7 +562,7 @@ impl Shared {
 // === impl CallLabels ===
 
 impl CallLabels {
-    /// A call ended.
+    /// Records the outcome of a call.
     pub fn ended(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].increment(1);
     }
@@ -564,7 +577,7 @@ impl fmt::Debug for CallLabels {
 // === impl Passed ===
 
 impl Passed {
-    /// One call more.
+    /// Records one call.
     pub fn count(&self) {
         self.0.increment(1);
         self.1.fetch_add(1, Ordering::Relaxed);
@@ -591,7 +604,7 @@ pub(super) fn describe(recorder: &PrometheusRecorder, name: &'static str, kind: 
     }
 }
 
-/// Gauges are floating point; what we count stays below 2^53.
+/// Converts to the type of gauges. Counts stay below 2^53 and are represented exactly.
 #[expect(clippy::cast_precision_loss, reason = "what we count stays below 2^53")]
 pub(super) fn to_f64(value: u64) -> f64 {
     value as f64

@@ -1,4 +1,5 @@
-//! TLS towards callers: what is shown to them, and whom of them is believed.
+//! Downstream TLS: the server certificate presented to clients and verification of client
+//! certificates.
 
 use std::io;
 use std::path::PathBuf;
@@ -13,24 +14,25 @@ use tokio_rustls::TlsAcceptor;
 use super::read::{Digest, File, digest};
 use super::{Kept, Look, Unusable, certified, provider, validity};
 
-/// What callers may speak inside, the better one first.
+/// The protocols that clients may negotiate (ALPN), in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
-/// A caller's connection after the handshake.
+/// A client connection after the handshake.
 pub type CallerStream = tokio_rustls::server::TlsStream<TcpStream>;
 
-/// Where it all stands, in PEM.
+/// Paths of the PEM files for downstream TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallerFiles {
-    /// The certificate that is shown, and those between it and its authority.
+    /// The server certificate, followed by its intermediate certificates.
     pub cert: PathBuf,
-    /// Its private key.
+    /// The private key of the certificate.
     pub key: PathBuf,
-    /// Authorities of callers: only who shows a certificate of one of these is served.
+    /// Certificate authorities of clients. If set, only clients with a certificate issued by one of
+    /// them are served.
     pub client_ca: Option<PathBuf>,
 }
 
-/// TLS towards callers.
+/// TLS termination for downstream clients.
 #[derive(Debug)]
 pub struct Callers {
     files: CallerFiles,
@@ -47,19 +49,20 @@ struct Used {
 // === impl Callers ===
 
 impl Callers {
-    /// Reads the files.
+    /// Loads the files.
     ///
     /// # Errors
-    /// One of them cannot be read, or they do not fit together.
+    /// Returns an error if a file cannot be read, or the files are inconsistent.
     pub fn load(files: CallerFiles) -> Result<Self, Unusable> {
         let used = used(&read(&files)?)?;
         Ok(Self { files, used: RwLock::new(used) })
     }
 
-    /// Shakes hands with a caller; gives the certificate that it showed, in DER. Bound it in time.
+    /// Performs the handshake with a client, and returns the client certificate in DER, if any. The
+    /// caller applies a timeout.
     ///
     /// # Errors
-    /// Why there is no connection; the caller was told, as far as TLS has a word for it.
+    /// Returns the reason of a failed handshake. The client has received a TLS alert if possible.
     pub async fn accept(&self, stream: TcpStream) -> io::Result<(CallerStream, Option<Vec<u8>>)> {
         let config = self.used.read().unwrap_or_else(PoisonError::into_inner).config.clone();
         let stream = TlsAcceptor::from(config).accept(stream).await?;
@@ -93,7 +96,7 @@ impl Kept for Callers {
     }
 }
 
-/// Certificate, key, and authorities where there are any.
+/// Reads the certificate, the key, and the client authorities if configured.
 fn read(files: &CallerFiles) -> Result<Vec<File>, Unusable> {
     let ca = files.client_ca.as_ref().map(|path| File::read("proxy.tls.clientCaFile", path));
     [File::read("proxy.tls.certFile", &files.cert), File::read("proxy.tls.keyFile", &files.key)]
@@ -102,7 +105,8 @@ fn read(files: &CallerFiles) -> Result<Vec<File>, Unusable> {
         .collect()
 }
 
-/// A whole new configuration: with it go the sessions that were begun under the old one, so that nobody comes back past authorities that are believed no more.
+/// Builds a new configuration. It starts with an empty session cache, so that no client resumes a
+/// session with a certificate from an authority that is no longer trusted.
 fn used(read: &[File]) -> Result<Used, Unusable> {
     let [cert, key, rest @ ..] = read else { unreachable!("a certificate and a key are read in any case") };
     let chain = cert.chain()?;

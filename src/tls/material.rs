@@ -1,4 +1,4 @@
-//! Certificates and keys as such: read, put together, asked for their times.
+//! Certificates and keys: parsing, pairing and validity periods.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,28 +13,29 @@ use rustls::sign::CertifiedKey;
 
 use super::provider;
 
-/// From when to when a certificate is valid, both included, in seconds since 1970.
+/// Validity period of a certificate, both ends included, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// From.
+    /// First valid second.
     pub begin: u64,
-    /// To.
+    /// Last valid second.
     pub end: u64,
 }
 
 // === impl Validity ===
 
 impl Validity {
-    /// Whether it is valid at a time.
+    /// Returns `true` if the certificate is valid at `now`.
     #[must_use]
     pub const fn at(&self, now: u64) -> bool {
         self.begin <= now && now <= self.end
     }
 }
 
-/// When a certificate is valid; `None` if it is none.
+/// Returns the validity period of a certificate, or `None` if it cannot be parsed.
 ///
-/// webpki has no getter for it, but names both ends when it is asked about a time long before and one long after.
+/// webpki has no getter for it, but its errors contain both ends if a certificate is verified at an
+/// instant long before and at one long after.
 #[must_use]
 pub fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
     let certificate = ParsedCertificate::try_from(der).ok()?;
@@ -49,23 +50,23 @@ pub fn validity(der: &CertificateDer<'_>) -> Option<Validity> {
     };
     let begin = match ask(Duration::ZERO)? {
         NotValidYetContext { not_before, .. } => not_before.as_secs(),
-        // Valid since 1970 or longer.
+        // Valid since 1970 or earlier.
         _ => 0,
     };
     let ExpiredContext { not_after, .. } = ask(Duration::from_secs(u64::MAX))? else { return None };
     Some(Validity { begin, end: not_after.as_secs() })
 }
 
-/// The certificates of a PEM text; what is broken is left out.
+/// Parses the certificates of a PEM text. Invalid ones are skipped.
 #[must_use]
 pub fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem).filter_map(Result::ok).collect()
 }
 
-/// A certificate, the first of its chain, with its key.
+/// Combines a certificate chain, leaf first, with its private key.
 ///
 /// # Errors
-/// They do not belong together, or the key is of a kind that is not known.
+/// Returns an error if they do not match, or the type of the key is not supported.
 pub fn certified(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,

@@ -1,4 +1,4 @@
-//! Files into bytes, and bytes into certificates and keys, with the words for what is wrong with them.
+//! Loads files and parses certificates and keys from them, with error messages for users.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -9,24 +9,25 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::Unusable;
 
-/// The largest file that is read; the bundle of all public authorities has some 250 KiB.
+/// Maximum size of a file. The bundle of all public authorities has about 250 KiB.
 const BYTES_MAX: u64 = 1 << 20;
 
 const READABLE: &str = "name a file that this process may read";
 const PEM: &str = "it must be PEM, with BEGIN CERTIFICATE";
 const KEY: &str = "it must be PEM, with BEGIN PRIVATE KEY (or EC, or RSA), not encrypted";
 
-/// A file that a key of the policy names, and what is in it, which may be a secret: it has no `Debug`, and is not kept.
+/// A file named by a configuration key, with its content. The content may be a secret, so there is
+/// no `Debug` and it is not retained.
 pub(super) struct File {
     key: &'static str,
     path: String,
     bytes: Vec<u8>,
 }
 
-/// What files said, to see whether they say something else.
+/// A digest of file contents, to detect changes.
 pub(super) type Digest = [u8; 32];
 
-/// One digest of them all.
+/// Returns one digest over all files.
 pub(super) fn digest(files: &[File]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for file in files {
@@ -38,7 +39,7 @@ pub(super) fn digest(files: &[File]) -> Digest {
 // === impl File ===
 
 impl File {
-    /// Reads it whole.
+    /// Reads a file completely.
     pub(super) fn read(key: &'static str, path: &Path) -> Result<Self, Unusable> {
         let mut this = Self { key, path: path.display().to_string(), bytes: Vec::new() };
         let mut bytes = Vec::new();
@@ -57,7 +58,8 @@ impl File {
         Unusable { key: self.key, path: self.path.clone(), why: why.to_owned(), advice }
     }
 
-    /// Its certificates, at least one, in their order. One that is broken is not left out, as it would be missed only by whoever is shown the rest.
+    /// Returns the certificates of the file in order, at least one. An invalid certificate is an
+    /// error: if it were skipped, the failure would appear only at the peers that need it.
     pub(super) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, Unusable> {
         let chain: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match chain {
@@ -67,7 +69,7 @@ impl File {
         }
     }
 
-    /// Its private key.
+    /// Returns the private key of the file.
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, Unusable> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
             PemError::NoItemsFound => self.unusable("it holds no private key", KEY),
@@ -75,7 +77,7 @@ impl File {
         })
     }
 
-    /// Its certificates, as those of authorities that are believed.
+    /// Returns the certificates of the file as trusted authorities.
     pub(super) fn authorities(&self) -> Result<RootCertStore, Unusable> {
         let mut roots = RootCertStore::empty();
         for certificate in self.chain()? {

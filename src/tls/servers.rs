@@ -1,4 +1,5 @@
-//! TLS towards model servers: whom of them is believed, by which name, and what is shown to them.
+//! Upstream TLS: verification of the certificates and names of model servers, and the client
+//! certificate presented to them.
 
 use std::error::Error as StdError;
 use std::io;
@@ -18,30 +19,30 @@ const CA: &str = "proxy.upstreamTls.caFile";
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
-/// A server's connection after the handshake.
+/// A server connection after the handshake.
 pub type ServerStream = tokio_rustls::client::TlsStream<TcpStream>;
 
-/// Where it all stands, in PEM.
+/// Paths of the PEM files for upstream TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// Authorities of servers; `None`: those that this machine trusts.
+    /// Certificate authorities of servers. `None`: the trust store of the machine.
     pub ca: Option<PathBuf>,
-    /// Certificate and key that are shown to a server that asks.
+    /// Client certificate and key, presented to a server that requests one.
     pub pair: Option<(PathBuf, PathBuf)>,
 }
 
-/// What is to be spoken inside.
+/// The application protocol to negotiate (ALPN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speak {
     /// HTTP/1.1.
     Http1,
-    /// HTTP/2, and nothing else.
+    /// HTTP/2 only.
     Http2,
-    /// Rather HTTP/2: the connection says which.
+    /// HTTP/2 or HTTP/1.1, preferably HTTP/2. The connection reports the negotiated one.
     Either,
 }
 
-/// TLS towards model servers.
+/// TLS for connections to model servers.
 #[derive(Debug)]
 pub struct Servers {
     files: ServerFiles,
@@ -56,7 +57,7 @@ struct Used {
     expires: Option<u64>,
 }
 
-/// Why there is no TLS with a server, in words for a log.
+/// The reason of a failed TLS connection to a server, as text for a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Refused(String);
@@ -64,10 +65,11 @@ pub struct Refused(String);
 // === impl Servers ===
 
 impl Servers {
-    /// Reads the files. `name` is what a server's certificate must be for: a DNS name or an address.
+    /// Loads the files. `name` is the DNS name or address that a server's certificate must cover.
     ///
     /// # Errors
-    /// A file cannot be read, they do not fit together, the name is none, or this machine trusts nobody.
+    /// Returns an error if a file cannot be read, the files are inconsistent, the name is invalid,
+    /// or the machine's trust store is empty.
     pub fn load(files: ServerFiles, name: &str) -> Result<Self, Unusable> {
         let name = ServerName::try_from(name.to_owned()).map_err(|error| Unusable {
             key: "proxy.upstreamTls.serverName",
@@ -79,10 +81,10 @@ impl Servers {
         Ok(Self { files, name, used: RwLock::new(used) })
     }
 
-    /// Shakes hands with a server. Bound it in time.
+    /// Performs the handshake with a server. The caller applies a timeout.
     ///
     /// # Errors
-    /// Why there is no connection, as a [`Refused`] where it is TLS's doing.
+    /// Returns the reason of a failed connection, wrapped in [`Refused`] if TLS caused it.
     pub async fn connect(&self, stream: TcpStream, speak: Speak) -> io::Result<ServerStream> {
         let config = self.used.read().unwrap_or_else(PoisonError::into_inner).config.clone();
         let protocols: &[&[u8]] = match speak {
@@ -94,7 +96,7 @@ impl Servers {
         let connector = connector.with_alpn(protocols.iter().map(|protocol| protocol.to_vec()).collect());
         connector.connect(self.name.clone(), stream).await.map_err(|error| match of_rustls(&error) {
             Some(why) => io::Error::new(error.kind(), Refused(of_a_server(why))),
-            // It closed the connection in the middle, as plain servers do.
+            // The server closed the connection during the handshake, as servers without TLS do.
             None if error.kind() == io::ErrorKind::UnexpectedEof => {
                 io::Error::new(error.kind(), Refused("it ended the connection in the handshake".to_owned()))
             }
@@ -128,7 +130,8 @@ impl Kept for Servers {
     }
 }
 
-/// What a connection that broke says of TLS: with TLS 1.3 a server refuses our certificate after its own handshake is done.
+/// Finds a TLS failure in the source chain of a connection error: with TLS 1.3 a server rejects the
+/// client certificate after its own handshake is complete.
 #[must_use]
 pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<Refused> {
     let mut next = Some(error);
@@ -141,7 +144,7 @@ pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<Refused> {
     None
 }
 
-/// Authorities, certificate and key, as far as they are named.
+/// Reads the authorities, the certificate and the key, as far as they are configured.
 fn read(files: &ServerFiles) -> Result<Vec<File>, Unusable> {
     let named = |key: &'static str, path: Option<&Path>| path.map(|path| File::read(key, path));
     let (cert, key) = files.pair.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path())).unzip();

@@ -1,10 +1,10 @@
-//! What a handshake came to, in words for people and in words for metrics.
+//! Classification of handshake failures, as text for logs and as labels for metrics.
 
 use std::io;
 
 use rustls::{AlertDescription, CertificateError, Error};
 
-/// What a server says that misses our certificate, or does not accept it.
+/// Alerts by which a server reports that the client certificate is missing or not accepted.
 const OURS: [AlertDescription; 8] = [
     AlertDescription::CertificateRequired,
     AlertDescription::BadCertificate,
@@ -16,20 +16,21 @@ const OURS: [AlertDescription; 8] = [
     AlertDescription::AccessDenied,
 ];
 
-/// Why a caller's handshake came to nothing.
+/// Reason of a failed handshake with a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The caller's certificate is missing, or not accepted.
+    /// The client certificate is missing or not accepted.
     Certificate,
-    /// The caller refused, in its own words: often it does not trust the certificate that it was shown.
+    /// The client rejected the handshake with an alert, often because it does not trust the server
+    /// certificate.
     Refused,
-    /// The caller left.
+    /// The client closed the connection.
     Left,
-    /// Nothing that both can speak.
+    /// The two sides have no common protocol version or parameters.
     Protocol,
 }
 
-/// What the failure of a caller's handshake was.
+/// Classifies the failure of a handshake with a client.
 #[must_use]
 pub fn ended(error: &io::Error) -> Ended {
     match of_rustls(error) {
@@ -40,12 +41,13 @@ pub fn ended(error: &io::Error) -> Ended {
     }
 }
 
-/// What of an error is TLS's own.
+/// Returns the TLS error inside an I/O error, if any.
 pub(super) fn of_rustls(error: &io::Error) -> Option<&Error> {
     error.get_ref()?.downcast_ref::<Error>()
 }
 
-/// Why TLS with a model server failed, whose doing it may be, and which key of the policy says otherwise.
+/// Describes the failure of TLS with a model server: the likely cause, and the configuration key
+/// that changes it.
 pub(super) fn of_a_server(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(why) => certificate(why),
@@ -68,7 +70,8 @@ pub(super) fn of_a_server(error: &Error) -> String {
     }
 }
 
-/// Which of these an error is. HTTP/2 gives on the text of an error only.
+/// Returns the alert of [`OURS`] that an error contains, if any. Errors of HTTP/2 preserve only its
+/// text.
 pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
     let alerts = || OURS.into_iter().map(Error::AlertReceived);
     match of_rustls(error) {

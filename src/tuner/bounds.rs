@@ -1,4 +1,5 @@
-//! Within which values the slow loop may move: the policy's `tuning`, never above its `limits`.
+//! Bounds within which the slow loop may move settings: the policy's `tuning`, never above its
+//! `limits`.
 
 use std::time::Duration;
 
@@ -6,55 +7,58 @@ use super::Settings;
 use crate::api::v1alpha1 as api;
 use crate::config::{Limits, parse_share};
 
-/// Of the SLO, where the policy names none (`policy.yaml` `tuning.bounds.deadlineShift.max`): what is left must still hold an execution.
+/// Default of `tuning.bounds.deadlineShift.max`, in thousandths of the SLO: the remaining time must
+/// still hold one execution.
 const SHIFT_PERMILLE_DEFAULT: u32 = 600;
-/// Nothing is left beyond.
+/// Maximum deadline shift: the whole SLO.
 const SHIFT_PERMILLE_MOST: u32 = 1000;
 
-/// What the slow loop may do.
+/// Tuning mode of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Mode {
-    /// Apply.
+    /// Adjustments are applied.
     #[default]
     Auto,
-    /// Publish only.
+    /// Adjustments are published in the status only.
     Recommend,
-    /// Nothing.
+    /// No adjustments are made.
     Manual,
 }
 
-/// Which pods share one set of values.
+/// Set of pods that share one set of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Granularity {
-    /// Each has its own.
+    /// Each pod has its own values.
     #[default]
     Pod,
-    /// Those on the same accelerator or instance type.
+    /// Pods on the same accelerator or instance type share their values.
     NodeClass,
-    /// All of them.
+    /// All pods of the workload share their values.
     Workload,
 }
 
-/// Bounds of tuning, worked out of a policy.
+/// Bounds of tuning, derived from a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bounds {
-    /// Whether anything is moved.
+    /// Tuning mode.
     pub mode: Mode,
-    /// For whom at once.
+    /// Pooling of pods.
     pub granularity: Granularity,
-    /// The promised 99th percentile, as far as there is one for all routes: for sentences. Whether a call is late its sidecar knows, by its own route.
+    /// Maximum 99th percentile of the latency, if it is the same for all routes. It is used for
+    /// messages only: a sidecar decides by the SLO of a call's own route whether the call is late.
     pub slo: Option<Duration>,
-    /// A route, a priority class or the whole promises a latency.
+    /// `true` if a route, a priority class or the policy as a whole has a latency SLO.
     pub promised: bool,
-    /// Batches in flight, from … to: at least 1, never above `limits.slotsMax`; no upper bound where the policy names none.
+    /// Minimum and maximum of batches in flight: at least 1, never above `limits.slotsMax`. The
+    /// maximum is `u32::MAX` if the policy sets none.
     pub slots: (u32, u32),
-    /// `limits.slotsMax`, as far as there is one: the wall of a sidecar without settings.
+    /// `limits.slotsMax`, if set: the limit of a sidecar without settings.
     pub slots_own: Option<u32>,
-    /// Weight of a batch, from … to; `None` unless the policy bounds it.
+    /// Minimum and maximum of a batch's weight; `None` unless the policy bounds it.
     pub weight: Option<(u64, u64)>,
-    /// `limits.batchWeightMax`, as far as there is one.
+    /// `limits.batchWeightMax`, if set.
     pub weight_own: Option<u64>,
-    /// The most that deadlines may count earlier, in thousandths of the SLO.
+    /// Maximum deadline shift, in thousandths of the SLO.
     pub shift_permille_max: u32,
 }
 
@@ -73,8 +77,8 @@ impl From<api::Granularity> for Granularity {
 // === impl Bounds ===
 
 impl Bounds {
-    /// The bounds of a policy. Words of a later version count as the default, and so does a share that cannot be read; bounds that cross, or lie above the
-    /// limits, are cut to them.
+    /// Derives the bounds of a policy. Enum values of a later version and shares that cannot be
+    /// parsed count as the default. Bounds that cross, or lie above the limits, are clamped.
     #[must_use]
     pub fn new(tuning: Option<&api::TuningSpec>, (slo, promised): (Option<Duration>, bool), limits: &Limits) -> Self {
         let spec = tuning.and_then(|tuning| tuning.bounds.as_ref());
@@ -86,7 +90,7 @@ impl Bounds {
         let slots_most = small(slots.and_then(|slots| slots.max), most).clamp(1, most);
         let slots_least = small(slots.and_then(|slots| slots.min), 1).clamp(1, slots_most);
         let weight = spec.and_then(|bounds| bounds.batch_weight_max.as_ref());
-        // A least weight alone bounds nothing, and a sidecar has it so too.
+        // A minimum weight alone bounds nothing. The sidecar applies the same rule.
         let weight = weight.and_then(|weight| Some((weight.min.unwrap_or(1), weight.max?))).map(|(least, most)| {
             let most = limits.batch_weight_max.map_or(most, |own| most.min(own)).max(1);
             (least.clamp(1, most), most)
@@ -110,15 +114,15 @@ impl Bounds {
         }
     }
 
-    /// The nearest settings within the bounds.
+    /// Returns the nearest settings within the bounds.
     #[must_use]
     pub fn within(&self, settings: Settings) -> Settings {
         let slots = |slots: u32| slots.clamp(self.slots.0, self.slots.1);
         let weight = |weight: u64| self.weight.map(|(least, most)| weight.clamp(least, most));
         Settings {
             shift_permille: settings.shift_permille.min(self.shift_permille_max),
-            // What is absent is the limit, which may lie above the bounds. Where a policy names
-            // none there is no wall: one that was set is removed.
+            // An absent setting means the limit itself, which may lie above the bounds. If the
+            // policy sets no maximum, a setting that remains from before is removed.
             slots_max: if self.names_slots() {
                 settings.slots_max.map_or_else(|| self.slots_said(u32::MAX), |own| Some(slots(own)))
             } else {
@@ -128,7 +132,8 @@ impl Bounds {
         }
     }
 
-    /// What a pod is told that nobody has looked at yet, whoever found these settings.
+    /// Returns the settings to push to a pod that has not been evaluated yet, given settings
+    /// learned from other pods.
     #[must_use]
     pub fn first(&self, settings: Settings) -> Settings {
         match self.mode {
@@ -137,25 +142,29 @@ impl Bounds {
         }
     }
 
-    /// Whether the policy names a most of batches in flight, as a limit or as a bound of tuning.
+    /// Returns `true` if the policy sets a maximum of batches in flight, as a limit or as a tuning
+    /// bound.
     pub(super) const fn names_slots(&self) -> bool {
         self.slots.1 < u32::MAX
     }
 
-    /// The nearest number of batches in flight within the bounds, as a setting: nothing is said where the limit is just that.
+    /// Clamps a number of batches in flight to the bounds and converts it to a setting; `None` if
+    /// it equals the limit.
     pub(super) fn slots_said(&self, slots: u32) -> Option<u32> {
         let slots = slots.clamp(self.slots.0, self.slots.1);
         (slots != self.slots_own.unwrap_or(u32::MAX)).then_some(slots)
     }
 
-    /// The same of the weight of a batch; nothing where the policy does not bound it.
+    /// Clamps a batch weight to the bounds and converts it to a setting; `None` if the policy does
+    /// not bound it or if it equals the limit.
     pub(super) fn weight_said(&self, weight: u64) -> Option<u64> {
         let (least, most) = self.weight?;
         let weight = weight.clamp(least, most);
         (Some(weight) != self.weight_own).then_some(weight)
     }
 
-    /// The wall of batches in flight under these settings; the largest number where there is none.
+    /// Returns the limit of batches in flight under these settings; the upper bound if there is
+    /// none.
     pub(super) fn slots_of(&self, settings: Settings) -> u32 {
         settings.slots_max.or(self.slots_own).unwrap_or(u32::MAX).clamp(self.slots.0, self.slots.1)
     }

@@ -1,12 +1,17 @@
-//! One look at one group: what to move, if anything. Pure.
+//! One evaluation of one group: which setting to move, if any. Pure.
 //!
 //! ```text
-//! late for 30 s ─▶ a step tighter ─▶ 20 s to settle ─▶ SLO met less often: back, and not again for 5 min, 10 min …
-//!    deadline shift, then slots                    ├─▶ still late: another step; after four without effect all go back
-//!                                                  └─▶ met: stay
-//! time to spare for 1 min (calls are lost) or 5 min (none are) ─▶ a step looser ─▶ late again: back, and not again for 5 min, 10 min …
+//! late for 30 s ─▶ one step tighter ─▶ 20 s to settle ─┬─▶ SLO met less often: revert, blocked for
+//!    deadline shift first, then slots                  │     5 min, 10 min, …
+//!                                                      ├─▶ still late: the next step; after four
+//!                                                      │     without effect all are reverted
+//!                                                      └─▶ met: keep
+//! calm for 1 min (calls are lost) or 5 min (none are) ─▶ one step looser
+//!    late again after it: revert, blocked for 5 min, 10 min, …
 //! ```
-//! So each reversal makes the next one of its kind rarer, and noise around the SLO moves nothing: between late and calm nothing is done.
+//!
+//! The block after a failed step doubles each time (exponential backoff), and nothing moves between
+//! late and calm (hysteresis), so noise around the SLO does not make the settings oscillate.
 
 use std::time::Duration;
 
@@ -16,32 +21,39 @@ use super::words::{millis, percent, share, shift};
 use super::{Bounds, History, Mode, Observation, Proposal, Reason, Settings, Window, Word};
 use crate::batching::Tick;
 
-/// Late for this long before the first step: three looks.
+/// The SLO must be missed for this long before the first step: three evaluations.
 const BREACH_FOR: Duration = Duration::from_secs(30);
-/// Met for this long before steps count as right: chance makes three looks in a row good where the SLO is just missed, and not twelve.
+/// The SLO must be met for this long before the steps that led there count as right. Where the SLO
+/// is just missed, chance makes three consecutive evaluations good, but not twelve.
 const PROVEN_FOR: Duration = Duration::from_secs(120);
-/// Time to spare for this long before a step back, where calls are lost for it...
+/// Time to spare is required for this long before a step back if calls are lost...
 const CALM_FOR: Duration = Duration::from_secs(60);
-/// ...and where none are: an early deadline that costs nobody anything may stay for when the load is back.
+/// ...and for this long if none are: an early deadline that costs no calls may stay in place for
+/// the next load peak.
 const QUIET_FOR: Duration = Duration::from_secs(300);
-/// Within this the sidecars have what they were told (kubernetes.md §4: pushed in less than a round trip; the issue allows 2 s).
+/// Time within which sidecars apply pushed settings. A push takes less than a round trip; this
+/// leaves a margin.
 const APPLY: Duration = Duration::from_secs(2);
-/// A step is at most this part of what is there (`scheduling.md` §4: 25 %)...
+/// Maximum step, as a part of the current value in thousandths...
 const STEP_PERMILLE: u32 = 250;
-/// ...or this part of the SLO, in thousandths, since a quarter of nothing is nothing. A step back is half of it: late answers hurt, early ones do not.
+/// ...or as a part of the SLO, in thousandths, since a quarter of a small shift is too little. A
+/// step back is half of it: late answers are worse than early ones.
 const SHIFT_STEP_PERMILLE: u32 = 50;
 const SHIFT_BACK_PERMILLE: u32 = 25;
-/// The part of the error that one step takes back, in tenths, where it aims, in thousandths of the SLO, and its least (`scheduling.md` §4, "Budget shift").
+/// Proportional control of the deadline shift: gain in tenths, target of the p99 in thousandths of
+/// the SLO, and the minimum step in thousandths of the SLO.
 const GAIN_TENTHS: u128 = 4;
 const TARGET_PERMILLE: u128 = 980;
 const SHIFT_STEP_LEAST: u32 = 10;
-/// Steps without effect after which they are taken back, and what counts as one: a smaller part of the answers is late, in thousandths of what was.
+/// Number of steps without effect after which they are reverted. A step has an effect if the share
+/// of late answers drops below this part of what it was, in thousandths.
 const FUTILE_STEPS: usize = 4;
 const EFFECT_PERMILLE: u64 = 800;
 
-/// Looks at what a group reported since the last look, and says what is to be in force until the next one.
+/// Evaluates the merged reports of a group and decides which settings are in force until the next
+/// evaluation.
 ///
-/// `seen` is the group's reports put together. The same arguments give the same answer.
+/// `seen` is the observation of the group as a whole. The function is deterministic.
 #[must_use]
 pub fn propose(now: Tick, seen: &Observation, bounds: &Bounds, history: History) -> (Proposal, History) {
     let mut look = Look { now, seen, bounds, history };
@@ -49,7 +61,7 @@ pub fn propose(now: Tick, seen: &Observation, bounds: &Bounds, history: History)
     let settings = look.published(settings);
     let told = match bounds.mode {
         Mode::Auto => settings,
-        // What was told before it was so is taken back.
+        // Settings that were pushed under another mode are withdrawn.
         Mode::Recommend | Mode::Manual => Settings::default(),
     };
     (Proposal { settings, told, reason }, look.history)
@@ -66,6 +78,8 @@ struct Look<'a> {
 
 impl Look<'_> {
     fn decide(&mut self) -> (Settings, Reason) {
+        // The checks are ordered: first those that forbid any move, then the weight cap, which does
+        // not depend on latency, then the comparison with the SLO.
         if self.bounds.mode == Mode::Manual {
             self.history = History::resume(Settings::default());
             return self.hold(Word::Manual, "tuning is manual".to_owned());
@@ -95,17 +109,20 @@ impl Look<'_> {
             return self.hold(Word::Settling, "waiting for what the last step does".to_owned());
         }
         if self.seen.learning {
-            // Late answers of meanwhile say nothing of what comes after.
+            // Late answers during learning predict nothing about the time after it.
             self.history.window = Window::default();
             let text = "the server's concurrency is still being learned: nothing moves meanwhile".to_owned();
             return self.hold(Word::Learning, text);
         }
+        // A verdict needs a full window; until then reports accumulate.
         self.history.window.add(self.seen);
         if !self.history.window.is_enough() {
             return self.few();
         }
         let window = std::mem::take(&mut self.history.window);
         let verdict = window.verdict(self.bounds.slo);
+        // The last step is judged first. A tightening step fails if the SLO is met less often after
+        // it, a loosening step also if answers are late again.
         if let Some(step) = self.history.step.take()
             && self.bounds.mode == Mode::Auto
             && (window.is_worse_than(&step.before) || step.way == Way::Looser && verdict == Verdict::Late)
@@ -119,7 +136,8 @@ impl Look<'_> {
         }
     }
 
-    /// What is said to be right. Where nobody applies it, that is what was recommended last, until the SLO is met without.
+    /// Returns the settings to publish. Under [`Mode::Recommend`], where they are not applied,
+    /// these are the last recommended ones, until the SLO is met without them.
     fn published(&self, decided: Settings) -> Settings {
         if self.bounds.mode != Mode::Recommend {
             return decided;
@@ -129,7 +147,8 @@ impl Look<'_> {
         Settings { batch_weight_max, ..self.history.recommended.unwrap_or(decided) }
     }
 
-    /// A step was just taken: counts that began before it was in force are of before, and so are those of sidecars that have not got it.
+    /// Returns `true` if a step was just made: the counts include time before it was in force, or a
+    /// sidecar has not applied it yet.
     fn unsettled(&self) -> bool {
         let Some(changed) = self.history.changed else { return false };
         let began = self.now.before(self.seen.over);
@@ -155,6 +174,7 @@ impl Look<'_> {
         if self.bounds.mode == Mode::Auto && self.history.climb.as_ref().is_some_and(|climb| climb.retreat) {
             return self.retreat();
         }
+        // A lone call that exceeds the SLO makes every setting futile.
         if let (Some(slo), Some(lone)) = (self.bounds.slo, self.seen.lone_late)
             && lone > slo
         {
@@ -162,6 +182,8 @@ impl Look<'_> {
             return self.hold(Word::Infeasible, text);
         }
         let climbing = self.history.climb.is_some();
+        // Once tightening has begun, each late window is followed by the next step without another
+        // delay.
         if self.history.late.long < BREACH_FOR && !climbing {
             return self.hold(Word::Held, format!("{late}: not for long yet"));
         }
@@ -174,11 +196,12 @@ impl Look<'_> {
         self.tighten(&late)
     }
 
-    /// A step towards the SLO: deadlines first, then slots.
+    /// Makes a step towards the SLO: the deadline shift first, then slots.
     fn tighten(&mut self, late: &str) -> (Settings, Reason) {
         let settings = self.history.settings;
         if self.may(Knob::Shift, Way::Tighter) {
-            // What the sidecar found itself holds already: less than that would change nothing.
+            // The shift that the sidecar measured itself is in force already: a smaller one would
+            // have no effect.
             let base = settings.shift_permille.max(self.seen.shift_permille).min(self.bounds.shift_permille_max);
             let most = (base * STEP_PERMILLE / 1000).max(SHIFT_STEP_PERMILLE);
             let wanted = self.shift_error().unwrap_or(most / 2).clamp(SHIFT_STEP_LEAST, most);
@@ -188,7 +211,8 @@ impl Look<'_> {
                 return self.step(Knob::Shift, Way::Tighter, to, Word::ShiftRaised, late);
             }
         }
-        // A wall above what is in use binds nothing. Where the policy names none, the sidecar's own limiter is the only one.
+        // A limit above the number in use has no effect. If the policy sets none, the sidecar's own
+        // limiter is the only limit.
         let in_use = self.bounds.slots_of(settings).min(self.seen.slots.max(1));
         if self.bounds.names_slots() && self.may(Knob::Slots, Way::Tighter) && in_use > self.bounds.slots.0 {
             let next = (in_use - (in_use * STEP_PERMILLE / 1000).max(1)).max(self.bounds.slots.0);
@@ -199,7 +223,8 @@ impl Look<'_> {
         self.hold(Word::Exhausted, format!("{late}: nothing within the bounds has helped, or is left to try"))
     }
 
-    /// How far the p99 is beyond where it should be, as a step, in thousandths of the SLO.
+    /// Returns the step of the deadline shift that the distance of the p99 from its target
+    /// requires, in thousandths of the SLO.
     fn shift_error(&self) -> Option<u32> {
         let slo = self.bounds.slo.filter(|slo| !slo.is_zero())?.as_micros();
         let p99 = self.history.late.window.p99()?.as_micros();
@@ -220,6 +245,7 @@ impl Look<'_> {
         let met = self.told_met(window);
         let slots = self.bounds.slots_of(settings);
         let lowered = slots < self.bounds.slots.1;
+        // Nothing was tightened, so there is nothing to loosen.
         if settings.shift_permille == 0 && !lowered {
             return self.hold(Word::Held, met);
         }
@@ -228,6 +254,7 @@ impl Look<'_> {
             return self.hold(Word::Held, met);
         }
         let spare = format!("{met} for {}", millis(self.history.calm.long));
+        // Slots are loosened before the deadline shift.
         if lowered && self.may(Knob::Slots, Way::Looser) {
             let raised =
                 slots.saturating_add((slots / 1000 * STEP_PERMILLE + slots % 1000 * STEP_PERMILLE / 1000).max(1));
@@ -243,7 +270,8 @@ impl Look<'_> {
         self.hold(Word::Held, format!("{met}; less was late again the last time"))
     }
 
-    /// The SLO is met, and once it was for long enough, the steps that led here were right.
+    /// Records that the SLO is met. Once it was met for [`PROVEN_FOR`], the steps that led there
+    /// are no longer reverted, and their direction is unblocked.
     fn reached(&mut self, window: &Window) {
         self.history.late = Run::default();
         self.history.recommended = None;
@@ -260,7 +288,7 @@ impl Look<'_> {
         let from = self.history.settings;
         let text = format!("{why}: {}", self.change(from, to));
         if self.bounds.mode == Mode::Recommend {
-            // Nobody applies it, so there is nothing to watch.
+            // The recommendation is not applied, so it has no effect to observe.
             self.history.recommended = Some(to);
             return (to, Reason { word, text: format!("{text} (recommended)") });
         }
@@ -273,14 +301,15 @@ impl Look<'_> {
             climb.from.push(from);
             self.history.climb = Some(climb);
         } else {
-            // What is looser than the climb's end is no step of it: going back along it would be a leap.
+            // A looser setting than the end of the climb is not one of its steps: reverting along
+            // the climb from there would be a jump.
             self.history.climb = None;
         }
         self.history.step = Some(Step { from, knob, way, before });
         self.set(to, word, text)
     }
 
-    /// The last step made it worse.
+    /// Reverts the last step and blocks its direction.
     #[expect(clippy::needless_pass_by_value, reason = "it is over with it")]
     fn roll_back(&mut self, step: Step, window: &Window) -> (Settings, Reason) {
         let long = self.history.block(self.now, step.knob, step.way);
@@ -300,12 +329,13 @@ impl Look<'_> {
         self.set(to, Word::RolledBack, text)
     }
 
-    /// What was in force before, but for the cap on weight: that goes its own way, and a step is not taken back for it.
+    /// Returns previous settings, except for the cap on weight, which moves independently and is
+    /// not reverted with a step.
     const fn back(&self, to: Settings) -> Settings {
         Settings { batch_weight_max: self.history.settings.batch_weight_max, ..to }
     }
 
-    /// Steps that made no difference go back one by one.
+    /// Reverts the last of the steps that had no effect. Each evaluation reverts one more.
     fn retreat(&mut self) -> (Settings, Reason) {
         let Some(mut climb) = self.history.climb.take() else { return self.hold(Word::Held, String::new()) };
         let (knob, steps) = (climb.knob, climb.from.len());
@@ -328,7 +358,8 @@ impl Look<'_> {
         )
     }
 
-    /// The cap on weight follows what sidecars learned from refusals and failures, never latency.
+    /// Moves the cap on weight towards the ceilings that sidecars learned from refusals and
+    /// failures. Latency is not considered.
     fn weight(&mut self) -> Option<(Settings, Reason)> {
         let (least, most) = self.bounds.weight.filter(|_| self.bounds.mode == Mode::Auto)?;
         let settings = self.history.settings;
@@ -346,12 +377,13 @@ impl Look<'_> {
         let to = Settings { batch_weight_max: self.bounds.weight_said(next), ..settings };
         let of = self.seen.weight_ceiling.unwrap_or(goal);
         let text = format!("{why} weight {of}: {}", self.change(settings, to));
-        // It has nothing to do with what is late: the runs go on.
+        // The weight cap is independent of latency: runs of late and calm windows continue.
         (self.history.settings, self.history.changed) = (to, Some(self.now));
         Some((to, Reason { word, text }))
     }
 
-    /// A step above what was refused: a sidecar that asks its server again, by batches that are larger by an eighth, must be able to.
+    /// Returns a cap one step above the ceiling, since a sidecar probes its server with batches
+    /// that are larger by an eighth.
     fn weight_goal(&self, least: u64, most: u64) -> u64 {
         let above = |ceiling: u64| ceiling.saturating_add(part(ceiling).max(1));
         self.seen.weight_ceiling.map_or(most, above).clamp(least, most)
@@ -415,13 +447,13 @@ impl Look<'_> {
     }
 }
 
-/// The part of a weight that a step moves at most.
+/// Returns the maximum change of a weight in one step.
 const fn part(weight: u64) -> u64 {
     let permille = STEP_PERMILLE as u64;
     weight / 1000 * permille + weight % 1000 * permille / 1000
 }
 
-/// Whether clearly fewer answers are late than before.
+/// Returns `true` if the share of late answers dropped below [`EFFECT_PERMILLE`] of what it was.
 fn fewer_late(window: &Window, before: &Window) -> bool {
     let (now, then) = (window.latency.count().max(1), before.latency.count().max(1));
     u128::from(window.late) * u128::from(then) * 1000

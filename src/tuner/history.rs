@@ -1,6 +1,8 @@
-//! What the slow loop remembers of a group of pods: what it set, what it watches, and which ways it has found to be wrong.
+//! State of the slow loop for a group of pods: current settings, the step under observation, and
+//! directions that failed.
 //!
-//! It is lost with the process that holds it, and nothing breaks: the next one begins with what the sidecars say is in force ([`History::resume`]).
+//! The state is lost when the process ends. The next process starts from the settings that the
+//! sidecars report as in force ([`History::resume`]).
 
 use std::time::Duration;
 
@@ -8,48 +10,49 @@ use super::window::Run;
 use super::{Settings, Window};
 use crate::batching::Tick;
 
-/// A way that proved wrong is not tried again for this long, twice as long the next time...
+/// Time for which a direction is blocked after it failed. It doubles with each failure (exponential
+/// backoff)...
 const BLOCK_FIRST: Duration = Duration::from_secs(300);
 /// ...up to this.
 const BLOCK_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// What is moved.
+/// Setting that the slow loop moves step by step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Knob {
-    /// How much earlier deadlines count.
+    /// Deadline shift.
     Shift,
-    /// How many batches may be in flight.
+    /// Maximum number of batches in flight.
     Slots,
 }
 
-/// Whither.
+/// Direction of an adjustment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Way {
-    /// To meet the SLO: deadlines earlier, fewer slots.
+    /// Towards the SLO: earlier deadlines, fewer slots.
     Tighter,
-    /// Back to what the policy says.
+    /// Back towards the policy's own values.
     Looser,
 }
 
-/// A step whose outcome is being watched.
+/// A step under observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) from: Settings,
     pub(super) knob: Knob,
     pub(super) way: Way,
-    /// What was seen before it.
+    /// Measurements before the step.
     pub(super) before: Window,
 }
 
-/// Steps towards the SLO since it was broken.
+/// Consecutive steps towards the SLO since it was first missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Climb {
     pub(super) knob: Knob,
-    /// What was in force before each.
+    /// Settings before each step.
     pub(super) from: Vec<Settings>,
-    /// What was seen before the first.
+    /// Measurements before the first step.
     pub(super) before: Window,
-    /// They made no difference and are taken back one by one.
+    /// `true` once the steps proved to have no effect and are being reverted one by one.
     pub(super) retreat: bool,
 }
 
@@ -61,29 +64,30 @@ struct Block {
     times: u32,
 }
 
-/// What is remembered of a group.
+/// State of a group.
 ///
 /// # Bounds
-/// Four blocks, a handful of sketches: some 10 KB.
+/// At most four blocks, one for each parameter and direction, and a handful of sketches: about 10
+/// KB.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct History {
-    /// What is to be in force.
+    /// Settings to be in force.
     pub(super) settings: Settings,
-    /// What was recommended last, where nothing is applied.
+    /// Last recommendation under `Mode::Recommend`, which is not applied.
     pub(super) recommended: Option<Settings>,
-    /// When that was last changed.
+    /// Time of the last change of `settings`.
     pub(super) changed: Option<Tick>,
-    /// Being collected.
+    /// Window that is being collected.
     pub(super) window: Window,
-    /// Windows in a row in which the SLO was not met, together.
+    /// Consecutive windows in which the SLO was missed.
     pub(super) late: Run,
-    /// For how long it was met since it was not.
+    /// Duration for which the SLO has been met since it was last missed.
     pub(super) met: Duration,
-    /// Windows in a row with time to spare, together.
+    /// Consecutive windows with time to spare.
     pub(super) calm: Run,
     pub(super) step: Option<Step>,
     pub(super) climb: Option<Climb>,
-    /// As [`super::Observation::changes`] was last.
+    /// The last [`super::Observation::changes`].
     pub(super) upstream: Option<u64>,
     blocks: Vec<Block>,
 }
@@ -91,13 +95,13 @@ pub struct History {
 // === impl History ===
 
 impl History {
-    /// Nothing seen yet, with these settings in force.
+    /// Creates a history without measurements, given the settings in force.
     #[must_use]
     pub fn resume(settings: Settings) -> Self {
         Self { settings, ..Self::default() }
     }
 
-    /// What is to be in force.
+    /// Returns the settings to be in force.
     #[must_use]
     pub const fn settings(&self) -> Settings {
         self.settings
@@ -111,18 +115,19 @@ impl History {
         self.calm = Run::default();
     }
 
-    /// What was found is about another server: only the settings stay.
+    /// Discards everything but the settings, since the measurements belong to a server that was
+    /// replaced.
     pub(super) fn forget(&mut self, now: Tick) {
         *self = Self { changed: Some(now), upstream: self.upstream, ..Self::resume(self.settings) };
     }
 
-    /// Until when this way is not tried.
+    /// Returns the instant until which this direction is blocked, or `None` if it is not.
     pub(super) fn blocked(&self, now: Tick, knob: Knob, way: Way) -> Option<Tick> {
         let of = |block: &&Block| (block.knob, block.way) == (knob, way);
         self.blocks.iter().find(of).map(|block| block.until).filter(|until| now < *until)
     }
 
-    /// This way proved wrong.
+    /// Blocks a direction that failed. Returns for how long.
     pub(super) fn block(&mut self, now: Tick, knob: Knob, way: Way) -> Duration {
         let at = self.blocks.iter().position(|block| (block.knob, block.way) == (knob, way));
         let times = at.map_or(0, |at| self.blocks.swap_remove(at).times);
@@ -131,7 +136,7 @@ impl History {
         long
     }
 
-    /// This way proved right.
+    /// Lifts the block of a direction that succeeded.
     pub(super) fn unblock(&mut self, knob: Knob, way: Way) {
         self.blocks.retain(|block| (block.knob, block.way) != (knob, way));
     }

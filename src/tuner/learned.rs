@@ -1,95 +1,106 @@
-//! What pods learned, kept for those that come: by profile and accelerator, at most sixteen entries in a policy's status.
+//! State learned by pods, kept as the initial state of new ones: by profile and node class, at most
+//! sixteen entries in a policy's status.
 //!
-//! A new pod on a kind of machine that others know begins with their slots, their curve and the settings that they ended with, instead of finding all of it
-//! anew. It believes it little (`batching::Batcher::restore`), so a wrong start is corrected by the first batches.
+//! A new pod on a node class that other pods know starts with their slots, their cost curve and
+//! their final settings instead of measuring everything again. The core gives this state little
+//! weight (`batching::Batcher::restore`), so the first batches correct a wrong start.
 
 use std::collections::BTreeMap;
 
 use super::Settings;
 use crate::batching::{Base, ClassSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight};
 
-/// Entries in a status (kubernetes.md §3).
+/// Maximum number of entries in a status.
 pub const ENTRIES_MAX: usize = 16;
-/// Points of a curve: from 1 to 512 the sizes double nine times. With its class an entry stays below 1 KiB.
+/// Maximum number of points of a curve: the sizes from 1 to 512 double nine times. An entry,
+/// including the name of its class, stays below 1 KiB.
 pub const POINTS_MAX: usize = 10;
-/// A class with a longer name is not kept, as in the file of what was learned.
+/// Maximum length of a class name in bytes. A class with a longer name is not kept, as in the
+/// sidecar's own state file.
 const NAME_MAX: usize = 256;
-/// Fewer batches have taught a pod too little to hand on.
+/// Minimum number of batches from which on a pod's state is passed on.
 const BATCHES_MIN: u64 = 100;
-/// An entry is written anew where a number moved by this much, in thousandths: as a status is (kubernetes.md §3).
+/// Relative change from which on an entry is worth a write, in thousandths.
 const MOVED_PERMILLE: u64 = 100;
-/// A restored curve believes at most so many samples of a size (`batching::Snapshot`).
+/// Number of samples that a restored curve counts as, for each size (`batching::Snapshot`).
 const SAMPLES_KEPT: u32 = 3;
-/// A new pod tries other numbers of slots as often as one that knows nothing: its server may be another build.
+/// Exploration rate of a new pod, in thousandths: it tries other numbers of slots as often as a pod
+/// without any state, since its server may be another build.
 const EXPLORE_PERMILLE: u32 = 500;
 
-/// What pods of one profile on one kind of machine learned.
+/// State learned by the pods of one profile on one node class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Learned {
-    /// The profile's name.
+    /// Name of the profile.
     pub profile: String,
-    /// The accelerator or instance type.
+    /// Accelerator or instance type.
     pub node_class: String,
-    /// Requests that the server runs side by side, with calls held and merged beyond; 0: calls are
-    /// forwarded as they come.
+    /// Number of requests that the server executes concurrently, beyond which calls are held and
+    /// merged. 0: calls are forwarded on arrival.
     pub slots: u32,
-    /// What the concurrency limiter concluded; `None` while that is being learned: then the entry
-    /// keeps what it has.
+    /// Conclusion of the concurrency limiter; `None` while the pod is still learning it, in which
+    /// case the entry keeps its previous conclusion.
     pub limiter: Option<Limiter>,
-    /// By how much the next batch may leave before one comes back, in microseconds.
+    /// Time by which the next batch may be dispatched before the previous one completes, in
+    /// microseconds.
     pub lead_micros: u64,
-    /// The running mean of execution times, in microseconds.
+    /// Moving average of execution times, in microseconds.
     pub mean_micros: u64,
-    /// What a batch costs, for the cost class with most of them: a model server has one that matters, others are learned soon.
+    /// Cost curve of the cost class with most batches. A model server usually has one class that
+    /// matters; the others are learned quickly.
     pub curve: Option<Curve>,
-    /// What the slow loop ended with.
+    /// Final settings of the slow loop.
     pub settings: Settings,
-    /// Batches that it was learned from.
+    /// Number of batches that the state was learned from.
     pub batches: u64,
-    /// When it was last written, in seconds since 1970.
+    /// Time of the last write, in seconds since the Unix epoch.
     pub at: u64,
 }
 
-/// What a concurrency limiter concluded.
+/// Conclusion of a concurrency limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Limiter {
-    /// Latency of a lone call below the limit, in microseconds; 0: not known.
+    /// Latency of a lone call below the limit, in microseconds; 0 if unknown.
     pub base_micros: u64,
-    /// Calls are forwarded since a batch does not pay: cost of an item in one, in thousandths of a
-    /// lone call; `None`: not so.
+    /// Cost of an item in a batch, in thousandths of a lone call, if batching does not pay and
+    /// calls are forwarded for that reason; `None` otherwise.
     pub no_gain_permille: Option<u64>,
 }
 
-/// What batches of one cost class take.
+/// Execution times of one cost class by batch size.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Curve {
-    /// The class, as `u8::escape_ascii` writes its bytes.
+    /// Name of the class, escaped by `u8::escape_ascii`.
     pub class: String,
-    /// Items and microseconds, by items.
+    /// Pairs of items and microseconds, sorted by items.
     pub points: Vec<(u32, u64)>,
-    /// What a batch exceeds but once in fifty times, over what it was expected to take, in thousandths.
+    /// 98th percentile of the ratio of actual to expected execution time, in thousandths.
     pub tail_permille: u64,
-    /// The mean weight of an item, in thousandths.
+    /// Mean weight of an item, in thousandths.
     pub weight_milli: u64,
 }
 
-/// What a new pod begins with.
+/// Initial state of a new pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    /// For the sidecar.
+    /// Settings to push to the sidecar.
     pub settings: Settings,
-    /// Of the server's slots.
+    /// State of the server's slots.
     pub upstream: UpstreamSnapshot,
-    /// What a batch costs.
+    /// Cost curve of the busiest class.
     pub curve: Option<Curve>,
-    /// What its concurrency limiter begins with; `None`: with nothing.
+    /// Initial conclusion of its concurrency limiter, if there is one.
     pub limiter: Option<Limiter>,
-    /// Whether it comes from pods of the same profile; otherwise of another one, on the same kind of machine.
+    /// `true` if the state comes from pods of the same profile, `false` if it comes from another
+    /// profile on the same node class.
     pub same_profile: bool,
 }
 
-/// What a new pod of this profile on this kind of machine begins with: of those with the same profile, else of the newest on the same kind of machine, since
-/// a curve belongs to model and machine and not to limits. On another kind of machine, or an unknown one, it begins with nothing.
+/// Returns the initial state of a new pod with this profile on this node class.
+///
+/// It is that of pods with the same profile, otherwise that of the newest entry on the same node
+/// class, since a cost curve depends on the model and the machine and not on limits. On another or
+/// an unknown node class there is none.
 #[must_use]
 pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Start> {
     if node_class.is_empty() {
@@ -99,7 +110,7 @@ pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Sta
     let same = alike().find(|entry| entry.profile == profile);
     let entry = same.or_else(|| alike().max_by_key(|entry| entry.at))?;
     Some(Start {
-        // What the slow loop found is about that profile's limits too.
+        // The settings depend on the limits of their profile too.
         settings: if same.is_some() { entry.settings } else { Settings::default() },
         upstream: UpstreamSnapshot {
             slots: entry.slots,
@@ -113,15 +124,17 @@ pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Sta
     })
 }
 
-/// The entries after these pods have reported; `None` where nothing is worth a write.
+/// Returns the entries updated by the reports of these pods, or `None` if no change is worth a
+/// write.
 ///
-/// Of the pods of one profile and machine the one that learned from most batches speaks. Entries of profiles in `keep` (in force, or being tried) go last;
-/// otherwise the oldest go first.
+/// Among pods with the same profile and node class, the one with most batches counts. If there are
+/// too many entries, the oldest are removed, and those of profiles in `keep`, which are in force or
+/// being tried, last.
 #[must_use]
 pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) -> Option<Vec<Learned>> {
     let mut best: BTreeMap<(&str, &str), &Learned> = BTreeMap::new();
-    // Calls that are forwarded side by side teach the curve little; that merging does not pay was
-    // measured apart from it.
+    // Calls that are forwarded concurrently add few batches to the curve. The limiter concludes
+    // from separate measurements that batching does not pay.
     let concluded = |pod: &Learned| pod.limiter.is_some_and(|limiter| limiter.no_gain_permille.is_some());
     let enough = |pod: &Learned| pod.batches >= BATCHES_MIN || concluded(pod);
     for pod in pods.iter().filter(|pod| enough(pod) && !pod.node_class.is_empty()) {
@@ -160,7 +173,7 @@ pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) ->
 // === impl Learned ===
 
 impl Learned {
-    /// With no more of it than a status may hold.
+    /// Returns the entry without whatever exceeds the bounds of a status.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         self.curve = self.curve.filter(|curve| curve.class.len() <= NAME_MAX && !curve.points.is_empty());
@@ -170,8 +183,8 @@ impl Learned {
         self
     }
 
-    /// With the limit of the entry before, while the pod has concluded nothing: it may be trying
-    /// another one.
+    /// Keeps the limit of the previous entry while the pod has not concluded one, since the pod may
+    /// be trying another limit.
     fn after(self, before: &Self) -> Self {
         if self.limiter.is_some() {
             return self;
@@ -209,7 +222,7 @@ fn moved(old: u64, new: u64) -> bool {
 // === impl Curve ===
 
 impl Curve {
-    /// What a sidecar keeps of a cost class, as far as it is handed on.
+    /// Converts a sidecar's snapshot of a cost class, reduced to the points that are passed on.
     #[must_use]
     pub fn of(class: &[u8], snapshot: &Snapshot) -> Self {
         let points = snapshot.points.iter().map(|point| (point.items, point.nanos / 1000)).collect();
@@ -223,7 +236,8 @@ impl Curve {
         curve
     }
 
-    /// As a core takes it up. What weights do is learned anew: means by size know nothing of them.
+    /// Converts the curve to a snapshot that a core can restore. The influence of weights is
+    /// learned again, since means by size contain no information about it.
     #[must_use]
     pub fn snapshot(&self) -> ClassSnapshot {
         let nanos = |micros: u64| micros.saturating_mul(1000);
@@ -253,12 +267,14 @@ impl Curve {
         ClassSnapshot { cost, ceilings: Vec::new(), flow: None }
     }
 
-    /// Keeps the ends and, between them, sizes that lie about as far from each other.
+    /// Reduces the curve to [`POINTS_MAX`] points: both ends, and between them sizes at similar
+    /// ratios.
     fn thin(&mut self) {
         self.points.sort_unstable();
         self.points.dedup_by_key(|point| point.0);
         while self.points.len() > POINTS_MAX {
-            // The point whose neighbours are nearest to each other, as a ratio, says least.
+            // The point between the neighbours with the smallest ratio of sizes carries the least
+            // information.
             let least = (1..self.points.len() - 1).min_by_key(|at| {
                 let (before, after) = (self.points[at - 1].0.max(1), self.points[at + 1].0);
                 u64::from(after) * 1000 / u64::from(before)

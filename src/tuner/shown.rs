@@ -1,7 +1,8 @@
-//! Which pods a policy's status shows, and when it is worth a write.
+//! Selection of the pods shown in a policy's status, and of the changes that are worth a write.
 //!
-//! A status is one object that every watcher gets whole, so it holds at most a hundred pods and is not written for noise. The rest is for metrics and the
-//! controller's own API.
+//! Every watcher of a policy receives its whole status, so the status holds at most a hundred pods
+//! and is not written for noise. All other pods are reported by metrics and by the controller's own
+//! API.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,38 +10,39 @@ use std::time::Duration;
 use super::{Settings, Word};
 use crate::batching::Tick;
 
-/// Pods in a status (kubernetes.md §3).
+/// Maximum number of pods in a status.
 pub const PODS_MAX: usize = 100;
-/// A number has moved if it is this much larger or smaller, in thousandths (kubernetes.md §3: 10 %).
+/// Relative change from which on a number is worth a write, in thousandths.
 const MOVED_PERMILLE: u64 = 100;
-/// Between two writes (kubernetes.md §3).
+/// Minimum interval between two writes of a status.
 const WRITE_EVERY: Duration = Duration::from_secs(15);
 
-/// What a status says of a pod.
+/// Tuning of one pod, as shown in a status.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodTuning {
-    /// Its name; the key of the list.
+    /// Name of the pod; the key of the list.
     pub pod: String,
-    /// The profile in force.
+    /// Name of the profile in force.
     pub profile: String,
-    /// What it was told.
+    /// Settings that were pushed to the pod.
     pub settings: Settings,
-    /// Batches that its server runs side by side.
+    /// Number of batches that its server executes concurrently.
     pub slots: u32,
-    /// Its 99th percentile, if enough calls came.
+    /// The 99th percentile of its latency, if enough calls were answered.
     pub latency_p99: Option<Duration>,
-    /// Whether its SLO is met; `None` where that is not known.
+    /// Verdict on the SLO; `None` while it is unknown.
     pub slo_met: Option<bool>,
-    /// Why it has these settings, in one word.
+    /// Category of the reason for these settings.
     pub word: Word,
-    /// And in a sentence.
+    /// Reason in one sentence.
     pub reason: String,
 }
 
-/// The list to write, or `None` to leave the one that is there.
+/// Returns the list of pods to write, or `None` to leave the status as it is.
 ///
-/// `shown` is what the status holds, `written` when it was written last. Pods that miss their SLO come first, then those with settings of their own; among
-/// equals those that are shown already, so that a list of many equal pods stays the same.
+/// `shown` is the current list of the status and `written` the time of the last write. Pods that
+/// miss their SLO come first, then pods with settings of their own. Among equal pods those already
+/// shown come first, so that a list of many equal pods stays the same.
 #[must_use]
 pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &[PodTuning]) -> Option<Vec<PodTuning>> {
     if written.is_some_and(|written| now.since(written) < WRITE_EVERY) {
@@ -69,7 +71,8 @@ pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &
 // === impl PodTuning ===
 
 impl PodTuning {
-    /// Whether the difference is worth a write: a word, or a number by a tenth. The sentence holds numbers of its own and follows.
+    /// Returns `true` if the difference is worth a write: another category, or a number that moved
+    /// by a tenth. A new sentence alone is not, since it contains numbers of its own.
     fn differs(&self, other: &Self) -> bool {
         let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let number = |one: Option<u64>, other: Option<u64>| match (one, other) {
@@ -91,8 +94,8 @@ impl PodTuning {
     }
 }
 
-/// Nothing is wrong and nothing moves: a pod with few calls, or one that tries another limit now
-/// and then, reports one and the other in turns.
+/// Returns `true` for categories between which a healthy pod alternates, such as one with few calls
+/// or one that tries another limit now and then.
 const fn quiet(word: Word) -> bool {
     matches!(word, Word::Held | Word::FewSamples | Word::Learning)
 }

@@ -1,68 +1,71 @@
-//! What came in some stretch of time, and what it says about the SLO.
+//! Counts of a period of time, and their comparison with the SLO.
 
 use std::time::Duration;
 
 use super::Observation;
 use crate::control::sketch::Sketch;
 
-/// Calls below which a window says nothing about a 99th percentile: two late ones are expected of an SLO that is just met.
+/// Minimum number of answered calls for a statement about a 99th percentile: two late ones are
+/// expected of an SLO that is just met.
 const SAMPLES_MIN: u64 = 200;
-/// The share of late answers that an SLO on the 99th percentile allows, in thousandths.
+/// Share of late answers that an SLO on the 99th percentile allows, in thousandths.
 const LATE_PERMILLE: u64 = 10;
-/// How sure it must be that more are late than allowed, in deviations: one window in twenty of an SLO that is just met is taken for late, and three in a row
-/// are needed.
+/// Required confidence that more answers are late than allowed, in standard deviations (one-sided
+/// 95 %): one window in twenty of an SLO that is just met is classified as late, and three
+/// consecutive ones are needed.
 const LATE_SURE: f64 = 1.645;
-/// There is time to spare where the p99 is below this part of the SLO, in thousandths...
+/// The SLO is met with time to spare if the p99 is below this part of it, in thousandths...
 const CALM_PERMILLE: u64 = 850;
-/// ...and no more than this share of the answers is late, in thousandths.
+/// ...and at most this share of the answers is late, in thousandths.
 const CALM_LATE_PERMILLE: u64 = 2;
-/// From this share of lost calls on keeping deadlines early has a price, in thousandths.
+/// Share of lost calls, in thousandths, from which on an early deadline has a cost.
 const COST_PERMILLE: u64 = 10;
-/// The SLO is met less often if that is so by this many deviations, and by this share of the calls, in thousandths.
+/// The SLO is met less often if the difference exceeds this many standard deviations, and this
+/// share of the calls, in thousandths.
 const WORSE_SURE: f64 = 3.0;
 const WORSE_PERMILLE: f64 = 10.0;
-/// Two windows cannot be compared if calls came this much more or less often, in thousandths.
+/// Two windows are not comparable if their call rates differ by more than this, in thousandths.
 const LOAD_PERMILLE: f64 = 300.0;
 
-/// Counts older than this are of another time of day.
+/// Maximum age of counts: older ones belong to another time of day.
 pub(super) const WINDOW_MAX: Duration = Duration::from_secs(300);
 
-/// Counts of some time.
+/// Counts of a period of time.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Window {
-    /// How long.
+    /// Duration of the period.
     pub over: Duration,
-    /// Arrival to answer, in microseconds.
+    /// Latency, from arrival to answer, in microseconds.
     pub latency: Sketch,
-    /// Answers later than their SLO.
+    /// Number of answers later than their SLO.
     pub late: u64,
-    /// Calls without an answer.
+    /// Number of calls without an answer.
     pub lost: u64,
 }
 
-/// Windows in a row that say the same: the newest of them together, and for how long.
+/// Consecutive windows with the same verdict: their total duration, and the newest of them merged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Run {
     pub(super) long: Duration,
-    /// At most so much of it as is still of this time of day.
+    /// Covers at most [`WINDOW_MAX`] plus one window.
     pub(super) window: Window,
 }
 
-/// What a window says.
+/// Comparison of a window with the SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// More answers are late than the SLO allows.
     Late,
-    /// Neither late nor with time to spare.
+    /// Neither late nor calm: the hysteresis band in which nothing moves.
     Near,
-    /// There is time to spare.
+    /// The SLO is met with time to spare.
     Calm,
 }
 
 // === impl Window ===
 
 impl Window {
-    /// Adds what was seen.
+    /// Adds an observation.
     pub fn add(&mut self, seen: &Observation) {
         self.over += seen.over;
         self.latency.merge(&seen.latency);
@@ -70,19 +73,19 @@ impl Window {
         self.lost = self.lost.saturating_add(seen.lost);
     }
 
-    /// Calls with an SLO that came to an end.
+    /// Number of completed calls with an SLO.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.latency.count().saturating_add(self.lost)
     }
 
-    /// Calls that were answered in time.
+    /// Number of calls that were answered in time.
     #[must_use]
     pub fn good(&self) -> u64 {
         self.latency.count().saturating_sub(self.late)
     }
 
-    /// The 99th percentile of what was answered.
+    /// The 99th percentile of the latency of answered calls.
     #[must_use]
     pub fn p99(&self) -> Option<Duration> {
         self.latency.quantile(990).map(Duration::from_micros)
@@ -92,7 +95,7 @@ impl Window {
         self.latency.count() >= SAMPLES_MIN
     }
 
-    /// How many more calls it needs.
+    /// Number of answered calls, and the number required.
     pub(super) fn needs(&self) -> (u64, u64) {
         (self.latency.count(), SAMPLES_MIN)
     }
@@ -109,12 +112,13 @@ impl Window {
         if few_late && spare { Verdict::Calm } else { Verdict::Near }
     }
 
-    /// Whether calls are lost in a number that a later deadline might save.
+    /// Returns `true` if calls are lost in a number that a later deadline might save.
     pub(super) fn costs(&self) -> bool {
         self.lost * 1000 >= self.calls().max(1) * COST_PERMILLE
     }
 
-    /// Whether the SLO was met less often than before; no answer where the load is another one.
+    /// Returns `true` if the SLO is met significantly less often than in `before`, by a
+    /// two-proportion z-test. Returns `false` if the load of the two windows is not comparable.
     pub(super) fn is_worse_than(&self, before: &Self) -> bool {
         let (now, then) = (float(self.calls()), float(before.calls()));
         if now < 1.0 || then < 1.0 || self.over.is_zero() || before.over.is_zero() {
@@ -147,7 +151,7 @@ impl Run {
     }
 }
 
-/// The share that is at least there, if so many of so many were seen (Wilson 1927).
+/// Lower bound of the Wilson score interval for a proportion (Wilson 1927).
 fn at_least(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         return 0.0;

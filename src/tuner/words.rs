@@ -1,8 +1,8 @@
-//! Numbers as they stand in sentences: three digits at most, no more than is known.
+//! Formatting of durations and shares in messages, with at most three digits.
 
 use std::time::Duration;
 
-/// A time to three digits: `250us`, `14ms`, `1.5s`, `30s`, `5m`.
+/// Formats a duration with at most three digits: `250us`, `14ms`, `1.5s`, `30s`, `5m`.
 #[must_use]
 pub fn millis(time: Duration) -> String {
     let micros = time.as_micros();
@@ -20,7 +20,7 @@ pub fn millis(time: Duration) -> String {
     }
 }
 
-/// A part of a whole in percent: `0.4%`, `12%`.
+/// Formats a part of a whole in percent: `0.4%`, `12%`.
 #[must_use]
 pub fn share(part: u64, whole: u64) -> String {
     let permille = (u128::from(part) * 1000 + u128::from(whole) / 2).checked_div(u128::from(whole)).unwrap_or(0);
@@ -31,12 +31,13 @@ pub fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// Thousandths as percent.
+/// Formats thousandths as percent.
 pub(super) fn percent(permille: u32) -> String {
     share(u64::from(permille), 1000)
 }
 
-/// A part of the SLO in thousandths: as a time where the SLO is known, as a share of it otherwise.
+/// Formats a part of the SLO, given in thousandths: as a duration if the SLO is known, as a share
+/// otherwise.
 pub(super) fn shift(permille: u32, slo: Option<Duration>) -> String {
     match slo {
         Some(slo) => millis(slo * permille / 1000),

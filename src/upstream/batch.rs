@@ -1,8 +1,10 @@
-//! Executes a batch: write, send, validate, split, and isolate what failed.
+//! Execution of a batch: write the shared call, send it, validate and split the response, and
+//! isolate failures.
 //!
-//! Nobody gets anything of a shared answer before the whole of it was validated. On any doubt the members are sent again alone, as they came, on the
-//! batch's own slot. The one lone call is owed to each of them, whatever it costs; what the replay budget bounds is smaller batches in between. Where
-//! nothing may be sent again they get an honest 502.
+//! A batch response is validated completely before any member is answered. If the call fails or the
+//! response is invalid, the members are sent again alone in their original form, in the slot of the
+//! batch. Each member is entitled to this one unbatched retry at any cost; the replay budget limits
+//! only the smaller batches in between. If a retry is not allowed, the members receive 502.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,42 +27,45 @@ use crate::memory::Held;
 use crate::protocol::{Call, Mismatch, MismatchKind, Published, Reply, SharedAnswer, headers, is_overload};
 use crate::telemetry::names::Stage;
 
-/// The least rate of a shared answer, all of which every member waits for: an answer that drips is
-/// left, and its members are sent alone. 1 KiB/s over windows in which a server may compute on.
+/// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
+/// abandoned and the members are sent alone. The rate is 1 KiB/s, measured over windows that allow
+/// for pauses in which the server computes.
 const SHARED_FLOOR: RateFloor = RateFloor { bytes: 10 << 10, window: Duration::from_secs(10) };
 
-/// What came of one upstream call for a part of the batch.
+/// Result of one upstream call for a part of the batch.
 enum Judged {
-    /// The answer was cut into one for each member.
+    /// The response was split into one reply for each member.
     Split(Vec<Reply>, Held),
-    /// Every member of the part has its answer.
+    /// Every member of the part has been answered.
     Answered(ObservedOutcome),
-    /// The part may be tried again in smaller parts; `or` is the answer where that is not allowed.
+    /// The part may be retried in smaller parts. If that is not allowed, its members fail with
+    /// `or`.
     Again { verdict: Verdict, or: FailureKind, observed: ObservedOutcome, refusal: Option<Refusal>, allowed: bool },
 }
 
-/// What isolation has shown of the server.
+/// Observations about the server during isolation.
 #[derive(Debug, Default)]
 struct Shown {
-    /// Members that were answered with success alone.
+    /// Members that were answered successfully alone.
     answered: Vec<usize>,
-    /// Parts of several members that failed.
+    /// Parts with several members that failed.
     failed: Vec<Part>,
-    /// A part of several members was answered whole: the server takes batches.
+    /// A part with several members was split successfully, so the server accepts batches.
     merged: bool,
 }
 
 // === impl Shown ===
 
 impl Shown {
-    /// Whether members failed together that succeeded one by one, and none succeeded together.
+    /// Returns `true` if all members of a failed part succeeded one by one, and no part with
+    /// several members succeeded.
     fn refuses_batches(&self) -> bool {
         let alone = |part: &Part| part.clone().all(|member| self.answered.contains(&member));
         !self.merged && self.failed.iter().any(alone)
     }
 }
 
-/// The port for batches.
+/// The interface for batches.
 #[derive(Debug)]
 pub(super) struct Executor(pub(super) Arc<Inner>);
 
@@ -94,7 +99,8 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
             let outcome = ObservedOutcome::Ok;
             let observed = Observed { duration: inner.clock.now().since(started), first_byte, outcome };
             outputs.free(observed);
-            // The next batch leaves first: handing out these answers wakes as many tasks as there are members.
+            // Yield first, so that the next batch is dispatched before the members are answered:
+            // delivering the replies wakes one task for each member.
             tokio::task::yield_now().await;
             deliver_all(outputs, whole, replies);
             return observed;
@@ -115,7 +121,7 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
     Observed { duration: inner.clock.now().since(started), first_byte, outcome }
 }
 
-/// Tries the members in smaller parts, one after the other, until each has an answer.
+/// Retries the members in smaller parts, one after the other, until each member is answered.
 async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, outputs: &mut dyn Outputs) -> Shown {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
@@ -124,10 +130,13 @@ async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, o
     shown.failed.push(0..request.members.len());
     outputs.isolating();
     while let Some(part) = plan.next_part() {
+        // No retry is needed if every client of the part has left.
         if !part.clone().any(|member| outputs.is_waiting(member)) {
             continue;
         }
         let now = inner.clock.now();
+        // An unbatched retry is recorded but never refused. A smaller batch is made only if the
+        // budget allows it.
         if part.len() == 1 {
             if let Ok(mut budget) = inner.budget.lock() {
                 budget.replay(now);
@@ -139,7 +148,8 @@ async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, o
         }
         inner.metrics.isolation_execution();
         let isolated = part.clone().map(|member| request.members.get(member).map_or(0, |call| call.items)).sum();
-        // A lone call has the time that it has without a batch: the batch's own time is no part of it.
+        // A retry gets the time of an unbatched call; the time that the batch has used is not
+        // deducted.
         match try_part(inner, request, part.clone(), outputs, &mut None, request.timeout).await {
             Judged::Answered(outcome) if part.len() == 1 && outcome == ObservedOutcome::Ok => {
                 shown.answered.push(part.start);
@@ -167,7 +177,8 @@ fn fail(outputs: &mut dyn Outputs, part: Part, kind: FailureKind) {
     }
 }
 
-/// One upstream call for a part of the batch: alone and as it came for a single member, written together for more.
+/// Makes one upstream call for a part of the batch: the original call for a single member, and a
+/// merged one otherwise.
 async fn try_part(
     inner: &Arc<Inner>,
     request: &BatchRequest,
@@ -192,15 +203,16 @@ async fn try_part(
     let answer = match inner.exchange(http, left, Some(SHARED_FLOOR)).await {
         Ok(answer) => answer,
         Err(kind) => {
-            // Refused: nothing was sent, and alone it would be refused too. A timeout is never sent again.
-            // Answers that cannot be kept together may fit one by one.
+            // A refused connection carried no data, and a single call would be refused as well. A
+            // call that timed out is never retried. Responses that are too large together may fit
+            // one by one.
             let parts_may_succeed =
                 matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
             return Judged::Again {
                 verdict: Verdict::Failed,
                 or: kind,
                 observed: match kind {
-                    // Answers that fit alone and not together: the next batch is smaller.
+                    // The responses fit individually, so the next batch has to be smaller.
                     FailureKind::AnswerTooLarge => ObservedOutcome::TooLarge { limit: None },
                     FailureKind::UpstreamTimeout => ObservedOutcome::TimedOut,
                     _ => ObservedOutcome::Failed,
@@ -213,7 +225,7 @@ async fn try_part(
     *first_byte = Some(answer.first_byte);
     let Answer { status, headers, body, .. } = &answer;
     let shared = SharedAnswer { status: *status, headers, body };
-    // Said with 503 too, and then it is about this batch and not about load.
+    // Servers also report this with 503. It then concerns this batch rather than their load.
     let out_of_memory = !status.is_success() && endpoint.out_of_memory(*status, body);
     if is_overload(*status) && !out_of_memory {
         deliver_all(outputs, part, endpoint.answer_overload(&members, &sent, shared, &inner.evidence));
@@ -221,18 +233,19 @@ async fn try_part(
     }
     if !status.is_success() {
         if let Some(too_large) = endpoint.too_large(*status, body) {
-            // Refused for its size as a whole, so nothing of it has run: the parts are no replay of anything.
+            // The call was rejected as a whole because of its size, so none of it was executed, and
+            // its parts are not replays.
             let limit = too_large.limit;
             return Judged::Again {
                 verdict: Verdict::TooLarge { limit },
                 or: FailureKind::BatchFailed,
                 observed: ObservedOutcome::TooLarge { limit },
-                // A limit that is named is kept from then on.
+                // A limit that the server names is observed from now on, so it is not a refusal.
                 refusal: limit.is_none().then_some(Refusal::TooLarge(status.as_u16())),
                 allowed: true,
             };
         }
-        // The credential and the method are one for all members: parts would be answered likewise.
+        // All members have the same credential and method, so parts would get the same response.
         let is_keyed = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
         return Judged::Again {
             verdict: if is_keyed { Verdict::Inseparable } else { Verdict::Failed },
@@ -258,7 +271,8 @@ async fn try_part(
             }
             inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
             Judged::Again {
-                // Parts would be answered likewise, and lone answers show what is constant.
+                // Parts would get the same response, while unbatched responses show which parts are
+                // constant.
                 verdict: Verdict::Inseparable,
                 or: FailureKind::Mismatch,
                 observed: ObservedOutcome::Failed,
@@ -273,7 +287,7 @@ async fn try_part(
                 verdict: Verdict::Failed,
                 or: FailureKind::Mismatch,
                 observed: if mismatch.quarantines() { ObservedOutcome::Mismatched } else { ObservedOutcome::Failed },
-                // What starts a quarantine by itself needs no other evidence.
+                // A quarantine needs no additional evidence.
                 refusal: (!mismatch.quarantines()).then_some(Refusal::Mismatch),
                 allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
             }
@@ -281,7 +295,7 @@ async fn try_part(
     }
 }
 
-/// Sends one member's original call, and gives it whatever the upstream answers.
+/// Sends the original call of one member, and delivers the response of the upstream.
 async fn alone(
     inner: &Arc<Inner>,
     request: &BatchRequest,
@@ -310,7 +324,7 @@ async fn alone(
         request.endpoint.observe_lone(call, shown, &inner.evidence);
         let mut headers = answer.headers;
         headers::strip_hop_by_hop(&mut headers);
-        // The framing is made anew: the length is that of the bytes that are there.
+        // The framing is generated again, with the actual length of the body.
         headers.remove(http::header::CONTENT_LENGTH);
         Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
     });
@@ -320,13 +334,14 @@ async fn alone(
     Judged::Answered(outcome)
 }
 
-/// A member's call as it came, made fit to be sent on as any call that goes alone.
+/// Returns the original call of a member, prepared in the same way as any unbatched call.
 fn original(call: &Call) -> Option<Request<Body>> {
     let mut request =
         Request::builder().method(&call.head.method).uri(&call.head.uri).body(Body::full(call.body.clone())).ok()?;
     request.headers_mut().clone_from(&call.head.headers);
     if call.head.uri.authority().is_some() {
-        // Only HTTP/2 names the authority in the target of such a call; its cookies may come in pieces.
+        // Only HTTP/2 puts the authority into the target of such a call, and its cookies may be
+        // split into several fields.
         *request.version_mut() = Version::HTTP_2;
     }
     prepare(&mut request, None);

@@ -1,5 +1,5 @@
-//! What passes on connections that have tasks of their own: calls of a client that speaks HTTP/2,
-//! which run side by side, and those that switch protocols.
+//! Forwarding on connections with tasks of their own: for the concurrent calls of an HTTP/2 client,
+//! and for calls that switch protocols.
 
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicUsize;
@@ -19,11 +19,11 @@ use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
 use crate::relay::{relay, while_moving};
 
-/// Idle HTTP/1 connections that one HTTP/2 client connection keeps upstream.
+/// Maximum number of idle HTTP/1 connections that one HTTP/2 client connection keeps open upstream.
 const IDLE_MAX: usize = 8;
 
-/// Those of a client that speaks HTTP/2: calls run side by side, each in a task of its own, and so
-/// do these connections.
+/// The upstream connections of an HTTP/2 client. Its calls are concurrent, so each of them and each
+/// connection runs in a task of its own.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     idle: Mutex<VecDeque<Http1>>,
@@ -31,8 +31,8 @@ pub(super) struct Connections {
     open: Arc<AtomicUsize>,
 }
 
-/// Carries a call on a connection that has a task of its own: for a client that speaks HTTP/2, and
-/// where a protocol may be switched.
+/// Forwards a call on a connection with a task of its own: for an HTTP/2 client, or if the call may
+/// switch protocols.
 pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let inner = lane.inner.clone();
     let version = request.version();
@@ -43,7 +43,7 @@ pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Re
     let limit = inner.config.pass_through_idle_timeout;
     let moved = Moved::default();
     request.body_mut().mark(moved.clone());
-    // Boxed: what is sent on holds nothing of it while its answer streams.
+    // Boxed so that the state of sending is freed while the response streams.
     let send = Box::pin(lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version));
     let response = match while_moving(send, limit, &moved).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
@@ -65,7 +65,7 @@ pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Re
     Ok(Response::from_parts(head, Body::from(incoming).idle_after(limit, Some(moved))))
 }
 
-/// Carries bytes both ways after a switch of protocols.
+/// Relays bytes in both directions after a switch of protocols.
 async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Duration) {
     let (Ok(client), Ok(upstream)) = tokio::join!(client, upstream) else { return };
     relay(TokioIo::new(client), TokioIo::new(upstream), limit).await;
@@ -74,18 +74,18 @@ async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Durati
 // === impl Pinned ===
 
 impl Pinned {
-    /// Sends on a pinned connection, or on a fresh one that is then pinned.
+    /// Sends on a pinned connection, or opens one and pins it.
     async fn send_beside(&self, mut request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
         if self.inner.config.http2 == super::Http2::Always
             || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients().await)
         {
             match unless_evicted(&mut request, self.pinned_h2()).await {
-                // It speaks HTTP/1 now.
+                // The server supports only HTTP/1 now.
                 Err(SendError::NotHttp2) => {}
                 found => return self.send_h2(found?, connected(request)).await,
             }
         }
-        // What switches protocols takes its connection along.
+        // A call that switches protocols takes over its connection.
         if version != Version::HTTP_2 {
             let mut sender = unless_evicted(&mut request, self.inner.open_http1(&Purpose::Client)).await?;
             return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
@@ -97,8 +97,8 @@ impl Pinned {
                     self.keep(sender);
                     return Ok(response);
                 }
-                // The server closed the idle connection before anything was written: nothing was
-                // sent, so a fresh connection may carry it.
+                // The server closed the idle connection before anything was written, so a fresh
+                // connection may carry the call.
                 Err(mut error) => match error.take_message() {
                     Some(request) => request,
                     None => return Err(SendError::Broken),
@@ -115,8 +115,8 @@ impl Pinned {
         let request = to_http2(request, &self.inner.config.target);
         match h2.try_send_request(request).await {
             Ok(response) => Ok(response),
-            // The server was just leaving (GOAWAY) and nothing was written: a fresh connection
-            // carries it.
+            // The server closed the connection (GOAWAY) before anything was written, so a fresh
+            // connection carries the call.
             Err(mut error) => {
                 let request = error.take_message().ok_or_else(|| self.inner.broken(error.error()))?;
                 self.connections.h2.lock().await.take();
@@ -139,7 +139,7 @@ impl Pinned {
         Purpose::Beside(self.connections.open.clone())
     }
 
-    /// A kept connection with nothing in flight.
+    /// Takes an idle connection that is open and has nothing in flight.
     fn take_idle(&self) -> Option<Http1> {
         let mut idle = self.connections.idle.lock().ok()?;
         idle.retain(|sender| !sender.is_closed());

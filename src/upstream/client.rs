@@ -1,4 +1,5 @@
-//! HTTP to the model server, one call at a time: HTTP/2 on a shared connection, or HTTP/1.1.
+//! The HTTP client for calls without a pinned connection: HTTP/2 on a shared connection, or
+//! HTTP/1.1.
 
 use std::error::Error as _;
 use std::future::Future;
@@ -22,20 +23,23 @@ use crate::error::{Failure, FailureKind};
 use crate::memory::Evicted;
 use crate::tls::{self, Speak};
 
-/// How long a server may take to show its HTTP/2 SETTINGS (README R9).
+/// Maximum time for a server to send its HTTP/2 SETTINGS.
 const PROBE_LIMIT: Duration = Duration::from_millis(250);
-/// Idle HTTP/1 connections kept with `reuse: Always`: as many as batches are commonly in flight.
+/// Maximum number of idle HTTP/1 connections kept with `reuse: Always`, sufficient for the usual
+/// number of batches in flight.
 const REUSED_MAX: usize = 16;
-/// Pings on a connection with calls in flight, so that a peer that vanished is noticed (the values of the client side).
+/// Interval and timeout of pings on a connection with calls in flight, so that a lost peer is
+/// detected. The values equal those of the downstream side.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Windows of HTTP/2 upstream: an answer of the default cap flows without a stall on loopback.
+/// HTTP/2 flow control windows of the upstream: a response of the default maximum size is received
+/// without a stall on loopback.
 const WINDOW: u32 = 4 << 20;
 
-/// Sends HTTP/2 calls on one connection.
+/// The sender for calls on one HTTP/2 connection.
 pub(super) type H2 = http2::SendRequest<Body>;
 
-/// The connections that batches share, if any.
+/// Upstream connections that batches share.
 #[derive(Debug)]
 pub(super) struct Shared {
     http2: AtomicBool,
@@ -43,20 +47,20 @@ pub(super) struct Shared {
     reused: Mutex<Vec<Http1>>,
 }
 
-/// Why a call got no answer's head.
+/// Reason for which a call received no response head.
 #[derive(Debug)]
 pub(super) enum SendError {
-    /// No connection: nothing was sent.
+    /// No connection was established, and nothing was sent.
     Refused,
-    /// TLS: nothing was sent, or nothing of it was looked at.
+    /// TLS failed: nothing was sent, or the server did not process it.
     Tls,
-    /// The server chose another HTTP version than was thought: nothing was sent.
+    /// The server chose a different HTTP version than expected, and nothing was sent.
     NotHttp2,
-    /// The connection broke; the call may have run.
+    /// The connection broke. The call may have been executed.
     Broken,
-    /// All connections are in use: nothing was sent.
+    /// All connections are in use, and nothing was sent.
     Full,
-    /// The request's body had to make room for others before it had come.
+    /// The request's body was evicted from the buffers before it was complete.
     Evicted,
 }
 
@@ -83,7 +87,7 @@ impl Shared {
 // === impl SendError ===
 
 impl SendError {
-    /// Of a connect that failed.
+    /// Converts the error of a failed connect.
     pub(super) fn connecting(error: &std::io::Error) -> Self {
         match error.get_ref() {
             Some(error) if error.is::<tls::Refused>() => Self::Tls,
@@ -110,7 +114,7 @@ impl SendError {
 // === impl Inner ===
 
 impl Inner {
-    /// Sends a shared call: on HTTP/2 where the server speaks it.
+    /// Sends a shared call, in HTTP/2 if the server supports it.
     pub(super) async fn send(
         self: &std::sync::Arc<Self>,
         request: Request<Body>,
@@ -118,7 +122,8 @@ impl Inner {
         self.send_as(request, true).await
     }
 
-    /// Sends a call on a connection that no client owns: HTTP/2, a fresh HTTP/1 one, or a kept one where the operator says so.
+    /// Sends a call on a connection that is not pinned to a client: HTTP/2, a fresh HTTP/1
+    /// connection, or a reused one if the configuration allows it.
     pub(super) async fn send_as(
         self: &std::sync::Arc<Self>,
         request: Request<Body>,
@@ -126,14 +131,15 @@ impl Inner {
     ) -> Result<Response<Incoming>, SendError> {
         if self.config.http2 == Http2::Always || (http2 && self.shared.speaks_http2()) {
             let connection = match self.shared_h2().await {
-                // It speaks HTTP/1 now.
+                // The server supports only HTTP/1 now.
                 Err(SendError::NotHttp2) => None,
                 found => Some(found?),
             };
             if let Some(mut h2) = connection {
                 return match h2.try_send_request(to_http2(request, &self.config.target)).await {
                     Ok(response) => Ok(response),
-                    // The server was just leaving (GOAWAY) and nothing was written: a fresh connection carries it.
+                    // The server closed the connection (GOAWAY) before anything was written, so a
+                    // fresh connection carries the call.
                     Err(mut error) => {
                         let request = error.take_message().ok_or_else(|| self.broken(error.error()))?;
                         self.forget_h2().await;
@@ -150,7 +156,8 @@ impl Inner {
                     self.keep_reused(sender);
                     return Ok(response);
                 }
-                // Closed before anything was written: a fresh connection may carry it.
+                // The connection was closed before anything was written, so a fresh one may carry
+                // the call.
                 Err(mut error) => request = error.take_message().ok_or(SendError::Broken)?,
             }
         }
@@ -170,7 +177,7 @@ impl Inner {
         }
     }
 
-    /// A kept connection that is open and has nothing in flight.
+    /// Takes a reused connection that is open and has nothing in flight.
     fn take_reused(&self) -> Option<Http1> {
         let mut reused = self.shared.reused.lock().ok()?;
         reused.retain(|sender| !sender.is_closed());
@@ -178,7 +185,7 @@ impl Inner {
         Some(reused.swap_remove(ready))
     }
 
-    /// Gives up the shared HTTP/2 connection.
+    /// Drops the shared HTTP/2 connection.
     pub(super) async fn forget_h2(&self) {
         self.shared.h2.lock().await.take();
     }
@@ -195,20 +202,21 @@ impl Inner {
         Ok(fresh)
     }
 
-    /// A fresh HTTP/1 connection.
+    /// Opens an HTTP/1 connection.
     pub(super) async fn open_http1(self: &std::sync::Arc<Self>, purpose: &Purpose) -> Result<Http1, SendError> {
-        // Boxed: a connect is large, and most calls wait for none.
+        // Boxed because the future of a connect is large, and most calls need none.
         let connecting = Box::pin(self.connect_for(purpose, Speak::Http1));
         let io = connecting.await.map_err(|error| SendError::connecting(&error))?;
         http1(io).await
     }
 
-    /// A fresh HTTP/2 connection.
+    /// Opens an HTTP/2 connection.
     pub(super) async fn open_http2(self: &std::sync::Arc<Self>, purpose: &Purpose) -> Result<H2, SendError> {
         let always = self.config.http2 == Http2::Always;
         let speak = if always { Speak::Http2 } else { Speak::Either };
         let io = Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::connecting(&error))?;
-        // Inside TLS the server says it, each time; one that says nothing speaks HTTP/1, unless the operator knows better.
+        // With TLS, the server negotiates the version on every connection. A server without ALPN
+        // uses HTTP/1, unless the configuration requires HTTP/2.
         if self.connector.says_what_is_spoken() && io.chose_http2() != Some(true) && !always {
             self.shared.set_http2(false);
             return Err(SendError::NotHttp2);
@@ -216,7 +224,8 @@ impl Inner {
         http2(io).await
     }
 
-    /// A connection broke with a call on it: by TLS, where the server refused our certificate after its own handshake was done, or by anything.
+    /// Classifies the error of a connection that broke during a call. A TLS error means that the
+    /// server rejected the proxy's certificate after completing its own handshake.
     pub(super) fn broken(&self, error: &hyper::Error) -> SendError {
         match tls::refused_within(error) {
             None if is_evicted(error) => SendError::Evicted,
@@ -229,13 +238,13 @@ impl Inner {
     }
 }
 
-/// A request for which there is a connection.
+/// Marks a request for which a connection is available.
 pub(super) fn connected(mut request: Request<Body>) -> Request<Body> {
     request.body_mut().on_connect();
     request
 }
 
-/// Waits for a connection, unless the request's body has to make room for others meanwhile.
+/// Waits for a connection, unless the request's body is evicted from the buffers in the meantime.
 pub(super) async fn unless_evicted<T>(
     request: &mut Request<Body>,
     opening: impl Future<Output = Result<T, SendError>>,
@@ -250,7 +259,8 @@ pub(super) async fn unless_evicted<T>(
     }
 }
 
-/// Returns `true` where a request's body ended a connection since it had to make room for others.
+/// Returns `true` if a connection ended because the body of its request was evicted from the
+/// buffers.
 fn is_evicted(error: &hyper::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -262,7 +272,7 @@ fn is_evicted(error: &hyper::Error) -> bool {
     false
 }
 
-/// An HTTP/2 connection on this stream, run by a task of its own.
+/// Opens an HTTP/2 connection on a stream, driven by a task of its own.
 pub(super) async fn http2(io: Io) -> Result<H2, SendError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -274,20 +284,22 @@ pub(super) async fn http2(io: Io) -> Result<H2, SendError> {
         .await
         .map_err(|_| SendError::Broken)?;
     tokio::spawn(async move {
-        // The caller sees the same error on its own side.
+        // The sender reports the same error to the call.
         connection.await.ok();
     });
     Ok(sender)
 }
 
-/// HTTP/2 wants scheme and authority in the target, and no `Host` beside it.
+/// Converts a request to HTTP/2, which requires scheme and authority in the target and no `Host`
+/// beside it.
 pub(super) fn to_http2(mut request: Request<Body>, target: &Target) -> Request<Body> {
     let (scheme, authority) = (target.scheme(), target.authority());
     let host = request.headers_mut().remove(http::header::HOST);
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(&authority);
     let target = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
     let uri = http::Uri::builder().scheme(scheme).authority(host).path_and_query(target).build();
-    // A Host that is no authority goes no further; the path always does.
+    // A `Host` that is not a valid authority is replaced by that of the target. The path is always
+    // kept.
     let fallback = || http::Uri::builder().scheme(scheme).authority(authority.as_str()).path_and_query(target).build();
     if let Ok(uri) = uri.or_else(|_| fallback()) {
         *request.uri_mut() = uri;
@@ -296,7 +308,9 @@ pub(super) fn to_http2(mut request: Request<Body>, target: &Target) -> Request<B
     request
 }
 
-/// One probe. Inside TLS the server chooses; else the client preface and an empty SETTINGS frame; a server that speaks HTTP/2 answers with its own SETTINGS (RFC 9113, 3.4).
+/// Probes for HTTP/2. With TLS, the server chooses with ALPN. Otherwise the client preface and an
+/// empty SETTINGS frame are sent, and a server that supports HTTP/2 answers with its own SETTINGS
+/// (RFC 9113, section 3.4).
 pub(super) async fn speaks_http2(connector: &Connector) -> bool {
     let probe = async {
         let mut io = connector.connect(Speak::Either).await.ok()?;
@@ -308,11 +322,12 @@ pub(super) async fn speaks_http2(connector: &Connector) -> bool {
         io.write_all(&empty_settings).await.ok()?;
         let mut head = [0_u8; 9];
         io.read_exact(&mut head).await.ok()?;
-        // Length u24, type, flags, stream id: SETTINGS is type 4, on stream 0.
+        // Frame head: length u24, type, flags, stream id. SETTINGS has type 4 and is sent on stream
+        // 0.
         (head[3] == 4 && head[5..9] == [0; 4]).then_some(())
     };
     if connector.says_what_is_spoken() {
-        // The connect has its own time.
+        // The connect has its own timeout.
         return probe.await.is_some();
     }
     matches!(timeout(PROBE_LIMIT, probe).await, Ok(Some(())))

@@ -1,4 +1,5 @@
-//! Connections to the model server: TCP, with TLS inside or without, this pod's own loopback, or a unix socket.
+//! Connections to the model server: TCP with or without TLS, the pod's own loopback, or a Unix
+//! socket.
 
 use std::fmt;
 use std::future::Future;
@@ -19,59 +20,62 @@ use super::places::UpstreamPlace;
 use crate::relay::{poll_read_within, poll_write_joined};
 use crate::tls::{ServerStream, Servers, Speak};
 
-/// Addresses of one name that are tried: more would make a refused call wait for seconds.
+/// Maximum number of addresses tried for one name. More would delay a refused call by seconds.
 const ADDRESSES_MAX: usize = 4;
 
-/// Ports from which the kernel draws those of clients begin here by its own default; below, nobody connects to himself.
+/// Start of the default ephemeral port range of Linux (`net.ipv4.ip_local_port_range`). On lower
+/// ports, a socket cannot connect to itself.
 const EPHEMERAL: u16 = 32_768;
 
-/// How long a connection to another machine is quiet before the kernel asks whether that machine is there, how often it asks again, and after how many
-/// questions without an answer the connection has ended: within a minute, at three small packets, as pings do on HTTP/2 (`client`).
+/// TCP keep-alive towards other machines: idle time before the first probe, interval between
+/// probes, and number of unanswered probes after which the connection is closed. A lost peer is
+/// detected within a minute at the cost of three small packets, as with HTTP/2 pings (`client`).
 const ALIVE_IDLE: Duration = Duration::from_secs(20);
 const ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const ALIVE_PROBES: u32 = 3;
 
-/// Where the model server listens.
+/// Address of the model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A host name or address, and a port.
+    /// A host name or address with a port.
     Tcp {
-        /// Name or literal address, without brackets.
+        /// Host name or literal address, without brackets.
         host: String,
         /// The port.
         port: u16,
-        /// `https`.
+        /// `true` for `https`.
         tls: bool,
     },
-    /// The application of this pod, on whichever loopback address it listens: its port was captured.
+    /// The application of this pod on either loopback address, since its port was captured.
     Loopback(u16),
-    /// A unix socket.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
-/// Opens connections.
+/// Opens connections to the target.
 #[derive(Debug)]
 pub(super) struct Connector {
     target: Target,
-    /// For a target with TLS.
+    /// TLS settings, for a target with TLS.
     tls: Option<Arc<Servers>>,
     timeout: Duration,
-    /// The last addresses that a name resolved to, kept when it stops resolving (F37); of two loopback addresses the one that worked comes first.
+    /// The addresses that the name last resolved to, kept if it stops resolving. Of the two
+    /// loopback addresses, the one that worked last comes first.
     addresses: Mutex<Vec<SocketAddr>>,
 }
 
-/// An open connection, and its place among those of the process.
+/// An open connection with its permit.
 #[derive(Debug)]
 pub(super) struct Io {
     stream: IoStream,
-    /// None of a connection that carries no call.
+    /// `None` for a connection that carries no call.
     place: Option<UpstreamPlace>,
 }
 
 #[derive(Debug)]
 enum IoStream {
     Tcp(TcpStream),
-    /// Boxed: it is some 1 KiB, which plain connections would carry along.
+    /// Boxed because of its size of about 1 KiB, which plain connections would carry as well.
     Tls(Box<ServerStream>),
     Unix(UnixStream),
 }
@@ -79,7 +83,7 @@ enum IoStream {
 // === impl Target ===
 
 impl Target {
-    /// The `Host` of calls that the proxy itself makes.
+    /// Returns the `Host` of calls that the proxy itself makes.
     #[must_use]
     pub fn authority(&self) -> String {
         match self {
@@ -90,7 +94,7 @@ impl Target {
         }
     }
 
-    /// The scheme of calls to it.
+    /// Returns the scheme of calls to the target.
     #[must_use]
     pub const fn scheme(&self) -> &'static str {
         match self {
@@ -125,13 +129,13 @@ impl Connector {
         Self { target, tls, timeout, addresses: Mutex::new(known) }
     }
 
-    /// Whether TLS says what is spoken.
+    /// Returns `true` if the HTTP version is negotiated with ALPN during the TLS handshake.
     pub(super) const fn says_what_is_spoken(&self) -> bool {
         matches!(self.target, Target::Tcp { tls: true, .. })
     }
 
-    /// Opens a connection, each try within the time allowed, and so the handshake where there is one. `TCP_NODELAY` always: without it an HTTP/2 call over
-    /// loopback takes 40 ms.
+    /// Opens a connection. The timeout applies to each attempt and to the TLS handshake separately.
+    /// `TCP_NODELAY` is always set: without it, an HTTP/2 call over loopback takes 40 ms.
     pub(super) async fn connect(&self, speak: Speak) -> io::Result<Io> {
         let (host, port, secure) = match &self.target {
             Target::Unix(path) => return Ok(IoStream::Unix(self.within(UnixStream::connect(path)).await?).into()),
@@ -141,7 +145,7 @@ impl Connector {
         let stream = self.connect_to(host, port).await?;
         match &self.tls {
             Some(tls) if secure => {
-                // Boxed: a handshake is large, and most connections have none.
+                // Boxed because the future of a handshake is large, and most connections have none.
                 let shaken = self.within(Box::pin(tls.connect(stream, speak))).await;
                 Ok(IoStream::Tls(Box::new(shaken?)).into())
             }
@@ -155,7 +159,8 @@ impl Connector {
         let stream = match self.first_of(&known).await {
             Ok(stream) => stream,
             Err(error) if host.parse::<IpAddr>().is_ok() => return Err(error),
-            // The name may stand for another address by now; one that does not resolve keeps its last ones.
+            // The name may resolve to another address by now. If it does not resolve, the last
+            // addresses are kept.
             Err(error) => {
                 let found: Vec<SocketAddr> = match self.within(lookup_host((host, port))).await {
                     Ok(found) => found.take(ADDRESSES_MAX).collect(),
@@ -176,14 +181,16 @@ impl Connector {
         Ok(stream)
     }
 
-    /// The application may listen on either loopback address; what worked is tried first from then on.
+    /// Connects to the application on either loopback address. The address that worked is tried
+    /// first from then on.
     async fn connect_here(&self, port: u16) -> io::Result<Io> {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
         let mut refused = None;
         for (index, address) in known.iter().enumerate() {
             match self.within(TcpStream::connect(address)).await {
                 Ok(stream) if port >= EPHEMERAL && stream.local_addr().is_ok_and(|own| own == *address) => {
-                    // The kernel drew the very port that nobody listens on, and the socket reached itself.
+                    // The kernel chose the target port as the local port, and the socket connected
+                    // to itself: no process listens on the port.
                     refused.get_or_insert(io::ErrorKind::ConnectionRefused.into());
                 }
                 Ok(stream) => {
@@ -201,7 +208,7 @@ impl Connector {
         Err(refused.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is known")))
     }
 
-    /// The first address that answers.
+    /// Connects to the first address that accepts.
     async fn first_of(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
         for address in addresses {
@@ -221,8 +228,9 @@ impl Connector {
     }
 }
 
-/// Has the kernel look whether the other machine is still there: an answer may take as long as it likes, and only this notices a peer that vanished without
-/// a word. On one machine the kernel itself closes what ended. A socket without these options works all the same.
+/// Enables TCP keep-alive. A response may take any time, so this is the only way to detect a peer
+/// that vanished silently. On the same machine, the kernel closes the connections of a process that
+/// ended. A socket without these options still works.
 fn keep_alive(stream: &TcpStream) {
     let set = sockopt::set_socket_keepalive(stream, true)
         .and_then(|()| sockopt::set_tcp_keepidle(stream, ALIVE_IDLE))
@@ -236,12 +244,12 @@ fn keep_alive(stream: &TcpStream) {
 // === impl Io ===
 
 impl Io {
-    /// Keeps a place as long as the connection is open.
+    /// Attaches a permit for the lifetime of the connection.
     pub(super) fn holding(self, place: UpstreamPlace) -> Self {
         Self { place: Some(place), ..self }
     }
 
-    /// What the server chose inside TLS: HTTP/2 or not; `None` where nothing was chosen.
+    /// Returns whether the server chose HTTP/2 with ALPN, or `None` if no protocol was negotiated.
     pub(super) fn chose_http2(&self) -> Option<bool> {
         match &self.stream {
             IoStream::Tls(stream) => stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2"),
@@ -319,7 +327,7 @@ mod tests {
     #[tokio::test]
     async fn the_application_is_found_on_either_loopback_address_and_where_it_was_last_is_tried_first() {
         let Ok(listener) = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await else {
-            // No IPv6 here: there is one address only.
+            // Without IPv6, only one address is available.
             return;
         };
         let port = listener.local_addr().unwrap().port();

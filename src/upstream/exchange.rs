@@ -1,4 +1,5 @@
-//! One recognised call upstream and its whole answer, within every bound.
+//! Sends a recognised call to the upstream and reads its response, within limits of time, size and
+//! rate.
 
 use std::future::Future;
 use std::pin::pin;
@@ -18,7 +19,7 @@ use crate::error::FailureKind;
 use crate::gather::{Bounds, Gathered, RateFloor, Stop, gather};
 use crate::memory::Held;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: StatusCode,
@@ -26,34 +27,35 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) first_byte: Duration,
-    /// The answer's place in the buffer budget.
+    /// Reservation of the response in the buffer budget.
     pub(super) held: Held,
 }
 
-/// The answer to a call that went alone.
+/// The response to an unbatched call.
 #[derive(Debug)]
 pub(super) enum LoneAnswer {
     Whole(Answer),
-    /// Too large to be held: what was read of it, and the rest as it comes.
+    /// A response that is too large to be buffered: the part that was read, followed by the rest as
+    /// it arrives.
     Streamed(Response<Body>),
 }
 
-/// The head of an answer, and its body to be read.
+/// The head of a response, with its body yet to be read.
 struct Begun {
     head: response::Parts,
     body: Incoming,
     first_byte: Duration,
-    /// When the last byte must be there.
+    /// Deadline for the last byte.
     until: Option<Instant>,
 }
 
 // === impl Inner ===
 
 impl Inner {
-    /// Sends a call of ours and reads its answer to the end.
+    /// Sends a call of the proxy and reads the complete response.
     ///
-    /// The time to the last byte is bounded by `limit` where there is one, each silence inside the body by the body idle time, the size by the answer cap,
-    /// its rate by `floor`.
+    /// `limit` bounds the time to the last byte, `floor` the rate of the body, the body idle
+    /// timeout each pause within the body, and the maximum response size its length.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         request: Request<Body>,
@@ -70,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// Sends the call of one caller and reads its answer, to the end where it can be held.
+    /// Sends the call of one client and reads its response, completely if it can be buffered.
     pub(super) async fn exchange_alone(
         self: &Arc<Self>,
         request: Request<Body>,
@@ -98,7 +100,7 @@ impl Inner {
         let until = limit.map(|limit| clock.instant(sent.after(limit)));
         let response = match within(until, pin!(self.send(request))).await {
             Err(_) => {
-                // A peer that vanished is seen in nothing else: the next call makes a connection of its own.
+                // A peer that vanished shows no other sign. The next call opens a new connection.
                 self.forget_h2().await;
                 return Err(FailureKind::UpstreamTimeout);
             }
@@ -121,12 +123,12 @@ const fn failure_of(why: Stop) -> FailureKind {
         Stop::TooLarge => FailureKind::AnswerTooLarge,
         Stop::BuffersFull => FailureKind::BytesFull,
         Stop::Slow => FailureKind::UpstreamTimeout,
-        // As if it had broken off: the rest is not waited for.
+        // Treated as a broken connection: the rest is not awaited.
         Stop::BelowFloor | Stop::Broken => FailureKind::UpstreamBroken,
     }
 }
 
-/// Waits for `work`, until an instant where there is one.
+/// Awaits `work`, until the given instant if there is one.
 async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
     match until {
         Some(until) => timeout_at(until, work).await,

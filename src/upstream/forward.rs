@@ -1,9 +1,8 @@
-//! What is not merged: carried as it came, on an upstream connection pinned to its client's
-//! connection.
+//! Forwarding of calls that are not merged, on an upstream connection pinned to that of the client.
 //!
-//! Status, body, trailers, end-to-end headers, their number and their order within a name stay as
-//! they are, both ways; the framing is made anew on either side, so nothing can be smuggled.
-//! Nothing is added: no `Via`, no `Date`, no `X-Forwarded-For`.
+//! Status, body, trailers, and end-to-end headers with their number and order within a name are
+//! preserved in both directions. The framing is generated again on each side, so requests cannot be
+//! smuggled. No header such as `Via`, `Date` or `X-Forwarded-For` is added.
 
 use std::sync::Arc;
 use std::task::Context;
@@ -27,15 +26,15 @@ use crate::error::{Failure, FailureKind};
 use crate::protocol::{Call, Endpoint, SharedAnswer, headers};
 use crate::tls::Speak;
 
-/// The port for everything that is not merged.
+/// The interface for all calls that are not merged.
 #[derive(Debug)]
 pub(super) struct Lanes(pub(super) Arc<Inner>);
 
-/// The way of one client connection.
+/// The upstream side of one client connection.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pub(super) inner: Arc<Inner>,
-    /// Of a client that speaks HTTP/1, which sends one call after the other.
+    /// The connection for an HTTP/1 client, which sends one call after the other.
     wire: PinnedWire,
     pub(super) connections: Connections,
 }
@@ -76,7 +75,7 @@ impl Lane for Pinned {
         prepare(&mut request, None);
         frame(&mut request);
         request.body_mut().mark(self.wire.moved());
-        // Its connection, or the one that is made for it.
+        // The body is bound to the open connection, or to the one that is opened for it.
         request.body_mut().on_connect();
         match self.wire.try_send(request) {
             Ok(sent) => Box::pin(async move {
@@ -104,7 +103,7 @@ impl Lane for Pinned {
 }
 
 impl Pinned {
-    /// Sends once the wire has nothing in flight.
+    /// Sends once the connection has nothing in flight.
     async fn send_settled(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
         self.wire.settle().await;
         match self.wire.try_send(request) {
@@ -116,8 +115,8 @@ impl Pinned {
         }
     }
 
-    /// The server closed the idle connection before anything was written: nothing was sent, so a
-    /// fresh connection may carry it.
+    /// Sends the call on a fresh connection if the server closed the idle one before anything was
+    /// written. Otherwise the call fails.
     async fn send_again(&self, mut error: TrySendError<Request<Body>>) -> Result<Response<Body>, Failure> {
         match error.take_message() {
             Some(request) => self.send_fresh(request).await,
@@ -139,7 +138,7 @@ impl Pinned {
         if self.wire.has_stalled() { FailureKind::UpstreamTimeout.into() } else { self.inner.broken(error).failure() }
     }
 
-    /// The answer to a client that speaks HTTP/1, made fit to be given on.
+    /// Prepares the response for an HTTP/1 client.
     fn answer(&self, mut response: Response<Incoming>) -> Response<Body> {
         headers::strip_hop_by_hop(response.headers_mut());
         *response.version_mut() = Version::HTTP_11;
@@ -149,7 +148,7 @@ impl Pinned {
     }
 }
 
-/// Carries a call on a connection of its own, which no earlier answer can linger on.
+/// Forwards a call on a connection that carries no earlier response.
 async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let version = request.version();
     if version == Version::HTTP_2 {
@@ -166,11 +165,11 @@ async fn alone(inner: Arc<Inner>, mut request: Request<Body>) -> Result<Response
     Ok(Response::from_parts(head, Body::from(incoming)))
 }
 
-/// Makes a client's head fit to be sent on: origin form, one `Host`, no hop-by-hop headers, no
-/// `Expect` that was answered here.
+/// Prepares the head of a client's request for the upstream: origin form, a single `Host`, no
+/// hop-by-hop headers, and no `Expect: 100-continue`, which is answered by the proxy.
 pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>) {
     if let Some(authority) = request.uri().authority() {
-        // Absolute form, or HTTP/2: the target wins over the Host header.
+        // In absolute form and in HTTP/2, the target takes precedence over the `Host` header.
         if let Ok(host) = HeaderValue::from_str(authority.as_str()) {
             request.headers_mut().insert(header::HOST, host);
         }
@@ -180,7 +179,7 @@ pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>
     }
     if request.uri().scheme().is_some() || request.uri().authority().is_some() {
         let origin = request.uri().path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
-        // What was a target a moment ago still is one.
+        // The path and query of a valid target always parse.
         if let Ok(uri) = origin.parse() {
             *request.uri_mut() = uri;
         }
@@ -200,15 +199,16 @@ pub(super) fn prepare<B>(request: &mut Request<B>, upgrade: Option<&HeaderValue>
     request.extensions_mut().clear();
 }
 
-/// A body of unknown length goes in chunks whatever the method: hyper sends none with a GET or HEAD
-/// unless the head says so.
+/// Requests chunked framing for a body of unknown length. For GET or HEAD, hyper sends no body
+/// unless the head declares one.
 pub(super) fn frame(request: &mut Request<Body>) {
     if !request.body().is_end_stream() && request.body().size_hint().exact().is_none() {
         request.headers_mut().insert(header::TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
 }
 
-/// HTTP/2 may cut a cookie in pieces; HTTP/1.1 wants it whole (RFC 9113, 8.2.3).
+/// Joins the cookies that HTTP/2 allows to be split into several fields. HTTP/1.1 requires a single
+/// field (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     if headers.get_all(header::COOKIE).iter().count() < 2 {
         return;
@@ -219,8 +219,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     }
 }
 
-/// The protocol that the client wants to switch to; `h2c` is not offered, so it is not asked for
-/// upstream either.
+/// Returns the protocol that the client requests with `Upgrade`. `h2c` is not supported downstream,
+/// so it is not requested upstream.
 pub(super) fn wanted_upgrade(headers: &HeaderMap, version: Version) -> Option<HeaderValue> {
     static H2C: HeaderValue = HeaderValue::from_static("h2c");
     let nominated = |name: &HeaderName| {

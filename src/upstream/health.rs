@@ -1,7 +1,9 @@
-//! Whether the model server is there.
+//! Reachability of the model server.
 //!
-//! Ready once it accepted a connection; not ready while connects have failed for three seconds. It is probed only until it accepts and while connects
-//! fail, so a healthy idle process has no timer here. A full queue never makes us unready: that would shift load and collapse peers.
+//! The server is ready once it has accepted a connection, and not ready while connects have failed
+//! for three seconds. It is probed only until it accepts a connection and while connects fail, so
+//! an idle process with a reachable server has no timer here. A full queue never affects readiness:
+//! load would shift to the peers and could overload them in turn.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,26 +18,27 @@ use super::places::Purpose;
 use super::{Http2, Inner, Target};
 use crate::tls::{Refused, Speak};
 
-/// How long connects may fail before the process says that it is not ready (README R19).
+/// Duration of continuous connect failures after which the process reports that it is not ready.
 const UNREADY_AFTER: Duration = Duration::from_secs(3);
-/// Pauses between probes: from quick, so that recovery is seen within a second, to sparing.
+/// Bounds of the exponential backoff between probes: short at first, so that recovery is detected
+/// within a second, then longer to save resources.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_millis(800);
 
-/// What is known of the server.
+/// Connection state of the server.
 #[derive(Debug)]
 pub(super) struct Health {
     clock: Clock,
     accepted: AtomicBool,
     failing_since: Mutex<Option<Tick>>,
     probing: AtomicBool,
-    /// The server was asked whether it speaks HTTP/2, since it was last away.
+    /// The HTTP/2 probe has completed since the server was last unreachable.
     asked: AtomicBool,
-    /// Held while it is asked, so that it is asked once.
+    /// Held during the HTTP/2 probe, so that only one runs at a time.
     asking: tokio::sync::Mutex<()>,
-    /// How often it was back after it had refused.
+    /// Number of times that the server became reachable again after a failure.
     returns: watch::Sender<u64>,
-    /// Why there was no TLS with it when that was so last.
+    /// The last TLS failure, kept so that repetitions are not logged.
     said: Mutex<Option<Refused>>,
 }
 
@@ -61,7 +64,8 @@ impl Health {
             && failing.is_none_or(|since| self.clock.now().since(since) < UNREADY_AFTER)
     }
 
-    /// A connect succeeded. True the first time, and the first time after a failure.
+    /// Records a successful connect. Returns `true` the first time, and the first time after a
+    /// failure.
     pub(super) fn succeeded(&self) -> bool {
         let first = !self.accepted.swap(true, Ordering::Relaxed);
         let failed = self.failing_since.lock().ok().and_then(|mut since| since.take()).is_some();
@@ -75,12 +79,12 @@ impl Health {
         self.returns.subscribe()
     }
 
-    /// Whether TLS failed for another reason when it did last.
+    /// Returns `true` if the TLS failure differs from the last one, and stores it.
     fn is_new(&self, why: &Refused) -> bool {
         self.said.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
     }
 
-    /// A connect failed. True the first time in a row.
+    /// Records a failed connect. Returns `true` for the first of consecutive failures.
     fn failed(&self) -> bool {
         self.failing_since.lock().is_ok_and(|mut since| {
             let first = since.is_none();
@@ -93,10 +97,11 @@ impl Health {
 // === impl Inner ===
 
 impl Inner {
-    /// A connection for calls, which holds a place.
+    /// Opens a connection for calls, which takes a permit.
     ///
     /// # Errors
-    /// [`PlacesFull`](super::places::PlacesFull), or that of [`Self::connect`].
+    /// Returns [`PlacesFull`](super::places::PlacesFull) if no permit is free, or the error of
+    /// [`Self::connect`].
     pub(super) async fn connect_for(
         self: &std::sync::Arc<Self>,
         purpose: &Purpose,
@@ -106,7 +111,8 @@ impl Inner {
         Ok(self.connect(speak).await?.holding(place))
     }
 
-    /// A connection, counted towards readiness. Failing ones start the probe, unless it runs.
+    /// Opens a connection and records the result for readiness. A failure starts the probe unless
+    /// it is running.
     pub(super) async fn connect(self: &std::sync::Arc<Self>, speak: Speak) -> std::io::Result<super::connect::Io> {
         match self.connector.connect(speak).await {
             Ok(io) => {
@@ -124,7 +130,8 @@ impl Inner {
         }
     }
 
-    /// Counts a failed connect, and says so once until the server is back; what TLS has to say is said also where it comes after another reason.
+    /// Records a failed connect and logs it once until the server is reachable again. A new TLS
+    /// failure is logged even after a different failure.
     fn not_reachable(&self, error: &std::io::Error) {
         let tls = error.get_ref().and_then(|error| error.downcast_ref::<Refused>());
         let news = tls.is_some_and(|why| self.health.is_new(why));
@@ -133,14 +140,15 @@ impl Inner {
         }
     }
 
-    /// The server took the connection and ended it by TLS; what is new of it is said.
+    /// Records that the server accepted a connection and closed it with a TLS error, and logs a new
+    /// error.
     pub(super) fn refused_by_tls(&self, why: &Refused) {
         if self.health.is_new(why) {
             tracing::warn!(error = %why, upstream = %self.config.target, "upstream ends connections");
         }
     }
 
-    /// What is offered where nothing is sent.
+    /// Returns the HTTP versions to offer on a connection that carries no call.
     pub(super) const fn speaks(&self) -> Speak {
         match self.config.http2 {
             Http2::Auto => Speak::Either,
@@ -149,7 +157,7 @@ impl Inner {
         }
     }
 
-    /// Connects until the server accepts, with growing pauses.
+    /// Connects with exponential backoff until the server accepts.
     pub(super) async fn probe(self: std::sync::Arc<Self>) {
         if self.health.probing.swap(true, Ordering::AcqRel) {
             return;
@@ -172,12 +180,14 @@ impl Inner {
         }
     }
 
-    /// The server is new, or was away and may be another one: what it speaks and publishes is asked again.
+    /// Probes HTTP version and published limits again, because the server is new or may have been
+    /// replaced while it was unreachable.
     fn learn_again(self: &std::sync::Arc<Self>) {
         self.published.forget();
         self.health.asked.store(false, Ordering::Relaxed);
-        // Inside TLS a server answers without a word in its log. In plain text the question is a preface, which a server of HTTP/1 logs as a broken
-        // request: there the first client that speaks HTTP/2 comes first.
+        // With TLS, the version is negotiated during the handshake, without a trace in the server's
+        // log. In plain text, the probe sends an HTTP/2 preface, which an HTTP/1 server logs as a
+        // malformed request, so the probe is postponed until the first HTTP/2 client connects.
         if self.connector.says_what_is_spoken() {
             let inner = self.clone();
             tokio::spawn(async move { inner.learn_http2().await });
@@ -188,8 +198,9 @@ impl Inner {
         matches!(self.config.target, Target::Loopback(_))
     }
 
-    /// Whether a client that speaks HTTP/2 is spoken for in HTTP/2. On a captured port it is whatever was found: without us it would have spoken so to the
-    /// server itself.
+    /// Returns `true` if calls of HTTP/2 clients are forwarded in HTTP/2. On a captured port, the
+    /// version of the client is used without a probe: the client would have used it towards the
+    /// server directly.
     pub(super) async fn speaks_as_its_clients(&self) -> bool {
         if self.is_captured() && self.config.http2 == Http2::Auto {
             return true;
@@ -198,7 +209,8 @@ impl Inner {
         self.shared.speaks_http2()
     }
 
-    /// Whether the server speaks HTTP/2 is known after this: it is asked once, until it was away.
+    /// Determines whether the server supports HTTP/2. The probe runs once, and again after the
+    /// server was unreachable.
     pub(super) async fn learn_http2(&self) {
         if self.config.http2 != Http2::Auto || self.health.asked.load(Ordering::Relaxed) {
             return;

@@ -1,4 +1,4 @@
-//! An HTTP/1 connection to the model server, and the bound on its interim answers.
+//! HTTP/1 connections to the model server, with a limit on interim responses.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,35 +16,37 @@ use super::client::SendError;
 use super::connect::Io;
 use crate::body::Body;
 
-/// Bound of an answer's head: what we allow a client's (reliability, safe defaults). Of its headers
-/// hyper reads 100, as of a client's; that bound is not given to it, since with one it clears room
-/// for this many before each head.
+/// Maximum size of a response head in bytes, equal to that of a client's request head. The number
+/// of headers keeps hyper's default of 100: if it is set explicitly, hyper clears memory for that
+/// number of headers before each head.
 const ANSWER_HEAD_BYTES_MAX: usize = 64 << 10;
-/// Interim answers (1xx) before an answer. A server that works for long sends one in some seconds
-/// to show that it is there; more than these are a flood, each of which hyper reads and drops.
+/// Maximum number of interim responses (1xx) to one call. A server may send one every few seconds
+/// during a long computation to show that it is alive. More are a flood, each of which hyper reads
+/// and discards.
 const INTERIM_MAX: u32 = 10_000;
 
-/// Sends HTTP/1 calls on one connection; its task runs beside it.
+/// The sender for calls on one HTTP/1 connection. The connection itself is polled separately.
 #[derive(Debug)]
 pub(super) struct Http1 {
     sender: http1::SendRequest<Body>,
     interim: Arc<AtomicU32>,
 }
 
-/// The connection, to be driven. It ends where the server floods it with interim answers.
+/// An HTTP/1 connection that must be polled. It ends if the server floods it with interim
+/// responses.
 #[derive(Debug)]
 pub(super) struct Http1Connection {
     connection: http1::Connection<TokioIo<Io>, Body>,
     interim: Arc<AtomicU32>,
 }
 
-/// An HTTP/1 connection on this stream, run by a task of its own.
+/// Opens an HTTP/1 connection on a stream, driven by a task of its own.
 pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
     let (sender, connection) = shake_http1(io).await?;
     let Http1Connection { connection, interim } = connection;
     let mut connection = connection.with_upgrades();
     tokio::spawn(std::future::poll_fn(move |cx| {
-        // The caller sees an error on its own side.
+        // The sender reports the error to the call.
         if Pin::new(&mut connection).poll(cx).is_ready() || is_flooded(&interim) {
             return Poll::Ready(());
         }
@@ -53,7 +55,7 @@ pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
     Ok(sender)
 }
 
-/// An HTTP/1 connection on this stream, to be driven.
+/// Opens an HTTP/1 connection on a stream, to be driven by the caller.
 pub(super) async fn shake_http1(io: Io) -> Result<(Http1, Http1Connection), SendError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(ANSWER_HEAD_BYTES_MAX);
@@ -69,7 +71,7 @@ fn is_flooded(interim: &AtomicU32) -> bool {
 // === impl Http1 ===
 
 impl Http1 {
-    /// Sends a call; it comes back where nothing of it was sent.
+    /// Sends a call. The error contains the request if none of it was sent.
     pub(super) fn try_send_request(
         &mut self,
         mut request: Request<Body>,
@@ -101,9 +103,9 @@ impl Http1 {
 // === impl Http1Connection ===
 
 impl Http1Connection {
-    /// Drives it; ready once it has ended.
+    /// Polls the connection, and is ready once it has ended.
     pub(super) fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Its error is seen by the call that it befell.
+        // The error is reported to the call that it affects.
         if Pin::new(&mut self.connection).poll(cx).is_ready() || is_flooded(&self.interim) {
             return Poll::Ready(());
         }

@@ -1,31 +1,34 @@
-//! Who answers: what a model server says of itself, so that what was learned of one is not believed of another.
+//! Identity of the model server, so that values learned about one server are not applied to
+//! another.
 //!
-//! It leaves out what follows from another name (`cli::keep`), and a server that changes without saying so: that is seen by what its batches take.
+//! The consequences of a change are left to `cli::keep`. A server that is replaced without a change
+//! of its identity is detected by the execution times of its batches.
 
 use http::HeaderMap;
 use http::header::SERVER;
 use tokio::sync::watch;
 
-/// Bytes of a name that are told apart: more than any has, and a bound on what is kept.
+/// Maximum length of a stored name in bytes. Real names are shorter.
 const NAME_MAX: usize = 256;
 
-/// What a server said of itself last.
+/// The latest identity that a server reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// Its `Server` header: a program, often with its version.
+    /// Its `Server` header: a program, often with a version.
     pub server: Option<String>,
-    /// The model and its revision, where the server publishes them.
+    /// The model and its revision, if the server publishes them.
     pub model: Option<String>,
 }
 
-/// The one that answered last, for whoever waits for it.
+/// Broadcasts the identity of the server that responded last.
 #[derive(Debug)]
 pub(super) struct Heard(watch::Sender<Identity>);
 
 // === impl Identity ===
 
 impl Identity {
-    /// What both say, and say differently: the name now, and the one before.
+    /// Returns the current and the previous name of the first property that both identities contain
+    /// with different values.
     #[must_use]
     pub fn differs_from<'a>(&'a self, before: &'a Self) -> Option<(&'a str, &'a str)> {
         [(&self.server, &before.server), (&self.model, &before.model)].into_iter().find_map(|pair| match pair {
@@ -34,13 +37,13 @@ impl Identity {
         })
     }
 
-    /// What it says, and where it says nothing what the other one says.
+    /// Fills missing properties from `other`.
     #[must_use]
     pub fn or(self, other: &Self) -> Self {
         Self { server: self.server.or_else(|| other.server.clone()), model: self.model.or_else(|| other.model.clone()) }
     }
 
-    /// It says at least what the other one says.
+    /// Returns `true` if this identity contains every property that `other` contains.
     #[must_use]
     pub const fn tells_as_much_as(&self, other: &Self) -> bool {
         (self.server.is_some() || other.server.is_none()) && (self.model.is_some() || other.model.is_none())
@@ -60,16 +63,16 @@ impl Heard {
         self.0.subscribe()
     }
 
-    /// Remembers who answered with these headers.
+    /// Stores the `Server` header of a response.
     pub(super) fn answered(&self, headers: &HeaderMap) {
         let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(cut) else { return };
-        // Nearly always the same one, and to read it keeps no other answer waiting.
+        // The value nearly always matches, and a read lock does not block other responses.
         if self.0.borrow().server.as_deref() != Some(name) {
             self.0.send_modify(|known| known.server = Some(name.to_owned()));
         }
     }
 
-    /// Remembers which model it published.
+    /// Stores the model that the server published.
     pub(super) fn published(&self, model: &str) {
         let name = cut(model);
         if self.0.borrow().model.as_deref() != Some(name) {

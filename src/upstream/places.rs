@@ -1,14 +1,14 @@
-//! The places of upstream connections: bounds for the process, by what they are for.
+//! Permits for upstream connections: limits for the process, by purpose.
 //!
 //! ```text
-//! clients     one for each client connection: its calls, one after the other or on HTTP/2, or bytes
-//! beside 1/4  calls of a client that speaks HTTP/2, where the server speaks HTTP/1: 16 for each client,
-//!             and more while half of them are free
-//! batches 1/4 batches, and calls that go alone
+//! clients     one for each client connection, which carries its calls or raw bytes
+//! beside 1/4  calls of HTTP/2 clients if the server speaks HTTP/1: 16 for each client, and more
+//!             while half of them are free
+//! batches 1/4 batches and unbatched calls
 //! ```
-//! So calls of one client that pass over HTTP/2 take neither the descriptors of the process nor the
-//! places of others. A call waits for a place for a moment, and uploads that do not move make room
-//! for it.
+//! Calls that one client sends over HTTP/2 can therefore exhaust neither the file descriptors of
+//! the process nor the permits of others. A call waits briefly for a permit, and stalled uploads
+//! are evicted to release some.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,52 +21,53 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
 
-/// The wait of a call for a place, and the number of waits before it is refused: what makes room is
-/// gone in a moment, and what does not move meanwhile makes room for the next wait.
+/// Maximum time of one wait for a permit, and number of waits before a call is refused. Evicted
+/// uploads release their permits within one wait, and uploads that stall in the meantime are
+/// evicted before the next one.
 const WAIT: Duration = Duration::from_millis(500);
 const WAITS: u32 = 2;
 const KINDS: usize = 3;
-/// Connections of one client that speaks HTTP/2 before it uses what is spare.
+/// Number of connections that an HTTP/2 client may have before it is restricted to spare permits.
 const CLIENT_BASE: usize = 16;
-/// The part of the places that is made free at once, so that a search serves many newcomers, and
-/// how often.
+/// Divisor that determines the share of the permits to evict at once, so that one search serves
+/// many waiting calls, and minimum interval between evictions.
 const RELIEF: usize = 64;
 const RELIEF_EVERY: Duration = Duration::from_millis(100);
 
-/// The purpose of a connection.
+/// Purpose of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Purpose {
-    /// A batch, or a call that goes alone.
+    /// A batch or an unbatched call.
     Batch,
-    /// All calls of a client, or bytes.
+    /// All calls of a client, or raw bytes.
     Client,
-    /// A call of a client that speaks HTTP/2, with the number of its connections.
+    /// A call of an HTTP/2 client, with the counter of the client's connections.
     Beside(Arc<AtomicUsize>),
 }
 
-/// The places of a process. Cheap to clone.
+/// The connection permits of a process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct UpstreamPlaces(Arc<PlaceCounts>);
 
 #[derive(Debug)]
 struct PlaceCounts {
-    /// By what they are for.
+    /// Number of permits in use, by purpose.
     used: [AtomicUsize; KINDS],
     clients_max: usize,
     clock: Clock,
-    /// The last time that uploads had to make room.
+    /// Time of the last eviction of uploads.
     relieved: AtomicU64,
     waiting: AtomicUsize,
-    /// Notified when a place is free, by what for.
+    /// Notified when a permit is released, by purpose.
     freed: [Notify; KINDS],
     buffers: BufferBudget,
 }
 
-/// A call that waits for a place.
+/// A guard that counts a call waiting for a permit.
 #[derive(Debug)]
 struct WaitingCall<'a>(&'a PlaceCounts);
 
-/// A place, for as long as its connection is open.
+/// A permit, held while its connection is open.
 #[derive(Debug)]
 pub(super) struct UpstreamPlace {
     places: UpstreamPlaces,
@@ -74,7 +75,7 @@ pub(super) struct UpstreamPlace {
     of_client: Option<Arc<AtomicUsize>>,
 }
 
-/// There is no place for another connection.
+/// Error returned if no permit is available.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("all upstream connections are in use")]
 pub(super) struct PlacesFull;
@@ -94,7 +95,8 @@ impl Purpose {
 // === impl UpstreamPlaces ===
 
 impl UpstreamPlaces {
-    /// Places for this number of client connections; uploads in these buffers make room.
+    /// Creates permits for this number of client connections. Uploads in `buffers` may be evicted
+    /// to release permits.
     #[must_use]
     pub fn new(clients_max: usize, clock: Clock, buffers: BufferBudget) -> Self {
         Self(Arc::new(PlaceCounts {
@@ -108,7 +110,7 @@ impl UpstreamPlaces {
         }))
     }
 
-    /// Takes a place, for which it waits a moment.
+    /// Takes a permit, after a short wait if none is available.
     pub(super) async fn take(&self, purpose: &Purpose) -> Result<UpstreamPlace, PlacesFull> {
         if let Some(place) = self.try_take(purpose) {
             return Ok(place);
@@ -123,22 +125,21 @@ impl UpstreamPlaces {
         Err(PlacesFull)
     }
 
-    /// A place in the line of those that wait, which is no longer than there are client
-    /// connections.
+    /// Enters the set of waiting calls, which is limited to the number of client connections.
     fn wait_in_line(&self) -> Result<WaitingCall<'_>, PlacesFull> {
         let counts = &*self.0;
         let waiting = WaitingCall(counts);
         if counts.waiting.fetch_add(1, Ordering::Relaxed) < counts.clients_max { Ok(waiting) } else { Err(PlacesFull) }
     }
 
-    /// Has uploads that do not move make room, once for all that wait: a place for each of them
-    /// would have to come from all uploads.
+    /// Evicts stalled uploads, once for all waiting calls: a separate search for each of them would
+    /// visit all uploads every time.
     fn make_room(&self, purpose: &Purpose) {
         let counts = &self.0;
         let (now, before) = (counts.clock.now().0, counts.relieved.load(Ordering::Relaxed));
         let is_due = Tick(now).since(Tick(before)) >= RELIEF_EVERY || before == 0;
         let takes = || counts.relieved.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        // Uploads hold places of these alone.
+        // Uploads hold only permits of the other purposes.
         if !matches!(purpose, Purpose::Batch) && is_due && takes() {
             counts.buffers.evict_passing(counts.clients_max / RELIEF + 1);
         }
@@ -169,7 +170,7 @@ impl UpstreamPlaces {
         Some(UpstreamPlace { places: self.clone(), kind, of_client })
     }
 
-    /// The most places of its kind that may be used with one for this.
+    /// Returns the maximum number of permits of this kind in use after one is taken for `purpose`.
     fn most(&self, purpose: &Purpose) -> usize {
         let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
         match purpose {
@@ -189,7 +190,7 @@ impl Drop for WaitingCall<'_> {
 // === impl UpstreamPlace ===
 
 impl UpstreamPlace {
-    /// The most bytes that its connection reads at once.
+    /// Returns the maximum number of bytes that the connection reads at once.
     pub(super) fn read_max(&self) -> usize {
         self.places.0.buffers.read_max()
     }

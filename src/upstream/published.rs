@@ -1,4 +1,4 @@
-//! What the model server publishes of its own limits (G17), asked when a route needs it.
+//! Cache of the limits that the model server publishes, requested when a route needs them.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::Inner;
 use crate::body::Body;
 use crate::protocol::{Published, model_named, published};
 
-/// Longest wait for the answer: a server that is slower to say its limits is not waited for.
+/// Maximum time to wait for the response. The limits of a slower server are not used.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
 
-/// The last look-up. `None` inside: the server publishes nothing.
+/// Result of the last look-up. The inner `None` means that the server publishes no limits.
 #[derive(Debug, Default)]
 pub(super) struct Cache {
     known: Mutex<Option<Option<Published>>>,
@@ -22,7 +22,7 @@ pub(super) struct Cache {
 // === impl Cache ===
 
 impl Cache {
-    /// The server may be another one.
+    /// Clears the cache, because the server may have been replaced.
     pub(super) fn forget(&self) {
         if let Ok(mut known) = self.known.lock() {
             *known = None;
@@ -34,7 +34,7 @@ impl Cache {
     }
 }
 
-/// What the server publishes; asked once, by whoever comes first.
+/// Returns the limits that the server publishes. Concurrent callers share one request.
 pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
     if let Some(known) = inner.published.get() {
         return known;
@@ -53,7 +53,7 @@ pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
                 published(&answer.body)
             }
             Ok(answer) if answer.status.is_client_error() => None,
-            // No answer, or not yet: asked again by the next call.
+            // No usable response yet. The next call repeats the request.
             _ => return None,
         },
         Err(_) => None,

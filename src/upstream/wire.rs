@@ -1,8 +1,8 @@
-//! An HTTP/1 connection to the upstream that the task of its client's connection drives.
+//! A pinned HTTP/1 connection to the upstream, driven by the task of the client's connection.
 //!
-//! A call that passes through is then one task's work from its first byte to its last: no message
-//! waits for another task to run. What it leaves out: what is sent, and over which connections
-//! (`forward`).
+//! A pass-through call is then the work of a single task from its first byte to its last, so no
+//! message waits for another task to be scheduled. The choice of calls and connections is left to
+//! `forward`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,20 +22,21 @@ use super::connect::Io;
 use super::http1::{Http1, Http1Connection, shake_http1};
 use crate::body::{Body, Moved};
 
-/// What becomes of a call that was sent: its answer, or the call itself where nothing of it was.
+/// Result of a sent call: its response, or an error that contains the request if none of it was
+/// sent.
 pub(super) type SendResult = Result<Response<Incoming>, TrySendError<Request<Body>>>;
 
-/// A place for one connection, opened when it is needed.
+/// A slot for one connection, which is opened on demand.
 #[derive(Debug, Default)]
 pub(super) struct PinnedWire {
     open: Mutex<Option<OpenWire>>,
-    /// What drives the connection, once there is one.
+    /// Waker of the task that drives the connection.
     driver: AtomicWaker,
-    /// The signs of life of the call on it.
+    /// Progress of the call on the connection.
     moved: Moved,
-    /// The connection was closed since a request did not move for too long.
+    /// The connection was closed because a request stalled.
     stalled: AtomicBool,
-    /// The last call went over a connection that had carried another.
+    /// The last call used a connection that had carried another call before.
     reused: AtomicBool,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct PinnedWire {
 struct OpenWire {
     sender: Http1,
     connection: Http1Connection,
-    /// Rings when a request may have stalled.
+    /// Timer that expires when a request may have stalled.
     upload: Option<Pin<Box<Sleep>>>,
 }
 
@@ -51,11 +52,11 @@ struct OpenWire {
 
 impl PinnedWire {
     fn open(&self) -> MutexGuard<'_, Option<OpenWire>> {
-        // A panic of hyper's leaves a connection that is broken at worst, which the next call sees.
+        // A panic in hyper leaves a broken connection at worst, which the next call detects.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends on the connection, if there is one with nothing in flight; else the call comes back.
+    /// Sends on the connection if it has nothing in flight. Otherwise the request is returned.
     #[expect(clippy::result_large_err, reason = "a box for the call would be made for every call, and is needed once")]
     pub(super) fn try_send(
         &self,
@@ -71,8 +72,8 @@ impl PinnedWire {
         }
     }
 
-    /// Resolves when the connection has nothing in flight, or there is none. The end of the last
-    /// answer takes a moment to be noticed.
+    /// Resolves when the connection has nothing in flight or does not exist. The end of the last
+    /// response is noticed with a short delay.
     pub(super) async fn settle(&self) {
         std::future::poll_fn(|cx| match &mut *self.open() {
             Some(open) => open.sender.poll_ready(cx).map(drop),
@@ -81,7 +82,7 @@ impl PinnedWire {
         .await;
     }
 
-    /// Replaces the connection by one on this stream, and sends on it.
+    /// Replaces the connection by a new one on this stream, and sends the request on it.
     pub(super) async fn connect(&self, io: Io, request: Request<Body>) -> Result<SendResult, SendError> {
         let (mut sender, connection) = shake_http1(io).await?;
         self.reused.store(false, Ordering::Relaxed);
@@ -92,22 +93,22 @@ impl PinnedWire {
         Ok(sent.await)
     }
 
-    /// The signs of life of the call that is sent next.
+    /// Returns the progress of the call that is sent next.
     pub(super) fn moved(&self) -> Moved {
         self.moved.clone()
     }
 
-    /// Whether the last call went over a connection that had carried another.
+    /// Returns `true` if the last call used a connection that had carried another call before.
     pub(super) fn was_reused(&self) -> bool {
         self.reused.load(Ordering::Relaxed)
     }
 
-    /// Whether the call failed since its request did not move for too long.
+    /// Returns `true` if the call failed because its request stalled, and clears the flag.
     pub(super) fn has_stalled(&self) -> bool {
         self.stalled.swap(false, Ordering::Relaxed)
     }
 
-    /// Drives the connection. A request that does not move for `limit` ends it.
+    /// Drives the connection. It is closed if a request makes no progress for `limit`.
     pub(super) fn poll_drive(&self, cx: &mut Context<'_>, limit: Duration) {
         let mut place = self.open();
         let Some(open) = &mut *place else {
@@ -131,7 +132,7 @@ impl PinnedWire {
 // === impl OpenWire ===
 
 impl OpenWire {
-    /// Whether nothing has moved for the limit, looked at once in it.
+    /// Returns `true` if nothing has moved for `limit`. Progress is checked once per `limit`.
     fn poll_stalled(&mut self, cx: &mut Context<'_>, limit: Duration, moved: &Moved) -> bool {
         let sleep = self.upload.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         while sleep.as_mut().poll(cx).is_ready() {

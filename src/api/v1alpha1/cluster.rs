@@ -1,4 +1,4 @@
-//! The keys that have a meaning in a cluster only: to whom a policy is, who may change it, how it reaches the pods.
+//! Keys that apply only in a cluster: targets, tuning, rollout and injection.
 
 use std::collections::BTreeMap;
 
@@ -9,41 +9,42 @@ use super::{
     Assignment, Capture, DurationText, Granularity, NativeSidecar, OnFailure, ShareText, Strategy, TuningMode, Word,
 };
 
-/// A workload by name.
+/// Reference to a workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TargetRef {
-    /// API group, empty for the core group.
+    /// API group of the workload. Empty for the core group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// `Deployment`, `StatefulSet`, `DaemonSet`, `Service`, `InferenceService` or `InferencePool`.
+    /// Kind of the workload: `Deployment`, `StatefulSet`, `DaemonSet`, `Service`,
+    /// `InferenceService` or `InferencePool`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
-    /// Its name.
+    /// Name of the workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Pods by label.
+/// Label selector of pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Selector {
     /// Labels that a pod must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub match_labels: Option<BTreeMap<String, String>>,
-    /// Terms that a pod must satisfy.
+    /// Requirements that the labels of a pod must satisfy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub match_expressions: Option<Vec<SelectorTerm>>,
 }
 
-/// One term of a selector.
+/// A requirement of a label selector.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SelectorTerm {
-    /// The label.
+    /// Label key to which the requirement applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    /// Relation of the key to the values: `In`, `NotIn`, `Exists` or `DoesNotExist`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub operator: Option<String>,
     /// Values for `In` and `NotIn`.
@@ -51,125 +52,131 @@ pub struct SelectorTerm {
     pub values: Option<Vec<String>>,
 }
 
-/// An object by name.
+/// Reference to an object in the same namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NameRef {
-    /// Its name.
+    /// Name of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// What the controller may tune.
+/// Automatic tuning by the controller.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TuningSpec {
-    /// `Auto` applies, `Recommend` only publishes, `Manual` does nothing.
+    /// Tuning mode. `Auto` applies tuned values, `Recommend` only publishes them in the status, and
+    /// `Manual` disables tuning.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Word<TuningMode>>,
-    /// What shares one set of values.
+    /// Set of pods that share one set of tuned values: each pod (`Pod`), the pods on the same kind
+    /// of accelerator or machine (`NodeClass`), or all pods (`Workload`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub granularity: Option<Word<Granularity>>,
-    /// Within which values; never above `limits`.
+    /// Bounds of the tuned values. They never exceed `limits`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounds: Option<Bounds>,
 }
 
-/// Bounds of tuning.
+/// Bounds of the tuned values.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bounds {
-    /// For `limits.slotsMax`.
+    /// Bounds of `limits.slotsMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<NumberBounds>,
-    /// For `limits.batchWeightMax`.
+    /// Bounds of `limits.batchWeightMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_weight_max: Option<NumberBounds>,
-    /// For the deadline shift.
+    /// Bounds of the deadline shift.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_shift: Option<ShiftBounds>,
 }
 
-/// From and to.
+/// Lower and upper bound of a number.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NumberBounds {
-    /// At least.
+    /// Minimum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// At most.
+    /// Maximum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
 }
 
-/// Up to.
+/// Upper bound of the deadline shift.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ShiftBounds {
-    /// At most, of the latency target.
+    /// Maximum, as a share of the latency target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<ShareText>,
 }
 
-/// How a change reaches the pods.
+/// Rollout of changes to the pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutSpec {
-    /// All at once, in steps, or as an experiment.
+    /// Rollout strategy. `Immediate` changes all pods at once, `Canary` changes them in steps, and
+    /// `Experiment` compares several profiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Word<Strategy>>,
-    /// The steps.
+    /// Steps of a `Canary` rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<Canary>,
-    /// The arms and how pods are given to them.
+    /// Arms of an `Experiment`, and their assignment to pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experiment: Option<Experiment>,
-    /// What counts as worse.
+    /// Criteria for a regression.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub analysis: Option<Analysis>,
-    /// What follows when it is worse.
+    /// Reaction to a regression. `Rollback` restores the previous profile on all pods. `Pause`
+    /// leaves the rollout unchanged until the policy is changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_failure: Option<Word<OnFailure>>,
-    /// Revisions kept.
+    /// Maximum number of unused generated profiles that are kept for the policy. If there are more,
+    /// the oldest are deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history_limit: Option<u32>,
 }
 
-/// Steps.
+/// Steps of a canary rollout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Canary {
-    /// One after the other.
+    /// The steps, in order. Each must reach more pods than the one before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Vec<CanaryStep>>,
 }
 
-/// A step.
+/// A step of a canary rollout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CanaryStep {
-    /// Share of the pods.
+    /// Percentage of pods that run the new profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// How long before the next.
+    /// Minimum duration of the step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold: Option<DurationText>,
 }
 
-/// An experiment.
+/// An experiment that compares several profiles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Experiment {
-    /// What is compared.
+    /// Profiles to compare, at least two. The first is the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arms: Option<Vec<Arm>>,
-    /// By pod, or switching back and forth.
+    /// Assignment of pods to arms. `Pod` assigns each pod to one arm. `Switchback` switches each
+    /// pod between all arms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub assignment: Option<Word<Assignment>>,
-    /// Time between switches.
+    /// Interval between two switches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<DurationText>,
-    /// Calls per arm before a verdict.
+    /// Minimum number of calls in each arm before a verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_samples: Option<u32>,
 }
@@ -178,43 +185,46 @@ pub struct Experiment {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Arm {
-    /// Its profile.
+    /// Reference to the profile of the arm.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile_ref: Option<NameRef>,
-    /// Its share.
+    /// Share of the arm relative to the other arms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
 }
 
-/// What counts as worse.
+/// Criteria for a regression.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Analysis {
-    /// Rise of the 99th percentile.
+    /// Allowed increase of the 99th percentile of latency, relative to the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99_regression: Option<ShareText>,
-    /// Rise of the error rate.
+    /// Allowed increase of the error rate, in percentage points of all calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_rate_regression: Option<ShareText>,
-    /// Time between looks.
+    /// Interval between two comparisons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<DurationText>,
 }
 
-/// How the sidecar is added to a pod.
+/// Injection of the sidecar into pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InjectionSpec {
-    /// How traffic is led through it.
+    /// Method that directs the traffic of a port to the sidecar. `Named` moves the name of the port
+    /// to the sidecar, `Loopback` makes the application listen on loopback, `Redirect` redirects
+    /// packets in the kernel, and `Auto` selects the first method that is possible for the port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<Word<Capture>>,
-    /// Which ports; empty: the workload's own.
+    /// Ports to capture, by number or name. If empty, the ports of the workload are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<Port>>,
-    /// A variable or an argument by which the application listens on loopback: an address or a port, nothing else.
+    /// Environment variable or argument that makes the application listen on loopback. Its value
+    /// must be a loopback address or a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_listen: Option<String>,
-    /// The recipe by which a known server is moved off its ports: `Auto`, `None` or its name.
+    /// Recipe that moves a known server from its ports: `Auto`, `None` or the name of a recipe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recipe: Option<String>,
     /// CPU request of the sidecar.
@@ -229,20 +239,23 @@ pub struct InjectionSpec {
     /// Log level of the sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_level: Option<String>,
-    /// Time to drain; absent: the pod's grace less 5 s.
+    /// Maximum time to drain the sidecar. If absent, it is the termination grace period of the pod
+    /// less 5 s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain_timeout: Option<DurationText>,
-    /// A sidecar in the sense of Kubernetes, or a plain container.
+    /// Container type of the sidecar. `Always` uses a native sidecar (an init container with
+    /// `restartPolicy: Always`), `Never` a regular container, and `Auto` a native sidecar on
+    /// Kubernetes 1.33 and later.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub native_sidecar: Option<Word<NativeSidecar>>,
 }
 
-/// A captured port, by number or by name.
+/// A captured port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Port {
-    /// By number.
+    /// Port number.
     Number(u16),
-    /// By name.
+    /// Port name.
     Name(String),
 }

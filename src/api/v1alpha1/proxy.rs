@@ -1,213 +1,228 @@
-//! The keys of the process: `proxy`.
+//! Keys of the proxy process: `proxy`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DurationText, Http2, LogFormat, Reuse, ShareText, SizeText, Word};
 
-/// The process.
+/// Settings of the proxy process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProxySpec {
-    /// Addresses to listen on; port 0 takes a free one.
+    /// Listen addresses. Port 0 selects a free port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub listen: Option<Vec<String>>,
-    /// The model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`.
+    /// Address of the model server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:/PATH`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream: Option<String>,
-    /// TLS for callers; absent: plain. Files are watched, and read again when they change.
+    /// TLS for downstream connections. If absent, they are plain text. The files are watched and
+    /// reloaded when they change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<TlsSpec>,
-    /// TLS to an upstream of `https://`; files are watched, and read again when they change.
+    /// TLS for upstream connections, if `upstream` is an `https://` address. The files are watched
+    /// and reloaded when they change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_tls: Option<UpstreamTlsSpec>,
-    /// Bounds on what callers may do.
+    /// Limits on clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<ClientSpec>,
-    /// Bounds on the process.
+    /// Limits of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub process: Option<ProcessSpec>,
-    /// Connections to the upstream.
+    /// Upstream connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection: Option<ConnectionSpec>,
-    /// The end of the process.
+    /// Graceful shutdown of the process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainSpec>,
-    /// The two other listeners.
+    /// Listeners for metrics and administration.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub admin: Option<AdminSpec>,
-    /// Logs.
+    /// Logging.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSpec>,
-    /// Folder for what was learned and the last good settings; absent: none kept.
+    /// Directory for learned values and the last valid settings. If absent, nothing is kept across
+    /// restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
 
-/// TLS for callers.
+/// TLS for downstream connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TlsSpec {
-    /// Certificate chain in PEM, that of the server first.
+    /// Path of the certificate chain in PEM format, with the server certificate first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<String>,
-    /// Its private key in PEM, not encrypted.
+    /// Path of the private key in PEM format. It must not be encrypted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
-    /// Authorities in PEM: callers must show a certificate of one of them. Calls of two certificates share no batch.
+    /// Path of the certificate authorities in PEM format. If set, clients must present a
+    /// certificate of one of them, and calls with different client certificates never share a
+    /// batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client_ca_file: Option<String>,
 }
 
-/// TLS to the upstream.
+/// TLS for upstream connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpstreamTlsSpec {
-    /// Authorities to trust, in PEM; absent: those that the machine trusts.
+    /// Path of the trusted certificate authorities in PEM format. If absent, the authorities of the
+    /// operating system are trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca_file: Option<String>,
-    /// The name that its certificate must be for.
+    /// Name for which the server certificate must be valid. If absent, it is the host of
+    /// `upstream`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_name: Option<String>,
-    /// Certificate chain to show, in PEM; with `keyFile`.
+    /// Path of the client certificate chain in PEM format. Requires `keyFile`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cert_file: Option<String>,
-    /// Its private key.
+    /// Path of the private key of the client certificate in PEM format.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<String>,
 }
 
-/// Bounds on callers.
+/// Limits on clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientSpec {
-    /// Request line and headers; 431 above.
+    /// Maximum size of the request line and headers. Larger requests are answered with 431.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_bytes_max: Option<SizeText>,
-    /// Headers of a request; 431 above.
+    /// Maximum number of request headers. Requests with more headers are answered with 431.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers_max: Option<u32>,
-    /// Time to send the head.
+    /// Maximum time to receive the request line and headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub head_timeout: Option<DurationText>,
-    /// Recognised calls: time between two reads of the body; 408 after it.
+    /// Maximum time between two reads of the body of a recognised call. Slower calls are answered
+    /// with 408.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_idle_timeout: Option<DurationText>,
-    /// Recognised calls: time for the whole body; 408 after it.
+    /// Maximum time to receive the body of a recognised call. Slower calls are answered with 408.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_timeout: Option<DurationText>,
-    /// Everything else: time in which neither direction moved.
+    /// Maximum time without data in either direction, for all traffic other than recognised calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pass_through_idle_timeout: Option<DurationText>,
-    /// Idle time of a connection between calls.
+    /// Maximum idle time of a connection between two calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub keep_alive_timeout: Option<DurationText>,
-    /// Time in which a caller must take some of its answer.
+    /// Maximum time without progress while a response is written to a client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub write_timeout: Option<DurationText>,
-    /// Calls on one HTTP/1 connection, which is then closed.
+    /// Maximum number of calls on an HTTP/1 connection, after which it is closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_connection_max: Option<u32>,
-    /// HTTP/2 from callers.
+    /// Limits on HTTP/2 connections from clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http2: Option<ClientHttp2Spec>,
 }
 
-/// HTTP/2 from callers.
+/// Limits on HTTP/2 connections from clients.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientHttp2Spec {
-    /// Calls at once on a connection.
+    /// Maximum number of concurrent calls on a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub streams_max: Option<u32>,
-    /// Flow-control window of a stream.
+    /// Size of the flow-control window of a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stream_window: Option<SizeText>,
-    /// Flow-control window of a connection.
+    /// Size of the flow-control window of a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_window: Option<SizeText>,
-    /// Time between pings on a quiet connection.
+    /// Interval between two pings on an idle connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ping_interval: Option<DurationText>,
-    /// Time to answer one.
+    /// Maximum time to wait for the response to a ping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ping_timeout: Option<DurationText>,
-    /// Streams that may be reset before the connection is ended.
+    /// Maximum number of reset streams, after which the connection is closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resets_max: Option<u32>,
-    /// Age at which a connection is asked to end, give or take a tenth.
+    /// Maximum age of a connection, after which it is drained. Each connection varies it by up to a
+    /// tenth.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub age_max: Option<DurationText>,
 }
 
-/// Bounds on the process.
+/// Limits of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ProcessSpec {
-    /// Client connections; also at most two fifths of the limit on open files, and what the memory limit holds.
+    /// Maximum number of client connections. It is reduced to two fifths of the limit on open
+    /// files, and to what fits into the memory limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connections_max: Option<u32>,
-    /// Bytes of heads, requests, streams and answers held at once; also at most 25 % of the memory limit. 503 above.
+    /// Maximum size of all buffered heads, requests, streams and responses together. It is reduced
+    /// to 25 % of the memory limit. Calls that exceed it are answered with 503.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub buffered_bytes_max: Option<SizeText>,
 }
 
-/// Connections to the upstream.
+/// Upstream connections.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ConnectionSpec {
-    /// Time to connect.
+    /// Maximum time to establish a connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connect_timeout: Option<DurationText>,
-    /// Recognised calls: time between two reads of an answer.
+    /// Maximum time between two reads of the response to a recognised call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_idle_timeout: Option<DurationText>,
-    /// Recognised calls: the largest answer that is read whole.
+    /// Maximum size of a buffered response to a recognised call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answer_bytes_max: Option<SizeText>,
-    /// `Auto` finds out: inside TLS from the server's choice, in plain text with one probe once a caller speaks HTTP/2.
+    /// Use of HTTP/2. `Auto` detects it: with TLS, the server selects the protocol. In plain text,
+    /// the server is probed once after a client has used HTTP/2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub http2: Option<Word<Http2>>,
-    /// HTTP/1: a fresh connection for each batch, or kept ones, on which a late answer could reach the wrong call.
+    /// Reuse of HTTP/1 connections for batches. `Never` opens a new connection for each batch.
+    /// `Always` reuses connections, on which a late response could reach the wrong call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reuse: Option<Word<Reuse>>,
 }
 
-/// The end of the process.
+/// Graceful shutdown of the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DrainSpec {
-    /// Time between the signal and being not ready.
+    /// Time from the termination signal until the process reports that it is not ready.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<DurationText>,
-    /// Time to answer everything accepted; then the process ends.
+    /// Maximum time to answer all accepted calls, after which the process exits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<DurationText>,
 }
 
-/// The two other listeners.
+/// Listeners for metrics and administration.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AdminSpec {
-    /// Address for `/metrics`, `/livez`, `/readyz`; or `off`.
+    /// Address of `/metrics`, `/livez` and `/readyz`, or `off`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<String>,
-    /// Address for the dashboard, `/api` and changes; loopback only; or `off`.
+    /// Address of the dashboard, `/api` and administrative changes, or `off`. Only a loopback
+    /// address is allowed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local: Option<String>,
 }
 
-/// Logs.
+/// Logging.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LogSpec {
-    /// One JSON object a line, or for people. Default: `Pretty` on a terminal, `Json` elsewhere.
+    /// Format of the log: one JSON object per line (`Json`), or human-readable text (`Pretty`), which
+    /// a process that is started on a terminal uses unless a format is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<Word<LogFormat>>,
-    /// What is logged: a level, or directives such as `info,groupage::proxy=debug`.
+    /// Log filter: a level, or directives such as `info,groupage::proxy=debug`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
-    /// Share of calls in the access log.
+    /// Share of calls that are written to the access log.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub access: Option<ShareText>,
 }

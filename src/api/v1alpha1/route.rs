@@ -1,4 +1,4 @@
-//! The keys of one route: `routes[]`.
+//! Keys of a route: `routes[]`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,188 +8,206 @@ use super::{
     ResultWrap, Select, Slo, Word,
 };
 
-/// One route and how it is batched.
+/// A route and the batching of its calls.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteSpec {
-    /// The path, exact, or a prefix ending in `/*`. Required.
+    /// Path of the route: an exact path, or a prefix that ends in `/*`. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// The method.
+    /// HTTP method of the route.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
-    /// Captured ports by number or name; empty: all.
+    /// Captured ports to which the route applies, by number or name. If empty, it applies to all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ports: Option<Vec<Port>>,
-    /// What is spoken there. Naming one is the opt-in where `Auto` only passes through; `Generic` needs `generic`.
+    /// Protocol of the route. Some routes are only batched if their protocol is named here, because
+    /// `Auto` passes them through. `Generic` requires `generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<Word<Protocol>>,
-    /// As `mode` above, for this route; absent: the policy's.
+    /// Operating mode of the route, see `mode`. If absent, the mode of the policy applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Word<Mode>>,
-    /// As `slo` above, for this route; absent: the policy's.
+    /// Latency objective of the route, see `slo`. If absent, the objective of the policy applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
-    /// As `limits` above, for this route; a key that is absent: the policy's.
+    /// Limits of the route, see `limits`. Absent keys are taken from the limits of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limits: Option<LimitsSpec>,
-    /// What must be equal to share a batch, although it is ignored otherwise.
+    /// Headers and fields that must be equal in calls that share a batch, although they are ignored
+    /// by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge_on: Option<Fields>,
-    /// What need not be equal to share a batch; it is dropped from a shared call.
+    /// Headers and fields that may differ in calls that share a batch. They are removed from shared
+    /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merge_over: Option<Fields>,
-    /// What else of a shared answer every member may see.
+    /// Headers and fields of a shared response that every member receives, in addition to its own
+    /// results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub respond_with: Option<AnswerParts>,
-    /// May the members of a failed batch be sent again alone: `Auto` says yes for known pure-inference routes and no for `Generic`.
+    /// Permission to retry the members of a failed batch individually. `Auto` allows it on known
+    /// routes of pure inference, but not with the protocol `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idempotent: Option<Word<Idempotent>>,
-    /// From dispatch to the last byte of a shared or buffered answer (to the first byte of a stream), and the longest wait in the queue; 504 after it.
-    /// Absent: no limit.
+    /// Maximum time from dispatch to the last byte of a shared or buffered response, or to the
+    /// first byte of a stream. It is also the maximum time in the queue. Calls that exceed it are
+    /// answered with 504. If absent, the time is not limited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<DurationText>,
-    /// How items and results are found in the JSON bodies; with protocol `Generic` only.
+    /// Locations of items and results in JSON bodies. Only valid with the protocol `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generic: Option<GenericSpec>,
 }
 
-/// Headers and body fields.
+/// Request headers and body fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Fields {
-    /// Header names.
+    /// Names of request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
-    /// JSON Pointers into the body.
+    /// JSON Pointers into the request body.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<String>>,
 }
 
-/// Parts of the upstream's answer.
+/// Headers and fields of the upstream response.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AnswerParts {
-    /// Header names of the upstream's answer.
+    /// Names of response headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
-    /// JSON Pointers into the upstream's answer: members that are the same for every caller, such as a version.
+    /// JSON Pointers into the response body, to fields that are identical for all callers, such as
+    /// a version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fields: Option<Vec<String>>,
 }
 
-/// A JSON protocol declared by pointers.
+/// A JSON protocol that is declared by JSON Pointers (RFC 6901).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GenericSpec {
-    /// Where a batch is sent; absent: the path of the call.
+    /// Path to which batches are sent. If absent, it is the path of the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub upstream_path: Option<String>,
-    /// JSON Pointer to the list of items, or a list of pointers for parallel lists. Required.
+    /// JSON Pointer to the list of items, or a list of pointers to parallel lists. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<OneOrMany>,
-    /// The form of a call with one item, where it differs.
+    /// Form of calls with a single item, if it differs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub single: Option<SingleSpec>,
-    /// Which items may share a batch: `Strict` compares JSON types and fields, `Text` takes any strings, `None` compares nothing.
+    /// Items that can share a batch. `Strict` requires equal JSON types and fields, `Text` accepts
+    /// any strings, and `None` does not compare items.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_class: Option<Word<ItemClass>>,
-    /// JSON Pointer to the list of results, or a list of pointers; `""` is the whole answer. Required.
+    /// JSON Pointer to the list of results, or a list of pointers. `""` is the whole response.
+    /// Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<OneOrMany>,
-    /// JSON Pointer inside a result to the number of its item.
+    /// JSON Pointer, inside a result, to the index of its item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<String>,
-    /// Results are a map by this field of the item; each value once in a batch.
+    /// Field of an item by which results are keyed, if they are a map. Each value occurs once in a
+    /// batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_key: Option<String>,
-    /// `None`: the answer to a bare value is a bare result. `List`: it is a list of one.
+    /// Form of the response to a bare value. `None` returns a bare result, `List` a list of one
+    /// result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result_wrap: Option<Word<ResultWrap>>,
-    /// `Sorted`: results come sorted and carry an index, as from a reranker.
+    /// Order of results. `Sorted` means that results are sorted and carry an index, as from a
+    /// reranker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub select: Option<Word<Select>>,
-    /// How a result says that its item failed.
+    /// Representation of the failure of a single item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_item_error: Option<PerItemError>,
-    /// JSON Pointers to ids of the batch that each caller gets afresh.
+    /// JSON Pointers to IDs of the batch. Each caller receives newly generated IDs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<Vec<String>>,
-    /// Counters of the answer that are divided among the callers.
+    /// Counters in the response that are divided among the callers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<CostSpec>,
-    /// What `batchWeightMax` counts: `Items`, `Bytes`, `Chars`, `ListLen`, or a JSON Pointer inside the item.
+    /// Unit of `batchWeightMax`: `Items`, `Bytes`, `Chars`, `ListLen`, or a JSON Pointer inside the
+    /// item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<String>,
-    /// Answers that mean "batch too large", besides 413: a status, or `{status, bodyContains}`.
+    /// Responses that mean that the batch is too large, in addition to 413: a status, or a map of
+    /// `status` and `bodyContains`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub too_large: Option<Vec<TooLargeSpec>>,
-    /// Take `NaN` and `Infinity` as bare words.
+    /// Acceptance of `NaN` and `Infinity` as numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lenient_numbers: Option<bool>,
-    /// When the answer to a batch cannot be split: `Isolate` sends again what may be sent again, `Fail` answers 502.
+    /// Handling of a batch response that cannot be split. `Isolate` retries the members that may be
+    /// retried, `Fail` answers them with 502.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_mismatch: Option<Word<OnMismatch>>,
 }
 
-/// The form of a call with one item.
+/// Form of calls with a single item.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SingleSpec {
-    /// JSON Pointer to the field that holds the one item.
+    /// JSON Pointer to the field that contains the item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items: Option<String>,
-    /// JSON Pointer to the field that holds the one result.
+    /// JSON Pointer to the field that contains the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub results: Option<String>,
-    /// `items` may hold a bare value instead of a list. Needs `resultWrap`, or `single.results`: callers of the bare form expect the answer that the server
-    /// gives to it.
+    /// Permission for `items` to contain a bare value instead of a list. Requires `resultWrap` or
+    /// `single.results`, because callers that send a bare value expect the response form that the
+    /// server uses for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wrap_scalar: Option<bool>,
-    /// `ArrayOfNumbers`: a flat list of numbers is one item.
+    /// Form of an item. With `ArrayOfNumbers`, a flat list of numbers is one item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_is: Option<Word<ItemIs>>,
 }
 
-/// How a result says that its item failed.
+/// Representation of the failure of a single item.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PerItemError {
-    /// JSON Pointer inside the result; where it is present, the item failed. Required.
+    /// JSON Pointer inside the result. If the field is present, the item failed. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Status for the caller of that item.
+    /// Status code of the response to the caller of the failed item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
 }
 
-/// Counters of the answer.
+/// Division of the counters in a response.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CostSpec {
-    /// JSON Pointers to counters that are totals over the batch.
+    /// JSON Pointers to counters that are totals of the batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub totals: Option<Vec<String>>,
-    /// By what they are divided: `Bytes`, `Chars`, `ListLen`, or a JSON Pointer inside the result.
+    /// Weight by which the counters are divided: `Bytes`, `Chars`, `ListLen`, or a JSON Pointer
+    /// inside the result.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
-    /// `Proportional` by weight; `Exact` where each result carries its own number; `Drop` leaves them out.
+    /// Method of division. `Proportional` divides by weight, `Exact` uses the number in each
+    /// result, and `Drop` removes the counters.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<Word<CostShare>>,
 }
 
-/// An answer that means "batch too large".
+/// A response that means that the batch is too large.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TooLargeSpec {
-    /// Any answer with this status.
+    /// Any response with this status.
     Status(u16),
-    /// An answer with this status whose body contains a text.
+    /// A response with this status and a body that contains a text.
     #[serde(rename_all = "camelCase")]
     Body {
-        /// The status.
+        /// Status code.
         status: u16,
-        /// What the body contains.
+        /// Text that the body contains.
         body_contains: Option<String>,
     },
 }

@@ -1,6 +1,8 @@
-//! What the derive cannot say of a type: values of more than one form, words that are kept although unknown, and types of Kubernetes itself.
+//! JSON schemas that cannot be derived: values of more than one form, enumerations that keep
+//! unknown values, and Kubernetes types.
 //!
-//! Only what a type *takes* stands here. Ranges, words and text rules are `config`'s table, which is laid over these schemas before anybody sees them.
+//! These schemas only describe the accepted types. Ranges, known values and text rules come from
+//! the table in `config`, which extends these schemas before they are published.
 
 use std::borrow::Cow;
 
@@ -8,22 +10,23 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
 use super::{OneOrMany, Port, SizeText, TooLargeSpec, Word};
 
-/// A whole number or a text, as the API server knows it.
+/// A whole number or a string, as defined by the API server.
 fn int_or_string() -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }
 
-/// Of two forms that a structural schema cannot name side by side.
+/// A value of two forms, which a structural schema cannot express as alternatives.
 fn of_two_forms() -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
 
-/// A moment.
+/// An RFC 3339 timestamp.
 pub(super) fn time(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "date-time" })
 }
 
-/// `metav1.Condition`, as its own API declares it: the crate that has the type has its schema behind a feature that doubles its build.
+/// The schema of `metav1.Condition`, as declared by the Kubernetes API. The crate that defines the
+/// type provides its schema only behind a feature that doubles the build time.
 pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     json_schema!({
         "type": "array",
@@ -35,23 +38,23 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
             "required": ["lastTransitionTime", "message", "reason", "status", "type"],
             "properties": {
                 "lastTransitionTime": {
-                    "description": "When the status last changed.", "type": "string", "format": "date-time"
+                    "description": "Time at which the status last changed.", "type": "string", "format": "date-time"
                 },
-                "message": { "description": "For people.", "type": "string", "maxLength": 32_768 },
+                "message": { "description": "Message for people.", "type": "string", "maxLength": 32_768 },
                 "observedGeneration": {
-                    "description": "The generation of the object that this speaks of.",
+                    "description": "Generation of the object that the condition refers to.",
                     "type": "integer", "format": "int64", "minimum": 0
                 },
                 "reason": {
-                    "description": "For programs: a word in CamelCase.",
+                    "description": "Reason for the last change, a word in CamelCase for programs.",
                     "type": "string", "minLength": 1, "maxLength": 1_024,
                     "pattern": "^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
                 },
                 "status": {
-                    "description": "Whether it holds.", "type": "string", "enum": ["True", "False", "Unknown"]
+                    "description": "Status of the condition.", "type": "string", "enum": ["True", "False", "Unknown"]
                 },
                 "type": {
-                    "description": "What holds, or does not.", "type": "string", "maxLength": 316,
+                    "description": "Type of the condition, in CamelCase.", "type": "string", "maxLength": 316,
                     "pattern": "^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$"
                 }
             }
@@ -59,7 +62,7 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// Gives a type a schema that stands where it is used.
+/// Implements `JsonSchema` for a type with a schema that is inlined at each use.
 macro_rules! inline {
     ($type:ty, $name:literal, $schema:expr $(, $generic:ident)?) => {
         impl$(<$generic>)? JsonSchema for $type {

@@ -1,7 +1,8 @@
-//! What the controller writes: the status of both kinds.
+//! Status of both kinds, written by the controller.
 //!
-//! Lists are bounded, since etcd holds an object whole: the full view of a large workload is in the metrics and the tools. Words are kept when they are
-//! not known, as in the spec, so that a newer controller's status does not make an object unreadable for an older one.
+//! Lists are bounded, because etcd stores an object as a whole. The complete view of a large
+//! workload is available in the metrics and the tools. Unknown values are kept, as in the spec, so
+//! that an older controller can read a status that a newer one wrote.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
@@ -9,272 +10,280 @@ use serde::{Deserialize, Serialize};
 
 use super::{DurationText, Mode, SchedulingPolicy, ShareText, TuningMode, Word, schema};
 
-/// Conditions of an object: six are written, others may add theirs.
+/// Maximum number of conditions of an object. The controller writes seven, and other controllers
+/// may add their own.
 pub const CONDITIONS_MAX: usize = 16;
-/// Pods in `podTunings`: some 300 bytes each, so the list stays far below what etcd takes.
+/// Maximum number of entries in `podTunings`. An entry has about 300 bytes, so the list remains far
+/// below the size limit of etcd.
 pub const POD_TUNINGS_MAX: usize = 100;
-/// Entries of `learned`: profiles times kinds of accelerators that are in use side by side.
+/// Maximum number of entries in `learned`: profiles in use times kinds of accelerators in use.
 pub const LEARNED_MAX: usize = 16;
-/// Points of a learned curve: sizes 1, 2, 4 … 32768.
+/// Maximum number of points of a learned curve: sizes 1, 2, 4 … 32768.
 pub const CURVE_MAX: usize = 16;
-/// Arms of an experiment, as many as the spec takes.
+/// Maximum number of arms of an experiment, as in the spec.
 pub const ARMS_MAX: usize = 16;
-/// Policies in `usedBy`.
+/// Maximum number of policies in `usedBy`.
 pub const USED_BY_MAX: usize = 100;
 
-/// What became of a policy.
+/// Most recently observed status of a `BatchPolicy`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BatchPolicyStatus {
-    /// The generation of the object that this speaks of.
+    /// Generation of the object to which this status refers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `Merging`, `RolloutHealthy` and `Ready`.
+    /// Conditions `Accepted`, `Programmed`, `TrafficCaptured`, `SLOMet`, `Merging`,
+    /// `RolloutHealthy` and `Ready`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schema::conditions")]
     pub conditions: Vec<Condition>,
-    /// Whom the policy is for, in short: `Deployment/embedder`, `Deployment/a +2`, `app=embedder`, or `*` for the namespace's default.
+    /// Short form of the target of the policy: `Deployment/embedder`, `Deployment/a +2`,
+    /// `app=embedder`, or `*` for the default policy of the namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// The mode of the policy, with the default where it has none.
+    /// Operating mode of the policy, or the default if the policy sets none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Word<Mode>>,
-    /// The profile in force.
+    /// Name of the profile in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_profile: Option<String>,
-    /// The profile that is being rolled out.
+    /// Name of the profile that is being rolled out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub candidate_profile: Option<String>,
-    /// Pods, counted.
+    /// Numbers of pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pods: Option<PodCounts>,
-    /// How it goes, over all connected pods.
+    /// Summary over all connected pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<Summary>,
-    /// In mode `Observe`: what batching would have done.
+    /// Predicted effect of batching, in mode `Observe`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Summary>,
-    /// Where the rollout stands.
+    /// Progress of the rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// What was tuned, for at most 100 pods.
+    /// Tuned values, for at most 100 pods.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(
         length(max = POD_TUNINGS_MAX),
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["pod"])
     )]
     pub pod_tunings: Vec<PodTuning>,
-    /// What was learned, for new pods to begin with.
+    /// Learned state, from which new pods start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = LEARNED_MAX))]
     pub learned: Vec<Learned>,
 }
 
-/// Pods, counted.
+/// Numbers of pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodCounts {
-    /// Those that the policy is for.
+    /// Number of pods to which the policy applies.
     pub matched: u32,
-    /// Of these, with a sidecar.
+    /// Number of these pods that have a sidecar.
     pub injected: u32,
-    /// Of these, whose sidecar has a stream to the controller.
+    /// Number of these pods with a sidecar that is connected to the controller.
     pub connected: u32,
-    /// Of these, whose traffic all goes through the sidecar.
+    /// Number of these pods with traffic that passes through the sidecar completely.
     pub captured: u32,
-    /// Of the connected, those that run the current profile.
+    /// Number of connected pods that run the current profile.
     pub on_current: u32,
 }
 
-/// How it goes.
+/// Summary of batching.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Summary {
-    /// Items in a batch.
+    /// Number of items in a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_items: Option<Quantiles>,
     /// 99th percentile of the time in the queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_delay: Option<DurationText>,
-    /// 99th percentile from a call's arrival to its answer.
+    /// 99th percentile of the time from the arrival of a call to its response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
-    /// Items answered in a second.
+    /// Number of items answered per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub throughput: Option<u64>,
     /// Share of upstream calls that batching saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub saved: Option<ShareText>,
-    /// Of what is predicted: the most items in one call of which it was measured what they take. What a larger batch would take is a guess.
+    /// Largest number of items in one call with a measured execution time. Only set for
+    /// predictions. Execution times of larger batches are estimates.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub measured_items: Option<u32>,
 }
 
-/// Quantiles.
+/// Quantiles of a distribution.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Quantiles {
-    /// Nine of ten are larger.
+    /// 10th percentile.
     pub p10: u32,
-    /// The median.
+    /// Median.
     pub p50: u32,
-    /// One of ten is larger.
+    /// 90th percentile.
     pub p90: u32,
 }
 
-/// Where a rollout stands. It survives the controller, so that another one goes on where this one ended.
+/// Progress of a rollout. Another controller resumes from it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutStatus {
-    /// `Progressing`, `Paused`, `Promoted` or `RolledBack`.
+    /// Phase of the rollout: `Progressing`, `Paused`, `Promoted` or `RolledBack`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<Word<RolloutPhase>>,
-    /// The step of the canary, from 0.
+    /// Current step of the canary, starting at 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
-    /// Share of the pods that are to run the candidate.
+    /// Percentage of pods that are assigned the candidate profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<u32>,
-    /// When this step, or this phase, began.
+    /// Start time of this step or phase.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub since: Option<Time>,
-    /// The profile to go back to.
+    /// Name of the profile to which a rollback returns.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub previous_profile: Option<String>,
-    /// Why, as a word in CamelCase.
+    /// Machine-readable reason in CamelCase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, for people.
+    /// Human-readable explanation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// What each arm did so far.
+    /// Results of each arm.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = ARMS_MAX))]
     pub arms: Vec<ArmStatus>,
 }
 
-/// Where a rollout stands, in a word.
+/// Phase of a rollout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum RolloutPhase {
-    /// `Progressing`.
+    /// The rollout is in progress.
     Progressing,
-    /// `Paused`.
+    /// The rollout is paused.
     Paused,
-    /// `Promoted`.
+    /// The candidate profile was promoted on all pods.
     Promoted,
-    /// `RolledBack`.
+    /// The previous profile was restored.
     RolledBack,
 }
 
-/// What an arm did.
+/// Results of an arm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArmStatus {
-    /// Its profile.
+    /// Name of the profile of the arm.
     pub profile: String,
-    /// Pods that run it.
+    /// Number of pods that run the profile.
     #[serde(default)]
     pub pods: u32,
-    /// Calls answered.
+    /// Number of calls answered.
     #[serde(default)]
     pub samples: u64,
-    /// 99th percentile of their latency.
+    /// 99th percentile of the latency of these calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
-    /// Share of them that failed.
+    /// Share of these calls that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_rate: Option<ShareText>,
-    /// `true`: it was found worse and gets no more pods.
+    /// `true` if the arm was found to be worse and receives no more pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<bool>,
-    /// The evidence so far, for the controller that goes on with it.
+    /// Serialised evidence, from which another controller continues the comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub evidence: Option<String>,
 }
 
-/// What was tuned for a pod.
+/// Tuned values of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodTuning {
-    /// Its name; each once.
+    /// Name of the pod. It is unique in the list.
     pub pod: String,
-    /// Its UID: a pod of the same name may be another one.
+    /// UID of the pod, which distinguishes it from another pod with the same name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// The profile that it runs.
+    /// Name of the profile that the pod runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub profile: Option<String>,
-    /// The accelerator or kind of machine that it runs on.
+    /// Accelerator or machine type of the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accelerator: Option<String>,
-    /// `Auto`: in force; `Recommend`: published only; `Manual`: as the policy says, not tuned.
+    /// Tuning mode. `Auto`: the values are in force. `Recommend`: the values are only published.
+    /// `Manual`: the pod is not tuned and uses the values of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mode: Option<Word<TuningMode>>,
-    /// Instead of `limits.slotsMax`.
+    /// Tuned value that replaces `limits.slotsMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
-    /// Instead of `limits.batchWeightMax`.
+    /// Tuned value that replaces `limits.batchWeightMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_weight_max: Option<u64>,
-    /// By how much deadlines come earlier, as a share of the latency target.
+    /// Time by which deadlines are brought forward, as a share of the latency target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_shift: Option<ShareText>,
-    /// Why, as a word in CamelCase.
+    /// Machine-readable reason in CamelCase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, with numbers, for people.
+    /// Human-readable explanation with figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When these values were set.
+    /// Time since which these values apply.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub since: Option<Time>,
 }
 
-/// What was learned under a profile on a kind of machine.
+/// State learned under a profile on a machine type.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Learned {
-    /// The name of the profile.
+    /// Name of the profile.
     pub profile: String,
-    /// The accelerator or kind of machine.
+    /// Accelerator or machine type.
     pub accelerator: String,
-    /// Requests that the model server runs side by side, beyond which calls are held and merged; absent while calls are forwarded as they come.
+    /// Number of requests that the model server executes concurrently, above which calls are held
+    /// and merged. Absent while calls are forwarded on arrival.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// The latency of a lone call below that number.
+    /// Latency of an unbatched call while fewer requests are in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base: Option<DurationText>,
-    /// Calls are forwarded since a batch does not pay: the cost of an item in one, in thousandths of a lone call.
+    /// Cost of an item in a batch, in thousandths of the cost of an unbatched call. Set if calls
+    /// are forwarded on arrival because batching has no benefit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub no_gain_permille: Option<u64>,
-    /// By how much the next batch may leave before one comes back.
+    /// Time by which the next batch may be dispatched before the previous one completes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lead: Option<DurationText>,
-    /// The mean of execution times.
+    /// Mean execution time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub execution: Option<DurationText>,
-    /// The cost class that the curve is of, escaped; the one with most batches.
+    /// Escaped name of the cost class that the curve describes: the class with the most batches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What batches cost, by size, smallest first.
+    /// Execution times of batches by size, smallest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = CURVE_MAX))]
     pub curve: Vec<CurvePoint>,
-    /// What a batch exceeds but once in fifty times, over what it was expected to take, in thousandths.
+    /// 98th percentile of the ratio of actual to expected execution time, in thousandths.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tail_permille: Option<u64>,
-    /// By how much deadlines came earlier in the end, as a share of the latency target.
+    /// Last deadline shift, as a share of the latency target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_shift: Option<ShareText>,
-    /// What was tuned instead of `limits.slotsMax` in the end.
+    /// Last tuned value that replaces `limits.slotsMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
-    /// Batches that this was learned from.
+    /// Number of batches from which the state was learned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// When it last changed.
+    /// Time of the last change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub updated: Option<Time>,
@@ -284,71 +293,71 @@ pub struct Learned {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CurvePoint {
-    /// Items of the batch.
+    /// Number of items in the batch.
     pub items: u32,
-    /// Their typical weight, where it matters.
+    /// Typical weight of the batch, if it affects the cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weight: Option<u64>,
-    /// From dispatch to answer.
+    /// Time from dispatch to response.
     pub duration: DurationText,
 }
 
-/// What became of a profile.
+/// Most recently observed status of a `BatchProfile`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BatchProfileStatus {
-    /// Policies that use it, by name.
+    /// Names of the policies that use the profile.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = USED_BY_MAX))]
     pub used_by: Vec<String>,
-    /// The policy of its scheduling, with the default where it has none.
+    /// Scheduling policy of the profile, or the default if the profile sets none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<Word<SchedulingPolicy>>,
-    /// Calls answered under it.
+    /// Number of calls answered under the profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// How it did when it was last compared.
+    /// Result of the last comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub verdict: Option<Verdict>,
 }
 
-/// How a profile did.
+/// Result of a comparison of a profile.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Verdict {
-    /// `Better`, `Same`, `Worse` or `Undecided`.
+    /// Outcome of the comparison: `Better`, `Same`, `Worse` or `Undecided`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Word<Outcome>>,
-    /// The profile that it was compared with.
+    /// Name of the profile with which it was compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
-    /// 99th percentile of its calls' latency.
+    /// 99th percentile of the latency of its calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99: Option<DurationText>,
     /// Share of its calls that failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error_rate: Option<ShareText>,
-    /// Why, as a word in CamelCase.
+    /// Machine-readable reason in CamelCase.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Why, with numbers, for people.
+    /// Human-readable explanation with figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
-    /// When it was given.
+    /// Time of the comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schema::time")]
     pub since: Option<Time>,
 }
 
-/// How a profile did, in a word.
+/// Outcome of a comparison of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Outcome {
-    /// `Better`.
+    /// Better than the other profile.
     Better,
-    /// `Same`.
+    /// Not worse than the other profile.
     Same,
-    /// `Worse`.
+    /// Worse than the other profile.
     Worse,
-    /// `Undecided`.
+    /// No result, for lack of evidence or of a profile to compare with.
     Undecided,
 }

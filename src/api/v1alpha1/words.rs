@@ -1,290 +1,292 @@
-//! The words of the enumerations, and [`Word`], which keeps one that is not known.
+//! Enumerations of the API, and [`Word`], which also holds unknown values.
 
 use serde::{Deserialize, Serialize};
 
-/// A word of an enumeration, or one that this version does not know.
+/// A value of an enumeration, or a value that this version does not know.
 ///
-/// A newer object may hold it; refusing the whole object would leave its other keys unread.
+/// A newer object may contain an unknown value. Rejecting the whole object would make its other
+/// keys unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Word<T> {
-    /// A known word.
+    /// A known value.
     Known(T),
-    /// Any other.
+    /// An unknown value.
     Other(String),
 }
 
-/// What the proxy does with calls it recognises.
+/// Operating mode for calls that an adapter recognises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Mode {
-    /// `Batch`.
+    /// Merges calls into batches.
     Batch,
-    /// `Observe`.
+    /// Passes calls through and predicts the effect of batching.
     Observe,
-    /// `Passthrough`.
+    /// Passes calls through.
     Passthrough,
 }
 
-/// What becomes of a call that cannot meet its SLO any more.
+/// Handling of a call that can no longer meet its SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Late {
-    /// `Serve`.
+    /// Served after all calls that can meet their SLO.
     Serve,
-    /// `Refuse`.
+    /// Refused while it is queued.
     Refuse,
 }
 
-/// What is spoken on a route.
+/// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Protocol {
-    /// `Auto`.
+    /// Any adapter that recognises the path.
     Auto,
-    /// `PassThrough`.
+    /// Passed through without parsing.
     PassThrough,
-    /// `Generic`.
+    /// A JSON protocol that the policy declares.
     Generic,
-    /// `KServeV1`.
+    /// KServe V1 inference protocol.
     KServeV1,
-    /// `OpenInferenceV2`.
+    /// Open Inference Protocol, version 2.
     OpenInferenceV2,
-    /// `TFServing`.
+    /// REST API of TensorFlow Serving.
     TFServing,
-    /// `OpenAI`.
+    /// OpenAI API.
     OpenAI,
-    /// `TEI`.
+    /// Hugging Face Text Embeddings Inference.
     TEI,
-    /// `MLflow`.
+    /// MLflow model server.
     MLflow,
-    /// `Seldon`.
+    /// Seldon Core.
     Seldon,
-    /// `SageMaker`.
+    /// Amazon SageMaker.
     SageMaker,
-    /// `BentoML`.
+    /// BentoML.
     BentoML,
-    /// `Infinity`.
+    /// Infinity embedding server.
     Infinity,
-    /// `VLLM`.
+    /// vLLM.
     VLLM,
-    /// `SGLang`.
+    /// SGLang.
     SGLang,
-    /// `TGI`.
+    /// Hugging Face Text Generation Inference.
     TGI,
-    /// `LlamaCpp`.
+    /// llama.cpp server.
     LlamaCpp,
-    /// `Ollama`.
+    /// Ollama.
     Ollama,
-    /// `Cohere`.
+    /// Cohere API.
     Cohere,
-    /// `Voyage`.
+    /// Voyage AI API.
     Voyage,
-    /// `Jina`.
+    /// Jina AI API.
     Jina,
 }
 
-/// Whether a call may be sent again.
+/// Permission to retry a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Idempotent {
-    /// `Auto`.
+    /// Allowed on known routes of pure inference.
     Auto,
-    /// `Always`.
+    /// Always allowed.
     Always,
-    /// `Never`.
+    /// Never allowed.
     Never,
 }
 
-/// Which items may share a batch.
+/// Items that can share a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ItemClass {
-    /// `Strict`.
+    /// Items with equal JSON types and fields.
     Strict,
-    /// `Text`.
+    /// Any strings.
     Text,
-    /// `None`.
+    /// Any items.
     None,
 }
 
-/// What one item looks like.
+/// Form of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ItemIs {
-    /// `Element`.
+    /// An element of the list of items.
     Element,
-    /// `ArrayOfNumbers`.
+    /// A flat list of numbers.
     ArrayOfNumbers,
 }
 
-/// How the answer to a bare value looks.
+/// Form of the response to a bare value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ResultWrap {
-    /// `None`.
+    /// A bare result.
     None,
-    /// `List`.
+    /// A list of one result.
     List,
 }
 
-/// In which order results come.
+/// Order of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Select {
-    /// `None`.
+    /// Results in the order of the items.
     None,
-    /// `Sorted`.
+    /// Sorted results that carry an index.
     Sorted,
 }
 
-/// How a counter is divided.
+/// Method of dividing a counter among callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum CostShare {
-    /// `Proportional`.
+    /// In proportion to a weight.
     Proportional,
-    /// `Exact`.
+    /// By the number in each result.
     Exact,
-    /// `Drop`.
+    /// Not divided: the counter is removed.
     Drop,
 }
 
-/// What follows an answer that cannot be split.
+/// Handling of a batch response that cannot be split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnMismatch {
-    /// `Isolate`.
+    /// Retries the members that may be retried.
     Isolate,
-    /// `Fail`.
+    /// Answers all members with 502.
     Fail,
 }
 
-/// When a batch leaves.
+/// Scheduling policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum SchedulingPolicy {
-    /// `Adaptive`.
+    /// Learns the batch size, the dispatch time and the number of slots.
     Adaptive,
-    /// `WorkConserving`.
+    /// Dispatches when a slot is idle, and collects calls while all slots are busy.
     WorkConserving,
-    /// `Window`.
+    /// Dispatches at a number of items, or after a delay since an item and a free slot were
+    /// available.
     Window,
-    /// `Static`.
+    /// Dispatches at a number of items, or after a delay since the arrival of the oldest item.
     Static,
 }
 
-/// What learning prefers.
+/// Objective of adaptive scheduling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Preset {
-    /// `latency`.
+    /// Spends none of the latency target on larger batches while the server is idle.
     #[serde(rename = "latency")]
     Latency,
-    /// `balanced`.
+    /// Spends up to a tenth of it.
     #[serde(rename = "balanced")]
     Balanced,
-    /// `throughput`.
+    /// Spends up to four tenths of it.
     #[serde(rename = "throughput")]
     Throughput,
 }
 
-/// What the controller may do.
+/// Extent of automatic tuning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TuningMode {
-    /// `Auto`.
+    /// Applies tuned values.
     Auto,
-    /// `Recommend`.
+    /// Publishes tuned values in the status only.
     Recommend,
-    /// `Manual`.
+    /// Disables tuning.
     Manual,
 }
 
-/// What shares one set of values.
+/// Set of pods that share tuned values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Granularity {
-    /// `Pod`.
+    /// Each pod has its own values.
     Pod,
-    /// `NodeClass`.
+    /// The pods on the same kind of accelerator or machine share values.
     NodeClass,
-    /// `Workload`.
+    /// All pods of the workload share values.
     Workload,
 }
 
-/// How a change reaches the pods.
+/// Rollout strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Strategy {
-    /// `Immediate`.
+    /// Changes all pods at once.
     Immediate,
-    /// `Canary`.
+    /// Changes the pods in steps.
     Canary,
-    /// `Experiment`.
+    /// Compares several profiles.
     Experiment,
 }
 
-/// How pods are given to arms.
+/// Assignment of pods to the arms of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Assignment {
-    /// `Pod`.
+    /// Each pod serves one arm.
     Pod,
-    /// `Switchback`.
+    /// Each pod switches between all arms.
     Switchback,
 }
 
-/// What follows when a change is worse.
+/// Reaction to a regression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum OnFailure {
-    /// `Rollback`.
+    /// Restores the previous profile on all pods.
     Rollback,
-    /// `Pause`.
+    /// Leaves the rollout unchanged.
     Pause,
 }
 
-/// How traffic is led through the sidecar.
+/// Method that directs the traffic of a port to the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Capture {
-    /// `Auto`.
+    /// The first method that is possible for the port.
     Auto,
-    /// `Named`.
+    /// The name of the port is moved to the sidecar.
     Named,
-    /// `Loopback`.
+    /// The application listens on loopback, and the sidecar on the addresses of the pod.
     Loopback,
-    /// `Redirect`.
+    /// Packets are redirected in the kernel.
     Redirect,
 }
 
-/// Which kind of container the sidecar is.
+/// Container type of the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NativeSidecar {
-    /// `Auto`.
+    /// A native sidecar on Kubernetes 1.33 and later, otherwise a regular container.
     Auto,
-    /// `Always`.
+    /// A native sidecar.
     Always,
-    /// `Never`.
+    /// A regular container.
     Never,
 }
 
-/// Whether HTTP/2 is spoken.
+/// Use of HTTP/2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Http2 {
-    /// `Auto`.
+    /// Used if it is detected.
     Auto,
-    /// `Always`.
+    /// Always used.
     Always,
-    /// `Never`.
+    /// Never used.
     Never,
 }
 
-/// Whether connections are kept.
+/// Reuse of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Reuse {
-    /// `Never`.
+    /// A new connection for each batch.
     Never,
-    /// `Always`.
+    /// Connections are reused.
     Always,
 }
 
-/// How a log line looks.
+/// Format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum LogFormat {
-    /// `Json`.
+    /// One JSON object per line.
     Json,
-    /// `Pretty`.
+    /// Human-readable text.
     Pretty,
 }
 
 // === impl Word ===
 
 impl<T: Copy> Word<T> {
-    /// The word, where it is known.
+    /// Returns the value if it is known.
     #[must_use]
     pub const fn known(&self) -> Option<T> {
         match self {

@@ -1,4 +1,5 @@
-//! What deadlines allow: a smaller batch for an urgent head, or heads given up for more served (`scheduling.md` §2.4).
+//! Adjusts a batch to deadlines: a smaller batch for an urgent head, or heads shed where that
+//! serves more calls in time.
 
 use super::super::arrivals::Rate;
 use super::super::cost::Cost;
@@ -6,28 +7,31 @@ use super::super::draw::Draw;
 use super::super::math::float;
 use super::Line;
 
-/// A size is doubted although the curve rules it out until batches as large were seen so often: one that was measured while it waited says nothing.
+/// Number of observations of batches at least as large that the curve needs before it rules a size
+/// out. A single one may include time spent waiting upstream.
 const DOUBT_UNTIL: u32 = 2;
-/// How often it is tried then where nobody is left behind for long, in thousandths.
+/// Probability of trying a doubtful size, in thousandths, where no call has to be shed. Where one
+/// has to be shed, the doubtful size is always tried.
 const DOUBT_PERMILLE: u32 = 100;
-/// The price of upstream time, as a part of the best rate: higher gives more up for larger batches (`scheduling.md` §3, constants).
+/// Price of upstream time, as a fraction of the best throughput. A higher price sheds more calls
+/// for larger batches.
 pub(super) const PRICE: f64 = 0.6;
-/// What giving up one more head costs, in items, so that ties go to the fewest.
+/// Cost of shedding one more head, in items, so that ties go to the fewest.
 const HEAD: f64 = 0.02;
-/// Giving up must serve so many items more.
+/// Minimum gain of shedding, in items.
 const WIN: f64 = 0.5;
-/// Calls looked at: more than a batch holds, and a bound for a decision.
+/// Maximum number of calls examined: more than a batch holds, and a bound on the decision time.
 const LOOK_MAX: usize = 512;
 
-/// What to send.
+/// Result of a choice.
 pub(super) enum Chosen {
-    /// So many items from the front.
+    /// Send this many items from the front of the line.
     First(u32),
-    /// Give up so many calls from the front, then decide again.
+    /// Shed this many calls from the front, then decide again.
     GiveUp(usize),
 }
 
-/// Has deadlines have their say about a batch of `want` items.
+/// Reduces a batch of `want` items so that its head meets the deadline, or selects heads to shed.
 pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: &mut Draw) -> Chosen {
     if cost.samples() == 0 || line.infeasible(cost) {
         return Chosen::First(want);
@@ -42,10 +46,13 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
     if doubtful && draw.chance(DOUBT_PERMILLE) {
         return Chosen::First(2 * urgent);
     }
-    // Other lines would pay for one execution more: a small batch is for a line that is alone.
+    // Other lines would pay for the additional execution, so a small batch is sent only from the
+    // only line.
     if line.ctx.queue.lines().nth(1).is_some() {
         return Chosen::First(want);
     }
+    // The small batch suffices if everything that is left, new arrivals included, fits the batch
+    // after it.
     let rest = line.items.saturating_sub(urgent);
     let time = cost.time(urgent);
     let more = u32::try_from(rate.over(time) / 1000).unwrap_or(u32::MAX);
@@ -54,10 +61,13 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
     if rest == 0 || fit(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
         return Chosen::First(urgent);
     }
-    // Nobody is shed on a guess: who is left behind by it would be.
+    // Do not shed on an estimate: the curve rules the larger size out without enough observations,
+    // and the calls that the smaller one leaves behind would be shed.
     if doubtful {
         return Chosen::First(2 * urgent);
     }
+    // Shed one head after another while the batch that the next head allows is worth more: its
+    // items, less the price of its upstream time and of the heads that were shed.
     let per_ms = |items: u32| f64::from(items) / (float(cost.time(items)) / 1e6);
     let price = PRICE * per_ms(want).max(per_ms((want / 2).max(1))).max(per_ms((want / 4).max(1)));
     let value = |items: u32| f64::from(items) - price * float(cost.time(items)) / 1e6;
@@ -82,7 +92,8 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
     if best.1 > 0 { Chosen::GiveUp(best.1) } else { Chosen::First(urgent) }
 }
 
-/// The most items up to `most` that are answered within `slack`, as far as the tail is known.
+/// Returns the most items up to `most` that are answered within `slack`, tail included, found by
+/// bisection.
 pub(super) fn fit(cost: &Cost, slack: u64, most: u32) -> u32 {
     if slack == u64::MAX {
         return most;
@@ -99,7 +110,7 @@ pub(super) fn fit(cost: &Cost, slack: u64, most: u32) -> u32 {
     low
 }
 
-/// The first call behind so many items.
+/// Returns the first call behind this many items.
 fn after<'a>(line: &Line<'a>, items: u32) -> Option<&'a super::Queued> {
     let mut passed = 0;
     line.ctx.queue.line(line.key).find(|queued| {

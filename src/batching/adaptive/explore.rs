@@ -1,29 +1,36 @@
-//! How much may be spent on learning: batches of another size than seems best (`scheduling.md` §3, "Exploration budget").
+//! Exploration budget: the execution time that may be spent on batches of other sizes than the best
+//! known one.
 //!
-//! At the start, and when the server is another one, every size may be tried a few times whatever comes: what is not known then costs more than the
-//! trials, most of all under load (`pow2 shapes` and `k=4 slots` miss their bars without it). After that trials have 2 % of the executions' time, none in
-//! backlog, none while calls miss their deadlines, and none that could make a member late. What it leaves out: longer leads, which cost no execution (`slots`); asking whether the server batches by itself (`guard`); ceilings,
-//! which are asked only where nobody is late for it (`batcher::retest`); and sizes that a guess rules out for an urgent head (`choose`): they are for
-//! the overload in which calls are late.
+//! At the start, and after the server was replaced, every size may be tried a few times
+//! unconditionally: an unknown curve costs more than the trials, most of all under load (the
+//! simulator's scenarios `pow2 shapes` and `k=4 slots` miss their targets without it). Afterwards
+//! trials get 2 % of the execution time, none in backlog, none while calls miss their deadlines,
+//! and none that could make a member late.
+//!
+//! Out of scope: longer leads, which cost no execution (`slots`); detection of a server that
+//! batches by itself (`flow`); ceilings, which are retested only where no call is late for it
+//! (`batcher::retest`); and sizes that an estimate rules out for an urgent head (`choose`), which
+//! serve an overload in which calls are late.
 
 use super::super::cost::Cost;
 use super::super::tick::Tick;
 use super::Line;
 
-/// Of the last ten seconds, in buckets of one; one more is under way.
+/// Number of one-second buckets: the last ten seconds and the current one.
 const BUCKETS: usize = 11;
-/// No trial while more than one in so many items missed its deadline (§3: 1 %).
+/// Trials stop while more than one item in this many misses its deadline (1 %).
 const MISSED_PARTS: u64 = 100;
-/// One part in so many of the executions' time (§3: 2 %).
+/// Inverse share of the execution time that trials may use (2 %).
 const SHARE_PARTS: u64 = 50;
-/// What a start has, in thousandths of a mean execution: 14 round sizes three times each, which is all that it can want.
+/// Initial budget in thousandths of a mean execution: three trials of each of the 14 round sizes,
+/// the most that is ever requested.
 const START: u64 = 14 * 3 * 1000;
-/// What a trial takes, in the same: one execution must have been saved up.
+/// Credit that a trial requires, in the same unit: one mean execution.
 const TRIAL: u64 = 1000;
-/// The most that can be saved up after it, in the same: each round size once.
+/// Maximum credit after the start, in the same unit: one trial of each round size.
 const CREDIT_MAX: u64 = 14 * 1000;
 
-/// What is left to spend.
+/// The remaining exploration budget.
 #[derive(Debug, Clone)]
 pub(super) struct Exploration {
     buckets: [Bucket; BUCKETS],
@@ -39,7 +46,7 @@ struct Bucket {
     missed: u64,
 }
 
-/// Items of a batch that have a deadline, and the first and last one of those.
+/// Number of items of a batch that have a deadline, and the first and last of these deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in super::super) struct Deadlines {
     items: u64,
@@ -56,12 +63,12 @@ impl Default for Exploration {
 }
 
 impl Exploration {
-    /// Whether the start's trials are not used up.
+    /// Returns `true` while the initial budget is not used up.
     pub(super) fn starts(&self) -> bool {
         self.start > 0
     }
 
-    /// Whether there is something to spend after the start, and calls are in time.
+    /// Returns `true` if there is credit for a trial and calls meet their deadlines.
     pub(super) fn may(&self, now: Tick) -> bool {
         let second = now.0 / 1_000_000_000;
         let recent = self.buckets.iter().filter(|bucket| second.saturating_sub(bucket.second) < 10);
@@ -69,7 +76,7 @@ impl Exploration {
         self.credit >= TRIAL && missed * MISSED_PARTS <= ended
     }
 
-    /// Items ended, and so many of them after their deadline.
+    /// Records that items ended, `missed` of them after their deadline.
     pub(super) fn ended(&mut self, now: Tick, items: u64, missed: u64) {
         let second = now.0 / 1_000_000_000;
         let index = usize::try_from(second % 11).unwrap_or(0);
@@ -81,9 +88,10 @@ impl Exploration {
         bucket.missed += missed;
     }
 
-    /// An execution took so long; `mean`: what one takes. A trial is paid for, the others earn.
+    /// Records the duration of an execution; `mean` is the mean duration. A trial is charged, any
+    /// other execution earns credit.
     pub(super) fn took(&mut self, nanos: u64, mean: u64, trial: bool) {
-        // No execution counts for more than ten: a stall is not the trial's doing.
+        // An execution counts as ten mean executions at most: a stall is not caused by the trial.
         let milli = nanos.saturating_mul(1000).checked_div(mean).unwrap_or(1000).clamp(1, 10_000);
         if trial {
             let paid = self.start.min(milli);
@@ -95,12 +103,13 @@ impl Exploration {
         }
     }
 
-    /// The server is another one: all is to be learned again.
+    /// Restores the initial budget, because the server was replaced and everything is learned
+    /// again.
     pub(super) fn changed(&mut self) {
         self.start = START;
     }
 
-    /// What trials took in all, in nanoseconds.
+    /// Returns the total execution time of trials, in nanoseconds.
     pub(super) fn spent_nanos(&self) -> u64 {
         self.spent_nanos
     }
@@ -109,14 +118,15 @@ impl Exploration {
 // === impl Deadlines ===
 
 impl Deadlines {
-    /// One more call.
+    /// Adds a call.
     pub(in super::super) fn add(&mut self, items: u32, deadline: Tick) {
         self.first = if self.items == 0 { deadline } else { self.first.min(deadline) };
         self.last = self.last.max(deadline);
         self.items += u64::from(items);
     }
 
-    /// How many items there are, and how many of them were missed by an answer at this instant: as if their deadlines were spread evenly.
+    /// Returns the number of items, and the number of them that an answer at this instant is late
+    /// for. The deadlines are assumed to be spread evenly between the first and the last.
     pub(super) fn missed(&self, now: Tick) -> (u64, u64) {
         let late = now.0.saturating_sub(self.first.0);
         let spread = self.last.0.saturating_sub(self.first.0);
@@ -131,7 +141,8 @@ impl Deadlines {
     }
 }
 
-/// Whether a batch of this size is answered in time for the line's head even if the largest one that is known grows in proportion.
+/// Returns `true` if a batch of this size is answered in time for the line's head, even if its cost
+/// grows in proportion to its size from the largest known size on.
 pub(super) fn in_time(line: &Line<'_>, cost: &Cost, size: u32) -> bool {
     let largest = cost.largest().max(1);
     let known = u128::from(cost.late(cost.time(size.min(largest))));

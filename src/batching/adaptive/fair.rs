@@ -1,11 +1,11 @@
-//! Whose turn it is while several flows are queued: start-time fair queueing over work (`scheduling.md` §2.5).
+//! Start-time fair queueing (SFQ) over upstream work, for lines in which several flows are queued.
 //!
-//! Every flow, one tenant's calls of one class, has a clock of virtual time, which moves by the work that is done for it over what it weighs; the one whose
-//! clock shows least is served next, by its most urgent call. Idleness earns no credit, and whoever is alone gets everything. It decides at dispatch, not
-//! at arrival, so within a flow the order stays by deadline whatever came between.
-//!
-//! What it leaves out: shares of the queue (`batcher`), which line is asked first (`turns`), and
-//! which of the calls whose turn is near have like weights (`group`).
+//! A flow is one tenant's calls of one priority class. Its virtual clock advances by the work done
+//! for it divided by its weight, and the flow with the smallest start tag is served next, by its
+//! most urgent call. An idle flow earns no credit, and a flow that is alone gets the full capacity.
+//! The decision is made at dispatch, not at arrival, so the calls of a flow stay in deadline order.
+//! See Goyal, Vin and Cheng, "Start-time Fair Queuing", SIGCOMM 1996. Shares of the queue are in
+//! `batcher`, the order of lines is in `turns`, and grouping by weight is in `group`.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,58 +18,61 @@ use super::super::queue::{FlowLine, Queue, Queued};
 use super::super::tick::Tick;
 use super::{Ctx, Line};
 
-/// Clocks kept. Beyond it those that show no more than virtual time are dropped, which loses a batch's turn at most, and then the earliest.
+/// Maximum number of clocks. Beyond it the clocks at or below virtual time are dropped, which costs
+/// a flow at most its turn in one batch, and then the smallest clock.
 const CLOCKS_MAX: usize = 1024;
-/// How many of the largest batches a clock may show less than virtual time: shares within a batch or two, and no credit for waiting behind who is strict.
+/// Maximum lag of a clock behind virtual time, in multiples of the largest recent batch. It keeps
+/// shares accurate to one or two batches, and gives no credit for time spent waiting behind a
+/// strict class.
 const BEHIND_MAX: u64 = 2;
-/// How fast a largest batch is forgotten, as one part in so many calls.
+/// Inverse decay rate of the largest batch time, per call.
 const LARGEST_PARTS: u64 = 256;
-/// Flows and calls looked at for one batch.
+/// Maximum number of flows, and of calls, examined for one batch.
 const FLOWS_MAX: usize = 1024;
 const LOOK_MAX: usize = 1024;
 
-/// The clocks.
+/// Virtual clocks of the flows.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Clocks {
-    /// Nanoseconds of work over weight; a flow that is not there shows `now`.
+    /// Work divided by weight, in nanoseconds. A flow without an entry is at `now`.
     shown: BTreeMap<Flow, u64>,
-    /// Virtual time: the latest start that was served.
+    /// Virtual time: the largest start tag that was served.
     now: u64,
-    /// What the largest of the last batches took, in nanoseconds.
+    /// Decaying maximum of the batch times, in nanoseconds.
     largest: u64,
 }
 
-/// When a flow has its turn, and with which call; what comes first is least.
+/// The next call of a flow and its start tag. The least value is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Turn {
     pub(super) rank: Rank,
-    /// In virtual time.
+    /// Start tag, in virtual time.
     pub(super) start: u64,
-    /// Its call's place in the line.
+    /// Position of the call in the line.
     pub(super) at: (Tick, CallId),
     pub(super) flow: Flow,
 }
 
-/// What of a batch says what its calls are charged.
+/// Size of a batch, from which the charges of its calls are computed.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Size {
     pub(in super::super) items: u32,
     pub(in super::super) weight: u64,
 }
 
-/// Room for one choice, kept so that none takes new memory.
+/// Heap storage that is reused between decisions, so that a decision does not allocate.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Room(Vec<Reverse<Turn>>);
 
 // === impl Clocks ===
 
 impl Clocks {
-    /// Nobody owes anybody anything.
+    /// Returns `true` if no flow has a clock, so that no flow is ahead of its share or behind it.
     pub(super) fn is_empty(&self) -> bool {
         self.shown.is_empty()
     }
 
-    /// When the next call of a flow starts, in virtual time.
+    /// Returns the start tag of a flow's next call, in virtual time.
     pub(super) fn start(&self, flow: Flow) -> u64 {
         let behind = self.now.saturating_sub(BEHIND_MAX * self.largest);
         self.shown.get(&flow).map_or(self.now, |shown| (*shown).max(behind))
@@ -79,20 +82,23 @@ impl Clocks {
         self.largest
     }
 
-    /// A flow has calls again: idleness earned it nothing, and what others get from now on counts.
+    /// Records that a flow has calls again. Its clock is raised to virtual time, so idleness earns
+    /// no credit, and it is kept, so that work done for other flows counts from now on.
     pub(super) fn joined(&mut self, flow: Flow) {
         let start = self.start(flow).max(self.now);
         self.show(flow, start);
     }
 
-    /// A flow is no longer the only one: what others get from now on counts.
+    /// Records that a flow is no longer the only one queued. It gets a clock, so that work done for
+    /// other flows counts from now on.
     pub(super) fn accompanied(&mut self, flow: Flow) {
         if !self.shown.contains_key(&flow) {
             self.show(flow, self.now);
         }
     }
 
-    /// Work was done for a flow, as its weight counts it, in a batch that takes so long. `alone`: nobody else was queued, so it owes nobody anything.
+    /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
+    /// nanoseconds. `alone`: no other flow was queued, so the flow keeps no debt.
     pub(super) fn charge(&mut self, flow: Flow, work: u64, batch: u64, alone: bool) {
         let start = self.start(flow);
         self.now = self.now.max(start);
@@ -117,7 +123,7 @@ impl Clocks {
         }
     }
 
-    /// Who of a line is first, and when.
+    /// Returns the first turn of a line.
     pub(super) fn first(&self, ctx: Ctx<'_>, key: KeyId) -> Option<Turn> {
         ctx.queue.flow_lines(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn(ctx, flow, line)).min()
     }
@@ -128,7 +134,7 @@ impl Clocks {
     }
 }
 
-/// The rank of a queued call.
+/// Returns the rank of a queued call. A filler that has waited long enough ranks as a plain call.
 fn rank(ctx: Ctx<'_>, flow: Flow, id: CallId) -> Rank {
     let class = ctx.limits.priority(flow.priority);
     let Some(queued) = ctx.queue.get(id) else { return class.rank(Duration::ZERO) };
@@ -138,7 +144,9 @@ fn rank(ctx: Ctx<'_>, flow: Flow, id: CallId) -> Rank {
     }
 }
 
-/// Until when a filler waits beside a free slot for others who are held: as long as any hold may last, and until half its time is over.
+/// Returns the instant until which a filler waits beside a free slot for calls that are held: at
+/// most the limit of any hold, and at most half of its time to the deadline. `None` once that time
+/// is over.
 pub(super) fn filler_until(ctx: Ctx<'_>, queued: &Queued) -> Option<Tick> {
     let beside = ctx.free.saturating_sub(queued.free_before);
     let room = ctx.limits.scope(queued.call.scope).queue_delay_max.saturating_sub(beside);
@@ -147,13 +155,14 @@ pub(super) fn filler_until(ctx: Ctx<'_>, queued: &Queued) -> Option<Tick> {
     (beside.is_zero() || until > ctx.now).then_some(until)
 }
 
-/// Whether a call waits for room that others leave.
+/// Returns `true` if a call waits for capacity that other calls leave unused.
 pub(super) fn is_filler(ctx: Ctx<'_>, queued: &Queued) -> bool {
     let class = ctx.limits.priority(queued.call.priority);
     class.filler && rank(ctx, queued.call.flow(), queued.call.id) == Rank::Filler
 }
 
-/// The items of a line that say how large a batch should be: all but fillers, who join what leaves without them; all if there are no others.
+/// Returns the number of items of a line that determine the batch size. Fillers do not count,
+/// because they join a batch that leaves without them, unless the line has no other calls.
 pub(super) fn counted(ctx: Ctx<'_>, key: KeyId) -> u32 {
     let queue: &Queue = ctx.queue;
     let all = u32::try_from(queue.line_held(key).items).unwrap_or(u32::MAX);
@@ -166,7 +175,7 @@ pub(super) fn counted(ctx: Ctx<'_>, key: KeyId) -> u32 {
             items += line.items;
             continue;
         }
-        // Those who have waited long enough are fillers no more.
+        // Fillers that have waited long enough count as plain calls.
         let ids = line.calls.iter().take(LOOK_MAX).map(|(_, id)| id);
         let aged = ids.take_while(|id| rank(ctx, flow, *id) != Rank::Filler).filter_map(|id| queue.get(id));
         items += aged.map(|queued| u64::from(queued.call.items)).sum::<u64>();
@@ -174,7 +183,7 @@ pub(super) fn counted(ctx: Ctx<'_>, key: KeyId) -> u32 {
     if items == 0 { all } else { u32::try_from(items).unwrap_or(u32::MAX) }
 }
 
-/// When the last call of a line came, fillers aside.
+/// Returns the arrival time of the last call of a line, fillers excluded.
 pub(super) fn newest(ctx: Ctx<'_>, key: KeyId) -> Option<Tick> {
     if !ctx.limits.have_fillers() || !ctx.queue.is_mixed(key) {
         return ctx.queue.newest(key);
@@ -184,8 +193,9 @@ pub(super) fn newest(ctx: Ctx<'_>, key: KeyId) -> Option<Tick> {
     last.max().or_else(|| ctx.queue.newest(key))
 }
 
-/// Chooses the calls to send together: up to `want` items, flows in turn; those that would be late in such a batch are left out. Who does not
-/// fit ends the batch, since it is its turn, and fillers take the room that is left.
+/// Chooses the calls to send together, up to `want` items, in fair order. A call that would be late
+/// in such a batch is skipped. A call that does not fit ends the batch, because the turn is its
+/// own. Fillers take the room that is left.
 pub(super) fn choose(
     line: &Line<'_>,
     cost: &Cost,
@@ -201,7 +211,8 @@ pub(super) fn choose(
         line.wait.saturating_add(cost.late(cost.time(want)))
     };
     let held = ctx.queue.line_held(key);
-    // What the batch will weigh is known when it is chosen: until then, as much as the line does on average.
+    // The weight of the batch is known only once it is chosen. Until then the line's average weight
+    // per item is used.
     let size = Size { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
     let mut turns = turns(ctx, key, clocks, room);
     chosen.clear();
@@ -212,6 +223,7 @@ pub(super) fn choose(
         let own = queued.call.items;
         let mut start = turn.start;
         if line.slack(queued) >= needs {
+            // The first call always fits. A call that shares no batch fits only as the first one.
             let fits = chosen.is_empty() || !queued.call.alone && items.saturating_add(own) <= want;
             if !fits || full && turn.rank != Rank::Filler {
                 full = true;
@@ -232,8 +244,9 @@ pub(super) fn choose(
     room.0 = turns.into_vec();
 }
 
-/// Lists the next calls in fair order, up to `items` items, for a group by weight to be chosen
-/// from. Only calls of the first one's rank: grouping must not put a strict class behind others.
+/// Lists the next calls in fair order, up to `items` items, as candidates of a group by weight.
+/// Only calls of the first one's rank are listed, because grouping must not put a strict class
+/// behind others.
 pub(super) fn list_candidates(
     line: &Line<'_>,
     cost: &Cost,
@@ -261,7 +274,7 @@ pub(super) fn list_candidates(
     listed
 }
 
-/// The first turn of each flow of a line.
+/// Returns a heap with the first turn of each flow of a line.
 fn turns(ctx: Ctx<'_>, key: KeyId, clocks: &Clocks, room: &mut Room) -> BinaryHeap<Reverse<Turn>> {
     let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
     turns.clear();
@@ -273,14 +286,15 @@ fn turns(ctx: Ctx<'_>, key: KeyId, clocks: &Clocks, room: &mut Room) -> BinaryHe
 // === impl Turn ===
 
 impl Turn {
-    /// The turn of the flow's next call in the line, which starts at `start`.
+    /// Returns the turn of the flow's next call in the line, with start tag `start`.
     fn next(self, ctx: Ctx<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
         let at = ctx.queue.flow_next(key, self.flow, self.at)?;
         Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, at, flow: self.flow }))
     }
 }
 
-/// What a call in a batch of this size is charged, in nanoseconds: its part of the batch's time, by weight where weights matter, over what it weighs itself.
+/// Returns the charge for a call in a batch of this size, in nanoseconds: its part of the batch's
+/// time, by weight where weights matter and by items otherwise, divided by the flow's share.
 pub(super) fn charge(cost: &Cost, batch: Size, call: &Call, share: u64) -> u64 {
     let time = cost.time(batch.items.max(1));
     let work = if cost.weights_matter() && batch.weight > 0 {

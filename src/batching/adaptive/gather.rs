@@ -1,9 +1,12 @@
-//! Whether to hold a batch for arrivals that the profiles promise (`scheduling.md` §2.3): clients that return after an answer, the rest of a burst.
+//! Decides whether to hold a batch for arrivals that the profiles predict: clients that return
+//! after an answer, or the rest of a burst.
 //!
-//! A hold pays where the delay it saves exceeds the delay it adds. Where nothing above the mean rate was learned, nothing is ever held.
+//! A hold pays where the delay it saves exceeds the delay it adds. Where no arrivals above the mean
+//! rate were learned, nothing is held.
 //!
-//! Clients who wait for their answers and come back are as many at any time, so their mean delay is the least where the most are answered in a time (Little's
-//! law), and who of them is away is known: there a hold pays as long as it makes more of that rate.
+//! The number of closed-loop clients is constant, so by Little's law their mean delay is least
+//! where throughput is highest, and the number of clients that are away is known. In a closed loop
+//! a hold therefore pays as long as it raises the throughput.
 
 use std::time::Duration;
 
@@ -14,26 +17,28 @@ use super::choose::fit;
 use super::learn::{Watched, out};
 use super::{Adaptive, Line};
 
-/// From so many samples on (§2.8).
+/// Minimum number of cost samples for a hold.
 const SAMPLES_MIN: u32 = 4;
-/// Less room than this is not worth a timer: 50 us, the precision that holds need (§2.1).
+/// Minimum room for a hold: 50 us, the timer precision that holds need. Less is not worth a timer.
 const ROOM_MIN: u64 = 50_000;
-/// A hold up to here counts no arrivals: they would come anyway.
+/// Holds up to this length are not considered, because such arrivals would join the batch anyway.
 const SOON: u64 = 20_000;
-/// A hold must save this part of the delay that the queued ones have anyway.
+/// Minimum gain of a hold, as a fraction of the delay that the queued items have anyway.
 const GAIN_MIN: f64 = 0.05;
-/// An item that comes too late for this batch and would be refused after it counts as so much delay, in SLOs: being in time comes before being early.
+/// Delay charged for an item that misses this batch and would be refused after it, in SLOs. Meeting
+/// deadlines has priority over low latency.
 const LOST: f64 = 4.0;
-/// Fewer promised items than this hold nothing.
+/// Minimum number of predicted items for a hold.
 const PROMISED_MIN: f64 = 0.5;
-/// The rate of a closed loop must rise by this part.
+/// Minimum relative rise in throughput for a hold in a closed loop.
 const RATE_MIN: f64 = 0.01;
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// For how long a hold pays, in nanoseconds; 0: not at all. In a lead the completion that the profile starts at is still ahead. `hold_max`: for how long it
-    /// may still be held.
+    /// Returns the duration of the hold that pays most, in nanoseconds; 0 if none pays. In a lead
+    /// the completion at which the profile starts is still to come. `hold_max` returns the time for
+    /// which the line may still be held.
     pub(super) fn gather(&self, line: &Line<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
         let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
         else {
@@ -47,6 +52,8 @@ impl Adaptive {
         let now = line.ctx.now;
         let alone = cost.time(queued);
         let slack = line.slack(line.head);
+        // A hold is no longer than the execution, a quarter of the budget, and what the head's
+        // slack leaves.
         let room = alone.min(line.budget().unwrap_or(u64::MAX) / 4).min(slack.saturating_sub(cost.late(alone)));
         if room <= ROOM_MIN {
             return 0;
@@ -67,6 +74,8 @@ impl Adaptive {
         };
         let (count, alone_ms) = (f64::from(queued), ms(alone));
         let mut best = (GAIN_MIN * count * alone_ms, 0);
+        // In a lead, the next completion starts the profile. Otherwise its events are the last
+        // completion and the last arrival at an idle upstream.
         let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
         let sources = match ahead {
             Some(sent) => [Some((arrivals.returns(), -ahead_of(sent.due.0, now.0), sent.batch.items)), None],
@@ -91,7 +100,8 @@ impl Adaptive {
                 if caused < PROMISED_MIN.max(2.0 * usual) {
                     continue;
                 }
-                // Nobody is held past the time that the batch he waits for needs.
+                // A call is never held past the start time that its batch needs to meet the
+                // deadline.
                 let most = fit(cost, slack.saturating_sub(hold), cap);
                 let company = (caused + usual).min(f64::from(most.saturating_sub(queued)));
                 if company < PROMISED_MIN {
@@ -104,6 +114,9 @@ impl Adaptive {
                 let lost =
                     line.budget().filter(|budget| apart > *budget).map_or(0.0, |budget| LOST * company * ms(budget));
                 let hold_ms = ms(hold);
+                // Delay if the queued items leave now and the others in a batch of their own, less
+                // the delay if all leave together after the hold. `during` are the arrivals while
+                // the batch runs, and `price` values the upstream time that is saved.
                 let gain = lost + count * alone_ms + (company + during) * (alone_ms + split)
                     - (count + company) * (hold_ms + together)
                     - during * (hold_ms + together + later)
@@ -116,13 +129,15 @@ impl Adaptive {
         best.1
     }
 
-    /// The same in a closed loop; `None` in another one, and where whoever is left for the next batch will be late: being in time comes before being early.
+    /// Returns the hold that maximizes throughput in a closed loop. Returns `None` if the line is
+    /// not a closed loop, or if the items left for the next batch would be late, since meeting
+    /// deadlines has priority over low latency.
     fn gather_all(&self, line: &Line<'_>, watched: &Watched, leading: bool, room: u64) -> Option<u64> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
         let (now, slack, arrivals) = (line.ctx.now, line.slack(line.head), &watched.arrivals);
         let here = u64::from(line.items).saturating_add(out(&self.flights, line.key));
         let away = arrivals.away(here, self.mean_time)?;
-        // He leaves with those whom this one brings back.
+        // An item that misses this batch leaves with the clients that the batch brings back.
         let next = u32::try_from(away).unwrap_or(line.cap).saturating_add(line.items).min(line.cap);
         let apart = cost.time(line.items).saturating_add(cost.late(cost.time(next)));
         if line.budget().is_some_and(|budget| apart > budget) {
@@ -130,12 +145,13 @@ impl Adaptive {
         }
         let away = float(away);
         let (gone, _) = arrivals.returns().present(now)?;
-        // Whom the batch in flight will bring back, and when.
+        // Nanoseconds until the batch in flight ends, and the items it brings back.
         let own = self.flights.values().filter(|sent| leading && sent.batch.key == line.key);
         let ahead = own.min_by_key(|sent| sent.due);
         let ahead = ahead.map(|sent| (sent.due.0.saturating_sub(now.0), f64::from(sent.batch.items)));
         let returns = arrivals.returns();
-        // A turn begins with the end of the batch before: it is over in part, or yet to come.
+        // A cycle begins with the end of the previous batch: a part of it has passed, or it is
+        // still to come.
         let answered = |hold: u64, items: f64| {
             let turn = ahead.map_or(gone.saturating_add(hold), |(ahead, _)| hold.saturating_sub(ahead));
             let items = items.min(f64::from(fit(cost, slack.saturating_sub(hold), line.cap)));
@@ -143,6 +159,7 @@ impl Adaptive {
         };
         let count = f64::from(line.items);
         let mut best = (answered(0, count) * (1.0 + RATE_MIN), 0);
+        // Holds end where a bin of the profile ends.
         let ends = EDGES.iter().filter_map(|edge| match ahead {
             Some((ahead, _)) => Some(ahead.saturating_add(*edge)),
             None => edge.checked_sub(gone),
@@ -170,7 +187,7 @@ fn offset(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
-/// Nanoseconds from now until then.
+/// Returns the nanoseconds from `now` to `then`.
 fn ahead_of(then: u64, now: u64) -> i64 {
     offset(then.saturating_sub(now))
 }

@@ -1,9 +1,10 @@
-//! Who leaves together where the server pays for the heaviest (`scheduling.md` §2.4, "Group").
-//!
-//! Every candidate holds the most urgent call and takes others that are lighter than its heaviest, nearest first. While a plan of two batches gets
-//! everybody done on time the least total delay decides, otherwise the most items net of the price of upstream time.
-//!
-//! Bounded: calls, weights and heads looked at. What it leaves out: limits, which cut the group afterwards.
+//! Groups calls by weight, for a server that spends as much on each item as on the heaviest one of
+//! its batch.
+//! Every candidate batch holds the most urgent call and takes others that are lighter than its
+//! heaviest member, nearest in weight first. While this batch and one batch of all others meet
+//! every deadline, the least total delay decides; otherwise the most items, net of the price of
+//! upstream time, decide. The calls, weights and heads examined are bounded. Limits cut the group
+//! afterwards.
 
 use super::super::arrivals::Rate;
 use super::super::call::{CallId, Weight};
@@ -14,29 +15,30 @@ use super::super::queue::Queued;
 use super::Line;
 use super::choose::PRICE;
 
-/// Calls looked at: some batches' worth.
+/// Maximum number of calls examined: several batches' worth.
 const LOOK_MAX: usize = 512;
-/// Heads given up: 0, 1, 2, 3, then half more each time; so many steps (§2.4).
+/// Maximum number of steps in the number of shed heads: 0, 1, 2, 3, then half as many again each
+/// time.
 const HEAD_STEPS: usize = 12;
-/// Weights are told apart in quarter octaves: at most so many heaviest members are tried (§2.4).
+/// Maximum number of heaviest members tried. Weights are distinguished in quarter octaves.
 const WEIGHT_STEPS: usize = 64;
-/// What giving up one more head costs, in items.
+/// Cost of shedding one more head, in items.
 const HEAD: f64 = 0.05;
 
-/// A call, as grouping sees it.
+/// A queued call, with the values that grouping needs.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     id: CallId,
-    /// Its place by deadline.
+    /// Position among the candidates: by deadline, or in fair order.
     place: usize,
     items: u32,
     weight: Weight,
-    /// Its weight in quarter octaves.
+    /// Heaviest weight in quarter octaves.
     class: u64,
     slack: u64,
 }
 
-/// A possible batch: a run of calls by weight.
+/// A candidate batch: a run of calls in order of weight.
 #[derive(Debug, Clone, Copy)]
 struct Run {
     from: usize,
@@ -45,26 +47,26 @@ struct Run {
     time: u64,
 }
 
-/// All calls, and the prices by which runs are compared.
+/// All candidate calls, and the values by which runs are compared.
 #[derive(Debug, Clone, Copy)]
 struct All<'a> {
     calls: &'a [Seen],
-    /// Places of the calls by weight.
+    /// Positions of the calls in order of weight.
     by_weight: &'a [usize],
-    /// Σ items and Σ weight before each of these.
+    /// Prefix sums of items and weight in that order.
     sums: &'a [(u32, u64)],
-    /// Of the most urgent call but one.
+    /// Slack of the second most urgent call.
     second_slack: u64,
-    /// Items that come while one batch runs.
+    /// Items that arrive while one batch runs: the price of upstream time.
     price: f64,
     cap: u32,
     walls: Walls,
     shed: bool,
 }
 
-/// The calls to send together, the most urgent first; empty if there is nothing to choose.
-/// `in_turn`: the calls of several flows in fair order, the first of which has its turn whatever
-/// its weight; empty where the line is one flow.
+/// Returns the calls to send together, the most urgent first; empty if there are none to choose
+/// from. `in_turn`: the calls of several flows in fair order, the first of which has its turn
+/// whatever its weight; empty if the line has a single flow.
 pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in_turn: &[CallId]) -> Vec<CallId> {
     let calls = candidates(line, in_turn);
     let shed = !line.infeasible(cost);
@@ -75,7 +77,8 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
     let all_by_weight = by_weight.clone();
     let mut sums = Vec::with_capacity(by_weight.len() + 1);
     let mut out = Vec::with_capacity(WEIGHT_STEPS);
-    // A run stands for its calls until it is known to be the best: there are hundreds of them.
+    // Runs are compared without their calls, since there are hundreds of them. Only the best is
+    // expanded.
     let (mut together, mut fewer) = (None, Vec::with_capacity(WEIGHT_STEPS));
     let (mut heads, mut step) = (0, 1);
     for _ in 0..HEAD_STEPS {
@@ -93,6 +96,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
             shed,
         };
         all.runs(cost, head, &mut out);
+        // While two batches meet every deadline, the least delay decides and no head is shed.
         if heads == 0 {
             let values = out.iter().filter_map(|run| all.value(cost, *run).map(|value| (*run, value)));
             together = values.reduce(|best, other| if other.1 > best.1 { other } else { best });
@@ -107,6 +111,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
         heads += step;
         step = if heads < 3 { 1 } else { heads / 2 };
     }
+    // Otherwise the items decide, less the price of upstream time and of the heads that are shed.
     let per_time = |run: &Run| f64::from(run.items) / float(run.time.max(1));
     let upstream = PRICE * fewer.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
     let value = |(run, heads): &(Run, usize)| {
@@ -115,13 +120,13 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
     let best = fewer.into_iter().reduce(|best, other| if value(&other) > value(&best) { other } else { best });
     let Some((run, heads)) = best else { return Vec::new() };
     let Some(head) = calls.get(heads).copied() else { return Vec::new() };
-    // A run counts from the first of those that were left when it was found.
+    // The positions of a run count from the first of the calls that were left when it was found.
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
     chosen(&calls, &by_weight, run, head)
 }
 
-/// The calls to choose from: those in turn, or the line by deadline.
+/// Returns the calls to choose from: those in fair order, or the line by deadline.
 fn candidates(line: &Line<'_>, in_turn: &[CallId]) -> Vec<Seen> {
     let queue = line.ctx.queue;
     let seen = |(place, queued): (usize, &Queued)| {
@@ -136,7 +141,7 @@ fn candidates(line: &Line<'_>, in_turn: &[CallId]) -> Vec<Seen> {
     }
 }
 
-/// Σ items and Σ weight before each place.
+/// Computes the prefix sums of items and weight.
 fn sum_up(calls: &[Seen], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
     let mut sum = (0_u32, 0_u64);
     out.clear();
@@ -147,7 +152,8 @@ fn sum_up(calls: &[Seen], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
     }
 }
 
-/// The calls of a run, the head among them, the most urgent first.
+/// Returns the calls of a run, the most urgent first. The head replaces the lightest one if it is
+/// not among them.
 fn chosen(calls: &[Seen], by_weight: &[usize], run: Run, head: Seen) -> Vec<CallId> {
     let mut places = by_weight[run.from..run.to].to_vec();
     if !places.contains(&head.place)
@@ -159,7 +165,7 @@ fn chosen(calls: &[Seen], by_weight: &[usize], run: Run, head: Seen) -> Vec<Call
     places.into_iter().map(|place| calls[place].id).collect()
 }
 
-/// 4 steps from one power of two to the next.
+/// Returns a weight in quarter octaves: four steps per power of two.
 fn quarter_octave(weight: u64) -> u64 {
     let weight = weight.max(1);
     let octave = u64::from(weight.ilog2());
@@ -169,17 +175,18 @@ fn quarter_octave(weight: u64) -> u64 {
 // === impl All ===
 
 impl All<'_> {
-    /// The one that is so heavy that this many are lighter.
+    /// Returns the call at a position in order of weight.
     fn at(&self, index: usize) -> &Seen {
         &self.calls[self.by_weight[index]]
     }
 
-    /// The possible batches that hold the head: one for each heaviest member, as many as cap and the head's slack allow.
+    /// Collects the candidate batches that hold the head: one for each heaviest member, with as
+    /// many members as the cap and the head's slack allow.
     fn runs(&self, cost: &Cost, head: Seen, out: &mut Vec<Run>) {
         let first = self.by_weight.partition_point(|place| self.calls[*place].weight.max < head.weight.max);
         let count = self.by_weight.len();
         out.clear();
-        // late(time) > slack, without a division for each try.
+        // Computes `late(time) > slack` without a division per candidate.
         let tail = u128::from(cost.tail_permille());
         let slack = (u128::from(head.slack) + 1) * 1000;
         for last in first..count {
@@ -206,7 +213,7 @@ impl All<'_> {
                 if !late || to - from <= 1 {
                     break;
                 }
-                // Too slow for the head: fewer, and the heaviest are kept.
+                // Too slow for the head: keep the heaviest 85 %.
                 from = (from + 1).max(to - (to - from) * 85 / 100);
             }
             if out.len() >= WEIGHT_STEPS {
@@ -221,7 +228,8 @@ impl All<'_> {
         Run { from, to, items, time: cost.time_of(items, weight) }
     }
 
-    /// What a run is worth if it and one batch of all others get everybody done on time: the less delay in all, the more.
+    /// Returns the value of a run, its negated total delay, if the run and one batch of all other
+    /// calls meet every deadline.
     fn value(&self, cost: &Cost, run: Run) -> Option<f64> {
         let (items, weight) = self.sums.last().copied()?;
         let rest = items - run.items;

@@ -1,5 +1,5 @@
-//! What the policy that learns knows about late calls: how many of them a short batch holds, and
-//! that they missed their deadline.
+//! Handling of late calls in the adaptive policy: the size of the short batches that carry them,
+//! and the record of missed deadlines.
 
 use super::super::call::{Call, Weight};
 use super::super::queue::Queue;
@@ -9,29 +9,29 @@ use super::Adaptive;
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// A call missed its SLO and stays queued.
+    /// Records that a call missed its SLO and stays queued.
     pub(in super::super) fn deferred(&mut self, now: Tick, items: u32) {
         self.exploration.ended(now, u64::from(items), u64::from(items));
     }
 
-    /// What a batch takes on average, in nanoseconds.
+    /// Returns the mean execution time of a batch, in nanoseconds.
     pub(in super::super) const fn mean_time(&self) -> u64 {
         self.mean_time
     }
 
-    /// Whether a decision takes several steps and some are still to come.
+    /// Returns `true` if the current decision has further steps.
     pub(in super::super) fn is_midway(&self) -> bool {
         !self.given_up.is_empty()
     }
 
-    /// Another reason to look again.
+    /// Adds a wake-up.
     pub(in super::super) fn wake_by(&mut self, at: Option<Tick>) {
         self.wake = self.wake.into_iter().chain(at).min();
     }
 
-    /// The items of the calls in front that a batch of at most `most` nanoseconds answers, or of
-    /// this many halves of what its first call takes alone. The first call always belongs to it;
-    /// where nothing is known of the cost, so do all.
+    /// Returns the items of the calls in front that a batch of at most `most` nanoseconds answers,
+    /// or of this many halves of the time that its first call takes alone, if that is more. The
+    /// first call always belongs to it. If nothing is known of the cost, all calls do.
     pub(in super::super) fn items_within<'a>(
         &self,
         calls: impl Iterator<Item = &'a Call>,
@@ -59,7 +59,7 @@ impl Adaptive {
         items
     }
 
-    /// Cuts what was chosen to such a batch.
+    /// Shortens the chosen calls to such a batch.
     pub(in super::super) fn shorten_chosen(&mut self, queue: &Queue, most: u64, lone_halves: u64) {
         let calls = || self.chosen.iter().filter_map(|id| queue.get(*id)).map(|queued| &queued.call);
         let items = self.items_within(calls(), most, lone_halves);

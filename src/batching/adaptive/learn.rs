@@ -1,6 +1,7 @@
-//! What events teach: arrivals, costs, slots, and whether standing aside is better; and what of it is kept or shown.
+//! Event handlers of the adaptive policy: they update arrival profiles, cost curves, slot counts,
+//! concurrency limiters and admission, and produce snapshots and reports.
 //!
-//! It decides nothing. What it leaves out: how a curve is fitted (`cost`), how a plan is solved (`plan`).
+//! Nothing is decided here. Curve fitting is in `cost`, plan solving in `plan`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,21 +21,23 @@ use super::explore::Deadlines;
 use super::lone::LoneTime;
 use super::rejoin::Rejoin;
 
-/// Samples from which on the cost curve says what a batch is expected to take.
+/// Minimum number of samples before the cost curve predicts the duration of a batch.
 const EXPECTED_SAMPLES: u32 = 6;
-/// Weight of a new execution in T, as one part in so many.
+/// Inverse weight of a new execution in the mean execution time T, an EWMA.
 const MEAN_TIME_PARTS: u64 = 10;
-/// T as it may be read from a file: bounds for arithmetic, as those of `cost`.
+/// Bounds of a T that is read from a snapshot. They keep the arithmetic in range, as the bounds in
+/// `cost` do.
 const MEAN_TIME_MIN: u64 = 1_000;
 const MEAN_TIME_MAX: u64 = 1_000_000_000_000_000;
-/// Cost classes with a curve of their own (`scheduling.md` §1).
+/// Maximum number of cost classes with a cost curve of their own.
 const MODELS_MAX: usize = 64;
-/// Batches in flight that are looked through at each arrival.
+/// Maximum number of batches in flight that are scanned at each arrival.
 const FLIGHTS_MAX: usize = 16;
-/// Merge keys whose arrivals are watched: more than commonly share one upstream; beyond it the one unused for longest goes.
+/// Maximum number of merge keys with tracked arrivals: more than commonly share one upstream.
+/// Beyond it the least recently used key is evicted.
 const KEYS_MAX: usize = 64;
 
-/// What was learned of an upstream by this policy, to be shown.
+/// Learned state of an upstream under the adaptive policy, for reports.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Curves {
     pub(in super::super) slots: u32,
@@ -45,27 +48,29 @@ pub(in super::super) struct Curves {
     pub(in super::super) exploration_nanos: u64,
 }
 
-/// What is learned of a cost class.
+/// Learned state of a cost class.
 #[derive(Debug, Clone)]
 pub(super) struct Model {
     pub(super) cost: Cost,
-    /// Corrects it for executions alone.
+    /// Correction of `cost` for executions that had the server for themselves.
     pub(super) lone: LoneTime,
     pub(super) flow: Flow,
-    /// The lead under a limit, and refinements of it by one.
+    /// Estimator of the lead under a concurrency limit, which also refines the limit by one.
     pub(super) slots: Slots,
-    /// The last dispatch left a full batch behind.
+    /// `true` if the last dispatch took the last slot and left at least another batch of its size
+    /// in the line.
     pub(super) backlog: bool,
-    /// When it was made, in uses: what left before is not its own.
+    /// Value of `Adaptive::uses` at creation. Batches dispatched before it belong to an earlier
+    /// model of the class.
     pub(super) born: u64,
     pub(super) plan: Option<Plan>,
-    /// When the plan was made, and after how many batches.
+    /// Instant at which the plan was installed, and the number of batches answered by then.
     pub(super) planned: Option<(Tick, u64)>,
     pub(super) due: Due,
     pub(super) batches: u64,
-    /// When the request left that was sent last of those that were answered.
+    /// Latest dispatch instant among the requests that were answered.
     pub(super) answered_sent: Tick,
-    /// Most items that were answered together.
+    /// Most items in one answered batch.
     pub(super) worked: u32,
     pub(super) used: u64,
 }
@@ -74,9 +79,9 @@ pub(super) struct Model {
 pub(super) struct Watched {
     pub(super) arrivals: Arrivals,
     pub(super) class: Option<CostClassId>,
-    /// What its line was last kept waiting for, since its last batch.
+    /// Reason for which the line was last held since its last batch.
     pub(super) held: Option<Hold>,
-    /// Requests in flight with calls of this key.
+    /// Number of requests in flight that carry calls of this key.
     pub(super) out: u32,
     pub(super) rejoin: Rejoin,
     pub(super) used: u64,
@@ -86,19 +91,21 @@ pub(super) struct Watched {
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) flight: Flight,
-    /// The model that it counts for, by its birth.
+    /// `Model::born` of the model that the batch counts for.
     pub(super) born: u64,
     pub(super) mark: FlightMark,
     pub(super) due: Tick,
     pub(super) alone: u64,
-    /// With nothing in flight: how many had been sent by then.
+    /// Number of requests sent by then, this one included, if nothing else was in flight at
+    /// dispatch.
     pub(super) first_of: Option<u64>,
     pub(super) batch: Leaving,
-    /// Sent in this size to learn.
+    /// `true` if the batch was sent to learn, so that its time is charged to the exploration
+    /// budget.
     pub(super) trial: bool,
 }
 
-/// A batch that leaves.
+/// A batch at dispatch.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Leaving {
     pub(in super::super) key: KeyId,
@@ -106,40 +113,42 @@ pub(in super::super) struct Leaving {
     pub(in super::super) items: u32,
     pub(in super::super) weight: Weight,
     pub(in super::super) kind: Kind,
-    /// Its calls, and when the first and the last of them arrived.
+    /// Number of calls, and the arrival times of the first and the last of them.
     pub(in super::super) calls: u32,
     pub(in super::super) first: Tick,
     pub(in super::super) last: Tick,
-    /// It shares no batch, whatever waits.
+    /// `true` if the call may share no batch.
     pub(in super::super) alone: bool,
-    /// Items of its class that stay queued.
+    /// Items of its cost class that stay queued.
     pub(in super::super) queued: u64,
-    /// Items of its line that stay queued.
+    /// Items of its merge key that stay queued.
     pub(in super::super) left: u64,
     pub(in super::super) deadlines: Deadlines,
-    /// It asks a ceiling again.
+    /// `true` if the batch retests a ceiling.
     pub(in super::super) asks: bool,
 }
 
-/// Why a batch was sent.
+/// Purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Kind {
-    /// To be answered.
+    /// A regular batch.
     Batch,
-    /// Beyond the limit, to see whether the server has room.
+    /// A request beyond the limit, to measure whether the server has room.
     Probe,
-    /// Two calls together while the limiter is open, to learn what that costs.
+    /// Two calls together while the limiter is open, to measure the cost of a pair.
     Pair,
-    /// A single call as it came.
+    /// A single call, forwarded as it arrived.
     Forward,
-    /// By another policy, or while draining: it teaches only what it costs alone.
+    /// A batch of another policy, or of a drain. It is a cost sample only if it did not overlap
+    /// others.
     Plain,
 }
 
 // === impl Model ===
 
 impl Model {
-    /// Nanoseconds of a lone call with nothing else in flight; `None` where nothing supports it.
+    /// Returns the nanoseconds that a lone call takes with nothing else in flight, or `None` if no
+    /// measurement supports a value.
     pub(super) fn lone_nanos(&self) -> Option<u64> {
         self.lone.nanos(self.cost.time(1), self.flow.base_nanos())
     }
@@ -148,10 +157,10 @@ impl Model {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// A call was queued; `idle`: nothing was queued or in flight before it.
-    /// `queued`: items of its line that are queued already.
+    /// Records that a call was queued. `idle`: nothing was queued or in flight before it. `queued`:
+    /// items of its line that were queued already.
     pub(in super::super) fn came(&mut self, now: Tick, call: &Call, idle: bool, queued: u64) {
-        // It has a key of its own that nobody will have again.
+        // Such a call has a merge key of its own that no later call shares.
         if call.alone {
             return;
         }
@@ -163,14 +172,15 @@ impl Adaptive {
         watched.used = self.uses;
         watched.class = Some(call.cost_class);
         watched.arrivals.came(now, call.items, idle, self.mean_time);
-        // While calls are passed there are many flights, and nothing is held.
+        // In pass-through many requests are in flight and nothing is held, so the peak is not
+        // needed.
         if self.flights.len() <= FLIGHTS_MAX {
             let out = out(&self.flights, call.key);
             watched.arrivals.here(queued.saturating_add(u64::from(call.items)).saturating_add(out));
         }
     }
 
-    /// A call came that a limit of the policy holds.
+    /// Records an arrival that is held by a limit of the policy. `wall`: the requests it allows.
     pub(in super::super) fn held_at(&mut self, now: Tick, class: CostClassId, wall: u32) {
         self.learn_of(class);
         if let Some(model) = self.models.get_mut(&class) {
@@ -178,7 +188,8 @@ impl Adaptive {
         }
     }
 
-    /// A batch leaves; in how many nanoseconds it is expected back, if anything is known of its cost.
+    /// Records the dispatch of a batch. Returns the nanoseconds until it is expected back, or
+    /// `None` if nothing is known of its cost.
     pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) -> Option<u64> {
         self.learn_of(batch.class);
         let earliest_due = self.earliest_due(batch.class);
@@ -219,8 +230,9 @@ impl Adaptive {
         known.then_some(due.0.saturating_sub(now.0))
     }
 
-    /// A batch ended. True if the server was judged another one by it.
-    /// `queued`: items of its class that are queued; `items_max`: the largest batch that any limit allows.
+    /// Records the end of a batch. Returns `true` if its sample showed that the server was
+    /// replaced. `queued`: items of its class that are queued; `items_max`: the largest batch that
+    /// the limits allow.
     pub(in super::super) fn returned(
         &mut self,
         now: Tick,
@@ -255,7 +267,8 @@ impl Adaptive {
         let before = model.flow.limit();
         model.flow.on_completion(now, &mark, done);
         if let Some(limit) = model.flow.limit().filter(|limit| before != Some(*limit)) {
-            // Its own conclusion holds; what was refined before was another limit.
+            // A new limit found by the limiter is kept. The refinements in `slots` belong to the
+            // old one.
             model.slots.set_count(limit);
         }
         if batch.kind == Kind::Forward {
@@ -265,14 +278,16 @@ impl Adaptive {
                 _ => {}
             }
         }
-        // What cannot be merged may stream, for as long as it has to say something.
+        // A call that cannot be merged may stream its response for an unbounded time, so only the
+        // time to its first byte counts.
         let took = observed.first_byte.filter(|_| batch.alone).unwrap_or(observed.duration);
         observed.outcome == ObservedOutcome::Ok
             && self.learn(now, (&flight, had_server), &batch, nanos(took), before.map(|_| queued))
     }
 
-    /// What a batch that was answered well teaches; true if that is that the server is another one.
-    /// `had_server`: nothing else was in flight meanwhile.
+    /// Updates the model with a batch that was answered successfully. Returns `true` if the sample
+    /// shows that the server was replaced. `had_server`: nothing else was in flight meanwhile.
+    /// `limited`: items queued, if the class was limited.
     fn learn(
         &mut self,
         now: Tick,
@@ -296,7 +311,8 @@ impl Adaptive {
             model.flow.refine(now, model.slots.in_use(), queued);
         }
         if had_server {
-            // The first one is all that the curve knows.
+            // Before the first sample the curve predicts nothing, so the measured time is also the
+            // expected one.
             let expected = if model.cost.samples() > 0 { alone } else { took };
             model.lone.observe(took, expected);
         }
@@ -322,7 +338,8 @@ impl Adaptive {
         changed
     }
 
-    /// A plan to be solved, if one is due: on a thread that may block, then [`Adaptive::set_plan`].
+    /// Returns the input of a plan if one is due. It is solved on a thread that may block, and the
+    /// result is passed to [`Adaptive::set_plan`].
     pub(in super::super) fn plan_due(&mut self, cap: u32) -> Option<(CostClassId, PlanInput)> {
         for model in self.models.values_mut() {
             if model.plan.as_ref().is_some_and(|plan| {
@@ -389,18 +406,20 @@ impl Adaptive {
         }
     }
 
-    /// Whether a class pays for every item as if it were the heaviest.
+    /// Returns `true` if every item of a class costs as much as the heaviest one in the batch.
     pub(in super::super) fn is_padded(&self, class: CostClassId) -> bool {
         self.models.get(&class).is_some_and(|model| model.cost.base_kind() == Base::Padded)
     }
 
-    /// The measure that stands for a server's memory: what its cost goes by, and while weights say nothing the larger one.
+    /// Returns the measure that approximates the server's memory use: the one that determines the
+    /// cost, or the larger one while weights are not known to matter.
     pub(in super::super) fn memory(&self, class: CostClassId) -> Bounded {
         let ragged = self.models.get(&class).is_some_and(|model| model.cost.base_kind() == Base::Ragged);
         if ragged { Bounded::Weight } else { Bounded::PaddedWeight }
     }
 
-    /// What a batch takes but once in fifty times; `None` before anything was learned.
+    /// Returns the 98th percentile of a batch's execution time in nanoseconds, or `None` before the
+    /// first sample.
     pub(in super::super) fn late(&self, class: CostClassId, extent: Extent) -> Option<u64> {
         let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
         let weight = Weight { sum: extent.sum, max: extent.heaviest };
@@ -408,21 +427,21 @@ impl Adaptive {
         Some(cost.late(alone))
     }
 
-    /// What a lone item takes but once in fifty times with nothing else in flight; `None` where
-    /// nothing supports it.
+    /// Returns the 98th percentile of the time of a lone item with nothing else in flight, or
+    /// `None` if no measurement supports a value.
     pub(in super::super) fn lone(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         model.lone_nanos().map(|lone| Duration::from_nanos(model.cost.late(lone)))
     }
 
-    /// What the cost curve expects of a lone item but once in fifty times, as decisions on a line
-    /// take it.
+    /// Returns the 98th percentile of the time of a lone item by the cost curve, as the decisions
+    /// on a line use it.
     pub(in super::super) fn lone_expected(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         Some(Duration::from_nanos(model.cost.late(model.cost.time(1))))
     }
 
-    /// Nanoseconds that a batch sent now is expected to wait upstream.
+    /// Returns the nanoseconds that a batch sent now is expected to wait upstream.
     pub(in super::super) fn wait(&self, now: Tick, class: CostClassId) -> u64 {
         let due = self.earliest_due(class);
         self.models.get(&class).map_or(0, |model| model.slots.wait(model.flow.flights(), due, now))
@@ -432,8 +451,8 @@ impl Adaptive {
         self.models.iter().map(|(id, model)| (*id, model.cost.snapshot(), model.flow.snapshot())).collect()
     }
 
-    /// Takes up what was learned of a class. A snapshot without a limiter has one limit for all
-    /// classes.
+    /// Restores the learned state of a class. If its snapshot has no limiter, the limit of the
+    /// upstream snapshot is used for every class.
     pub(in super::super) fn restore(
         &mut self,
         now: Tick,
@@ -475,7 +494,8 @@ impl Adaptive {
         self.begin = UpstreamSnapshot { mean_nanos: self.mean_time, ..snapshot };
     }
 
-    /// The upstream is another one. What is known of arrivals is about the clients, and stays.
+    /// Resets the learned state of the upstream because it was replaced. Arrival profiles describe
+    /// the clients and are kept.
     pub(in super::super) fn forget(&mut self) {
         self.models.clear();
         self.begin = UpstreamSnapshot::default();
@@ -487,14 +507,14 @@ impl Adaptive {
         u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
     }
 
-    /// When the first request of a limited class is expected back.
+    /// Returns the earliest expected completion among the requests of a limited class.
     pub(super) fn earliest_due(&self, class: CostClassId) -> Option<Tick> {
         self.models.get(&class).filter(|model| !model.flow.is_open())?;
         let own = self.flights.values().filter(|sent| sent.batch.class == class);
         own.map(|sent| sent.due).min()
     }
 
-    /// The lead of the class that was learned of last.
+    /// Returns the lead of the class that was updated last.
     pub(super) fn lead_nanos(&self) -> u64 {
         self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
     }
@@ -504,12 +524,12 @@ impl Adaptive {
     }
 }
 
-/// Items in flight of a line.
+/// Returns the items in flight of a merge key.
 pub(super) fn out(flights: &BTreeMap<BatchId, Sent>, key: KeyId) -> u64 {
     flights.values().filter(|sent| sent.batch.key == key).map(|sent| u64::from(sent.batch.items)).sum()
 }
 
-/// Drops the entry unused for longest.
+/// Evicts the least recently used entry.
 fn forget_oldest<K: Ord + Copy, V>(map: &mut BTreeMap<K, V>, used: impl Fn(&V) -> u64) {
     if let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key) {
         map.remove(&oldest);

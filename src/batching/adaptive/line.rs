@@ -1,4 +1,4 @@
-//! One line of the queue, as a decision sees it.
+//! View of one queue line for a decision.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::super::skill::Skill;
 use super::super::tick::Tick;
 use super::Ctx;
 
-/// One line, as a decision sees it.
+/// A line of the queue with the values that a decision needs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Line<'a> {
     pub(super) ctx: Ctx<'a>,
@@ -18,9 +18,9 @@ pub(super) struct Line<'a> {
     pub(super) head: &'a Queued,
     /// Items queued.
     pub(super) items: u32,
-    /// Most items in a batch now.
+    /// Maximum number of items in a batch now.
     pub(super) cap: u32,
-    /// What a batch sent now is expected to wait upstream.
+    /// Nanoseconds that a batch sent now is expected to wait upstream.
     pub(super) wait: u64,
     pub(super) walls: Walls,
 }
@@ -28,33 +28,36 @@ pub(super) struct Line<'a> {
 // === impl Line ===
 
 impl Line<'_> {
-    /// Nanoseconds until a call's deadline; `u64::MAX` without one.
+    /// Returns the nanoseconds until a call's deadline; `u64::MAX` if it has none.
     pub(super) fn slack(&self, queued: &Queued) -> u64 {
         slack_of(queued, self.ctx.now)
     }
 
-    /// Nanoseconds for which a hold may last at most: a call that is held must still be there to be sent.
+    /// Returns the maximum nanoseconds for which the head may be held: it must still be queued when
+    /// its batch leaves.
     pub(super) fn room(&self) -> u64 {
         self.head.call.deadline.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(self.ctx.now.0))
     }
 
-    /// The head's whole budget, where a user or its caller set one.
+    /// Returns the time from the head's arrival to its deadline, if an SLO or the client set one.
     pub(super) fn budget(&self) -> Option<u64> {
         let deadline = self.head.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout)?;
         Some(deadline.at.0.saturating_sub(self.head.arrived.0))
     }
 
-    /// Whether nothing is shed: the SLO is shorter than one execution, so that no shedding can save it.
+    /// Returns `true` if nothing is shed: the SLO is shorter than one execution, so shedding cannot
+    /// meet it.
     pub(super) fn infeasible(&self, cost: &Cost) -> bool {
         if self.ctx.missing.has(Skill::Shedding) {
             return true;
         }
         let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
-        // Without the wait of a batch that leaves early: it passes, and one that is sent as if nothing could be saved makes everybody late.
+        // The wait of a batch that leaves early is not included: it passes, and sending the batch
+        // as if no deadline could be met would make every call late.
         slo.is_some_and(|slo| slo.at.0.saturating_sub(self.head.arrived.0) < cost.late(cost.time(1)))
     }
 
-    /// The head, if even alone it would be answered too late.
+    /// Returns the head if it would be answered too late even alone.
     pub(super) fn late(&self, cost: &Cost) -> Option<CallId> {
         if cost.samples() == 0 || self.infeasible(cost) {
             return None;
@@ -64,8 +67,8 @@ impl Line<'_> {
         (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
     }
 
-    /// The head, if its caller's own deadline is nearer than what a call takes that has the server
-    /// for itself: its answer would be of no use.
+    /// Returns the head if the deadline of its client is nearer than the time of a call that has
+    /// the server for itself: the answer would be useless.
     pub(super) fn late_for_caller(&self, lone: Option<u64>) -> Option<CallId> {
         let call = &self.head.call;
         let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;
@@ -73,7 +76,8 @@ impl Line<'_> {
         (shed && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
     }
 
-    /// Under a preset that spends slack on size: until when an idle upstream may wait.
+    /// Returns the instant until which an idle upstream may wait, under a preset that spends slack
+    /// on size.
     pub(super) fn spend(&self, cost: &Cost) -> Option<Tick> {
         let share = u64::from(self.ctx.hold_permille);
         if share == 0 || self.items >= self.cap {
@@ -86,13 +90,14 @@ impl Line<'_> {
     }
 }
 
-/// Nanoseconds until a call's answer is useless; `u64::MAX` if it never is.
+/// Returns the nanoseconds until a call's answer is useless; `u64::MAX` if it never is. A timeout
+/// does not count.
 pub(in super::super) fn slack_of(queued: &Queued, now: Tick) -> u64 {
     let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
     useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(now.0))
 }
 
-/// The SLO of a call, if it has one.
+/// Returns the SLO of a call, if it has one.
 pub(in super::super) fn slo_of(queued: &Queued) -> Option<Duration> {
     let slo = queued.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo)?;
     Some(slo.at.since(queued.arrived))

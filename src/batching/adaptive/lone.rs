@@ -1,18 +1,18 @@
-//! What a call takes with nothing else in flight: the time that an SLO is held against.
+//! Execution time of a call with nothing else in flight, against which an SLO is checked.
 //!
-//! The cost curve is also learned from executions that overlapped others, where a server that
-//! shares its processor, or queues, answers each of them later. An SLO is impossible only where a
-//! call that has the server for itself misses it. So executions during which nothing else was in
-//! flight correct the curve here; where there were none, the base latency of the concurrency
-//! limiter stands for them.
+//! The cost curve is also learned from executions that overlapped others, and a server that shares
+//! its processor or queues answers each of those later. An SLO is infeasible only if a call that
+//! has the server for itself misses it. Executions during which nothing else was in flight
+//! therefore correct the curve here. Without any, the base latency of the concurrency limiter is
+//! used.
 
 use super::super::math::float;
 
-/// The weight of a new one in the mean, once there are some.
+/// Minimum weight of a new sample in the running mean.
 const WEIGHT: f64 = 0.2;
 
-/// The mean ratio of executions that had the server for themselves to what the cost curve expected
-/// of them.
+/// Mean ratio of the measured to the predicted time of executions that had the server for
+/// themselves.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LoneTime {
     ratio: f64,
@@ -22,16 +22,16 @@ pub(super) struct LoneTime {
 // === impl LoneTime ===
 
 impl LoneTime {
-    /// Takes an execution during which nothing else was in flight.
+    /// Records an execution during which nothing else was in flight.
     pub(super) fn observe(&mut self, took: u64, expected: u64) {
         self.count = self.count.saturating_add(1);
         let weight = (1.0 / f64::from(self.count)).max(WEIGHT);
         self.ratio += weight * (float(took) / float(expected.max(1)) - self.ratio);
     }
 
-    /// Nanoseconds of a lone call, by what the cost curve expects and by the limiter's base latency
-    /// (0: not known); `None` where neither executions alone nor a base latency support it. Never
-    /// more than the curve expects.
+    /// Returns the nanoseconds of a lone call, from the prediction of the cost curve and the
+    /// limiter's base latency (0: unknown). Returns `None` if neither an execution alone nor a base
+    /// latency supports a value. Never exceeds the prediction.
     pub(super) fn nanos(self, expected: u64, base: u64) -> Option<u64> {
         if self.count > 0 {
             let alone = super::super::math::whole(float(expected) * self.ratio);

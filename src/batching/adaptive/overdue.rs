@@ -1,10 +1,10 @@
-//! Requests that are overdue, and those that are lost.
+//! Detection of overdue and lost requests.
 //!
-//! A call without a timeout stays in flight for as long as its caller waits. A server that loses an
-//! answer goes on, and a limit that counts the lost request would stop all others: at a limit of
-//! one, for ever. But a server that has become slow has lost nothing. So a request is lost only
-//! once one that was sent after it became overdue has been answered; where all in flight are
-//! overdue, one call goes to see.
+//! A call without a timeout stays in flight as long as its client waits. If a server loses an
+//! answer, a limit that counts the lost request would stop all other requests: at a limit of one,
+//! for ever. A server that has merely become slow has lost nothing. A request is therefore lost
+//! only once a request that was sent after it became overdue has been answered. If all requests in
+//! flight are overdue, one call is sent as a probe.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use super::super::tick::{Tick, nanos};
 use super::Adaptive;
 use super::learn::Sent;
 
-/// A request is overdue once it took this many times what was expected, and at least this long: the
-/// slowest of usual answers, and a pause of the machine, are below both.
+/// A request is overdue after this multiple of the expected duration, and not before this minimum.
+/// The slowest regular answers and a pause of the machine are below both.
 const OVERDUE_FACTOR: u64 = 4;
 const OVERDUE_MIN: Duration = Duration::from_secs(1);
 
-/// The requests that a class at its limit may send all the same.
+/// Requests that a class at its limit may send in addition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpareRoom {
-    /// Nothing, before the next request becomes overdue.
+    /// No request before the given instant, at which the next one in flight becomes overdue.
     None(Option<Tick>),
-    /// One call, to see whether the server answers.
+    /// One call, to probe whether the server still answers.
     OneCall,
-    /// As usual: lost requests keep no place.
+    /// Regular dispatch, because lost requests occupy no place.
     Lost,
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// The room of a class at its limit that overdue requests leave.
+    /// Returns the room that overdue requests leave to a class at its limit.
     pub(super) fn spare_room(&self, class: CostClassId, merge: Bound, now: Tick) -> SpareRoom {
         let Some(model) = self.models.get(&class) else { return SpareRoom::None(None) };
         let (Some(limit), false) = (model.flow.limit(), model.flow.is_draining(now)) else {
@@ -59,12 +59,14 @@ impl Adaptive {
     }
 }
 
-/// The instant at which a request becomes overdue; `lone`: nanoseconds of a lone call. One that was
-/// sent before the limit was `settled` has waited for what was there then.
+/// Returns the instant at which a request becomes overdue. `lone`: nanoseconds of a lone call. For
+/// a request that was sent before the limit was `settled`, time counts from `settled`, because it
+/// waited behind the requests that were in flight then.
 fn overdue_from(sent: &Sent, settled: Tick, merge: Bound, lone: u64) -> Tick {
     let sent_at = sent.flight.sent_at();
     let began = sent_at.max(settled);
-    // A server that takes no lists may never answer one: what a call alone takes is known.
+    // A server that does not accept lists may never answer one, so a trial of a list is compared
+    // with the duration of a lone call, which is known.
     let tries = merge == Bound::Alone(None) && sent.batch.calls > 1;
     let (expected, least) = if tries { (lone, 0) } else { (sent.due.0.saturating_sub(sent_at.0), nanos(OVERDUE_MIN)) };
     Tick(began.0.saturating_add(OVERDUE_FACTOR.saturating_mul(expected).max(least)))

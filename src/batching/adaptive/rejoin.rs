@@ -1,12 +1,14 @@
-//! Brings together callers who take turns and have no time for it.
+//! Merges closed-loop cohorts that take turns and have no slack to wait for each other.
 //!
-//! Callers who come back as soon as they are answered may fall into parts: one is served while the other waits, and what has waited has no time left
-//! for a batch of all. Then each batch is as small as the deadlines left over allow, and whoever does not fit is refused, for ever, although all of them
-//! together would be in time if they came at once. So, now and then, those who wait are kept until the part that is being answered is back, and
-//! leave with it, late for once. From then on they come together.
+//! Closed-loop clients can split into two cohorts: one is served while the other waits, and the one
+//! that waited has no slack left for a batch of all. Each batch is then as small as the remaining
+//! deadlines allow, and calls that do not fit are refused for ever, although all of them would be
+//! in time if they arrived at once. From time to time, therefore, the waiting cohort is held until
+//! the one in flight has been answered and has returned, and leaves with it, late once. From then
+//! on they arrive together.
 //!
-//! What it leaves out: callers who would have the time to wait (`gather`), several slots, and deadlines that callers set themselves: whoever
-//! asked for an answer by then has no use for a later one.
+//! Out of scope: clients with slack to wait (`gather`), several slots, and deadlines set by
+//! clients, for which a later answer is useless.
 
 use std::time::Duration;
 
@@ -17,40 +19,43 @@ use super::super::tick::{Tick, nanos};
 use super::choose::fit;
 use super::{Adaptive, Answer, Cause, Hold, Kind, Line, Next, Queued, slo_of};
 
-/// Parts of a batch that is answered which must come back within a quarter of the SLO, in tenths.
+/// Part of an answered batch that must return within a quarter of the SLO, in tenths.
 const BACK: u64 = 8;
-/// They are waited for until so many hundredths of those who come are there.
+/// Part of the returning items that a hold waits for, in hundredths.
 const ALMOST_ALL: u64 = 95;
-/// All together must be served faster by this factor than those that fit now. The promise is a guess, and they are late for it.
+/// Minimum ratio of the throughput of all together to that of two cohorts. The prediction is an
+/// estimate, and the held calls are late for it.
 const FASTER: f64 = 1.2;
-/// A call that is late for it takes as many that were sent before.
+/// Credit that a late call costs, in calls that were sent before.
 const PRICE: u64 = 8;
-/// What a start has: room for the default's largest batch.
+/// Initial credit: enough for the largest batch of the default limits.
 const CREDIT_START: u64 = 128 * PRICE;
-/// The most that can be saved up.
+/// Maximum credit.
 const CREDIT_MAX: u64 = 2 * CREDIT_START;
-/// It grows up to so many times the price where nobody came: then one call in so many times 8 is late for nothing.
+/// Maximum factor on the price after merges that failed: then at most one call in this many times 8
+/// is late in vain.
 const DEARER_MAX: u64 = 64;
 
-/// What a line may spend on it, and whether it does.
+/// Credit of a line for merging its cohorts, and the merge in progress.
 #[derive(Debug, Clone)]
 pub(super) struct Rejoin {
     credit: u64,
-    /// How many times the price.
+    /// Factor on the price. It doubles with each merge that failed.
     dearer: u64,
     open: Option<Open>,
 }
 
-/// They are waited for.
+/// A merge in progress, during which the line is held.
 #[derive(Debug, Clone, Copy)]
 struct Open {
-    /// So long after the answer that brings the others back.
+    /// Nanoseconds from the answer within which the other cohort returns.
     span: u64,
-    /// Items that wait for them, as far as it was paid for.
+    /// Held items that credit was spent on.
     paid: u32,
-    /// All of them.
+    /// Expected items of both cohorts.
     items: u32,
-    /// The most that would be in time together, if they came at once: those who were refused may come back too.
+    /// Most items that would be in time together if they arrived at once. Clients that were refused
+    /// may return too.
     most: u32,
 }
 
@@ -63,7 +68,8 @@ impl Default for Rejoin {
 }
 
 impl Rejoin {
-    /// Waits, if those who are there may be late for it.
+    /// Starts a merge if the credit pays for the held items, which may be late. Returns `true` if
+    /// it does.
     fn begin(&mut self, open: Open) -> bool {
         let price = self.price(open.paid);
         let may = price <= self.credit;
@@ -74,7 +80,7 @@ impl Rejoin {
         may
     }
 
-    /// So many wait by now, before the others are answered.
+    /// Charges items that joined the held ones before the other cohort is answered.
     fn wait(&mut self, items: u32) {
         let Some(open) = &mut self.open else { return };
         let more = items.saturating_sub(open.paid);
@@ -82,14 +88,14 @@ impl Rejoin {
         self.credit = self.credit.saturating_sub(self.price(more));
     }
 
-    /// Waits no more: too few came, or they cannot leave together any more.
+    /// Ends a merge that failed: too few items returned, or they can no longer leave together.
     fn end(&mut self) {
         if self.open.take().is_some() {
             self.dearer = (self.dearer * 2).min(DEARER_MAX);
         }
     }
 
-    /// A batch of the line leaves.
+    /// Records the dispatch of a batch of the line.
     pub(super) fn sent(&mut self, items: u32) {
         self.credit = (self.credit + u64::from(items)).min(CREDIT_MAX);
         if self.open.is_some_and(|open| open.came(items)) {
@@ -107,7 +113,7 @@ impl Rejoin {
 // === impl Open ===
 
 impl Open {
-    /// Whether these are nearly all of them.
+    /// Returns `true` if these are nearly all of the expected items.
     fn came(&self, items: u32) -> bool {
         u64::from(items) * 10 >= u64::from(self.items) * BACK
     }
@@ -116,8 +122,9 @@ impl Open {
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// What a line does that waits for others, or begins to; none where it does neither. `hold_max`: for how long it may still be held, `hold`: a
-    /// hold up to then, within every bound.
+    /// Returns the decision for a line that waits for its other cohort, or begins to; `None` if it
+    /// does neither. `hold_max` returns the time for which the line may still be held, `hold` a
+    /// hold until an instant, cut to every bound.
     pub(super) fn rejoin(
         &mut self,
         line: &Line<'_>,
@@ -138,7 +145,7 @@ impl Adaptive {
         let watched = self.keys.get_mut(&key)?;
         let open = watched.rejoin.open?;
         if leading {
-            // Those who are to come back are not answered yet.
+            // The other cohort is not answered yet.
             watched.rejoin.wait(items);
             self.note_hold(key, Hold::Gather);
             return Some(Answer::NoSlot(None));
@@ -161,7 +168,7 @@ impl Adaptive {
         Some(Answer::Do(next))
     }
 
-    /// Whom to wait for, if that serves more in time from then on.
+    /// Returns the merge to start, if one would serve more items in time from then on.
     fn apart(&self, line: &Line<'_>, leading: bool) -> Option<Open> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
         let slo = nanos(slo_of(line.head)?);
@@ -178,6 +185,7 @@ impl Adaptive {
             let (gone, items) = returns.present(now)?;
             (Tick(now.0.saturating_sub(gone)), items)
         };
+        // The cohort counts as returning if its items come back within a quarter of the SLO.
         let back = |edge: u64| returns.caused(items, 0, edge);
         let edges = || EDGES.into_iter().take_while(|edge| *edge <= slo / 4);
         let come = edges().map(back).max().filter(|come| *come >= u64::from(items) * BACK * 100)?;
@@ -187,7 +195,8 @@ impl Adaptive {
         let all = line.items.saturating_add(items).min(most);
         let together = cost.time(all);
         let hold = until.saturating_sub(now.0);
-        // A hold ends half-way to the head's deadline: who is to leave with the others must still be there.
+        // A hold ends half-way to the head's deadline, and the held calls must still be queued when
+        // the others are back.
         if hold == 0
             || line.slack(line.head) / 2 <= hold
             || all <= line.items
@@ -195,7 +204,7 @@ impl Adaptive {
         {
             return None;
         }
-        // Otherwise: those who fit now, and then of the others who fit by then.
+        // Without a merge: the items that fit now, then the items of the rest that fit after them.
         let first = fit(cost, line.slack(line.head).saturating_sub(line.wait), line.items);
         let alone = cost.time(first.max(1));
         let second = fit(cost, slo.saturating_sub(alone), all.saturating_sub(first));

@@ -1,6 +1,5 @@
-//! What is learned, as people and gauges want it: where on its curve each cost class works, and what keeps its lines.
-//!
-//! It decides nothing.
+//! Reports of the adaptive policy for status and gauges: the operating point of each cost class,
+//! the reasons for holds, and the age of plans. Nothing is decided here.
 
 use super::super::call::{CostClassId, KeyId};
 use super::super::flow::{FlowMode, OpenReason};
@@ -9,68 +8,69 @@ use super::super::tick::Tick;
 use super::Adaptive;
 use super::want::most_efficient;
 
-/// Where on its curve a cost class works. Times are for typical weights.
+/// Operating point of a cost class on its cost curve. Times are for typical weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OperatingPoint {
-    /// The size with the most items per time, of those that have worked and are allowed.
+    /// Most efficient size, in items per time, among the sizes that were answered and are allowed.
     pub best_items: u32,
-    /// What it takes.
+    /// Execution time of that size.
     pub best_nanos: u64,
-    /// What twice as many would take.
+    /// Execution time of twice that size.
     pub double_nanos: u64,
-    /// What one item takes.
+    /// Execution time of one item.
     pub lone_nanos: u64,
-    /// What one item takes, with nothing else in flight, no longer than in 49 of 50 cases: an SLO
-    /// below it cannot be met. 0: nothing was alone in flight yet.
+    /// 98th percentile of the time of one item with nothing else in flight. An SLO below it cannot
+    /// be met. 0: nothing was alone in flight yet.
     pub lone_late_nanos: u64,
-    /// What a batch as large as the last one takes.
+    /// Execution time of a batch as large as the last one.
     pub last_nanos: u64,
-    /// λ: thousandths of an item a second that come.
+    /// Arrival rate λ, in thousandths of an item per second.
     pub rate_milli: u64,
-    /// Most items that were answered together.
+    /// Most items in one answered batch.
     pub worked: u32,
 }
 
-/// How old a plan is.
+/// Age of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlanAge {
-    /// When it was made.
+    /// Instant at which the plan was installed.
     pub made: Tick,
     /// Batches since then.
     pub batches: u64,
-    /// The largest batch that it plans for.
+    /// Largest batch that the plan covers.
     pub items_max: u32,
 }
 
-/// What the gauges show after every batch; the curve is that of the class of the last batch.
+/// Values of the gauges after every batch. The curve is that of the class of the last batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Learned {
-    /// C.
+    /// Number of slots.
     pub slots: u32,
-    /// The lead.
+    /// The lead: how early a batch leaves before another one returns.
     pub lead_nanos: u64,
-    /// Calls are passed one by one.
+    /// `true` if calls are forwarded one by one.
     pub standing_aside: bool,
-    /// The limit of the class of the last batch is still being found, or tried.
+    /// `true` while the limit of the class of the last batch is being found or tested.
     pub settling: bool,
-    /// a.
+    /// Constant term of the linear fit: cost of a batch.
     pub batch_nanos: u64,
-    /// b.
+    /// Linear term of the fit: cost of an item.
     pub item_nanos: u64,
-    /// The running error of the line.
+    /// Running relative error of the linear fit.
     pub error_permille: u64,
-    /// q; 0 before the first batch.
+    /// Tail ratio, the 98th percentile of observed over predicted time; 0 before the first batch.
     pub tail_permille: u64,
-    /// How often the upstream was judged to be another one.
+    /// Number of times that a change of the upstream was detected.
     pub changes: u64,
-    /// Execution time in all of batches that were sent in another size than seemed best, to learn, in nanoseconds.
+    /// Total execution time of batches that were sent in another size than the best known one, to
+    /// learn, in nanoseconds.
     pub exploration_nanos: u64,
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// A line waits. Counted once for each batch and reason.
+    /// Records that a line is held. Counted once per batch and reason.
     pub(super) fn note_hold(&mut self, key: KeyId, hold: Hold) {
         if let Some(watched) = self.keys.get_mut(&key)
             && watched.held.replace(hold) != Some(hold)
@@ -80,22 +80,23 @@ impl Adaptive {
         }
     }
 
-    /// Waits since the start, by [`Hold::ALL`].
+    /// Returns the holds since the start, in the order of [`Hold::ALL`].
     pub(in super::super) fn holds(&self) -> [u64; Hold::ALL.len()] {
         self.holds
     }
 
-    /// How often the upstream was judged to be another one, and when last.
+    /// Returns the number of detected changes of the upstream, and the instant of the last one.
     pub(in super::super) fn changes(&self) -> (u64, Option<Tick>) {
         (self.changes, self.changed)
     }
 
-    /// What the concurrency limiter of a class does; `None` before its first call.
+    /// Returns the mode of the concurrency limiter of a class; `None` before its first call.
     pub(in super::super) fn flow_mode(&self, class: CostClassId) -> Option<FlowMode> {
         self.models.get(&class).map(|model| model.flow.mode())
     }
 
-    /// Whether calls of a class are forwarded because merging them was found not to pay.
+    /// Returns `true` if calls of a class are forwarded because merging them was measured not to
+    /// pay.
     pub(in super::super) fn finds_no_gain(&self, class: CostClassId) -> bool {
         let mode = self.models.get(&class).map(|model| model.flow.mode());
         matches!(
@@ -104,7 +105,7 @@ impl Adaptive {
         )
     }
 
-    /// For the gauges.
+    /// Returns the values of the gauges.
     pub(in super::super) fn learned(&self) -> Learned {
         let line = self.last_class.and_then(|id| self.models.get(&id)).map(|model| model.cost.gauges());
         Learned {
@@ -123,7 +124,8 @@ impl Adaptive {
         }
     }
 
-    /// Where a class works whose last batch had so many items and whose batches may have at most `cap`; `None` before the first answer.
+    /// Returns the operating point of a class with `last` items in its last batch and at most `cap`
+    /// in a batch; `None` before the first answer.
     pub(in super::super) fn operating_point(
         &self,
         now: Tick,
@@ -133,7 +135,7 @@ impl Adaptive {
     ) -> Option<OperatingPoint> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         let cost = &model.cost;
-        // Beyond what has worked the curve is a guess.
+        // Beyond the sizes that were answered the curve is an extrapolation.
         let best = most_efficient(cost, cap.min(model.worked).max(1));
         let rates = self.keys.iter().filter(|(_, watched)| watched.class == Some(class));
         Some(OperatingPoint {
@@ -148,7 +150,7 @@ impl Adaptive {
         })
     }
 
-    /// How old the plan of a class is.
+    /// Returns the age of the plan of a class.
     pub(in super::super) fn plan_age(&self, class: CostClassId) -> Option<PlanAge> {
         let model = self.models.get(&class)?;
         let (made, at) = model.planned?;

@@ -1,8 +1,11 @@
-//! Which line is asked first while several flows are queued: the one whose first flow has the earliest turn (`scheduling.md` §2.5, `pick_key`).
+//! Order in which lines are considered while several flows are queued: by the turns of their first
+//! flows.
 //!
-//! A line whose first call would be late behind that one's batch, and need not be, goes before it, if it is not ahead of its share by more than one batch: in an overload every first call is nearly late, and the others would never be asked.
-//!
-//! Bounded: lines looked at. What it leaves out: one flow alone, whose lines are asked by deadline, in the order in which they stand.
+//! If the first call of a line would be late behind the batch of the first line, and can still be
+//! in time, that line goes before it, provided it is not ahead of its share by more than one batch.
+//! In an overload every first call is nearly late, and without this condition the other lines would
+//! never be served. The number of lines examined is bounded. Lines of a single flow are not handled
+//! here: they are considered by deadline, in the order of the queue.
 
 use super::super::call::{DeadlineSource, KeyId};
 use super::super::priority::Rank;
@@ -11,26 +14,27 @@ use super::super::tick::Tick;
 use super::fair::{self, Turn};
 use super::{Adaptive, Ctx};
 
-/// Lines looked at for one decision; those of the earliest deadlines, if there are more.
+/// Maximum number of lines examined for one decision. If there are more, those with the earliest
+/// deadlines are examined.
 const LINES_MAX: usize = 1024;
 
-/// Lines in turn, the first one first.
+/// Lines with their turns, in order.
 pub(super) type Order = Vec<(Turn, KeyId)>;
 
-/// What a line would do if it went now.
+/// Estimate for the batch that a line would send now.
 struct Would {
-    /// How long its batch takes, its tail included.
+    /// Execution time of the batch, tail included.
     takes: u64,
-    /// How long its first call takes alone.
+    /// Execution time of its first call alone, tail included.
     alone: u64,
-    /// How far it may run ahead of its share.
+    /// Maximum virtual time by which the flow may be ahead of its share.
     ahead: u64,
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// Puts lines in turn.
+    /// Sorts the lines by turn.
     pub(super) fn in_turn<'a>(
         &self,
         ctx: Ctx<'_>,
@@ -46,8 +50,9 @@ impl Adaptive {
         }
     }
 
-    /// Takes out the lines that hold fillers only unless there are no others: fillers join others in their own lines, and wait while others are held, each as
-    /// long as it may. Says when the first of them has waited enough, a slot being free.
+    /// Removes lines that hold only fillers while other lines exist. Fillers join other calls in
+    /// their own lines, and wait while others are held, each as long as it may. Returns the instant
+    /// at which the first of them has waited long enough, if a slot is free.
     pub(super) fn without_fillers(&self, ctx: Ctx<'_>, order: &mut Order) -> Option<Tick> {
         let fillers = order.partition_point(|(turn, _)| turn.rank != Rank::Filler);
         if fillers == 0 || fillers == order.len() {
@@ -70,7 +75,7 @@ impl Adaptive {
         first
     }
 
-    /// The place of a line that goes before the first.
+    /// Returns the position of a line that must go before the first one.
     fn urgent(&self, ctx: Ctx<'_>, order: &Order) -> Option<usize> {
         let (first, key) = *order.first()?;
         let takes = self.would(ctx, key, first)?.takes;
@@ -81,6 +86,7 @@ impl Adaptive {
             let Some(deadline) = deadline else { return false };
             let Some(would) = self.would(ctx, *key, *turn) else { return false };
             let slack = deadline.at.0.saturating_sub(ctx.now.0);
+            // Late behind the first line's batch, in time alone, and near its share.
             slack < takes.saturating_add(would.takes)
                 && slack >= would.alone
                 && turn.start <= first.start.saturating_add(would.ahead)

@@ -1,4 +1,4 @@
-//! How large a batch should be, deadlines aside (`scheduling.md` §2.3).
+//! Chooses the size of a batch without regard to deadlines.
 
 use super::super::cost::Cost;
 use super::super::plan::Size;
@@ -7,32 +7,37 @@ use super::super::tick::Tick;
 use super::explore::in_time;
 use super::{Adaptive, Line, fair};
 
-/// Sizes that hardware likes: tried now and then, and never passed over for a dearer one.
+/// Round sizes that hardware favours. They are tried now and then, and never passed over for a size
+/// that costs more per item.
 const ROUND: [u32; 14] = [1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256];
-/// The curve is trusted with the choice of size from so many samples on. §2.8 says 8; past a knee each of them is dear (thrash at 90 % load: 8 to 6 samples
-/// take 4 to 5 points off the mean), while shapes of powers of two are misread from fewer (at 90 % load: 6 to 5 samples add 3 to 4 points; `--curves`).
+/// Minimum number of samples before the curve determines the size. Past a knee each sample is
+/// expensive (thrash at 90 % load: 6 instead of 8 lower the mean by 4 to 5 points), while curves
+/// with steps at powers of two are misread from fewer (at 90 % load: 5 instead of 6 raise it by 3
+/// to 4 points). Measured with `groupage simulate --curves`.
 const SAMPLES_MIN: u32 = 6;
-/// A round size is tried this often, in thousandths, until it was seen so often.
+/// Probability of trying a round size, in thousandths, until it was observed this often.
 const TRY_PERMILLE: u32 = 100;
 const TRY_UNTIL: u32 = 3;
-/// A larger size that was never seen is tried this often, in thousandths: a third of it leaves compiled shapes unfound for seconds.
+/// Probability of trying a larger size that was never observed, in thousandths. With a third of it,
+/// compiled shapes stay undiscovered for seconds.
 const ABOVE_PERMILLE: u32 = 150;
-/// In backlog, a round size that was never seen is tried this often, down to one part in so many of what is wanted.
+/// In backlog, probability of trying a smaller round size that was never observed, in thousandths,
+/// and the inverse of the smallest such size in relation to the wanted one.
 const BELOW_PERMILLE: u32 = 100;
 const BELOW_PARTS: u32 = 8;
 
-/// What a line wants.
+/// Size decision for a line.
 pub(super) enum Want {
-    /// Send so many items.
+    /// Send this many items.
     Send(u32),
-    /// Wait for the next arrival until then, else send so many.
+    /// Wait for the next arrival until an instant, then send `otherwise` items.
     Hold { until: Tick, otherwise: u32 },
 }
 
 // === impl Adaptive ===
 
 impl Adaptive {
-    /// How large, or how long to wait for the next arrival.
+    /// Returns the size of the batch, or how long to wait for the next arrival.
     pub(super) fn want(&mut self, line: &Line<'_>) -> Want {
         let most = line.items.min(line.cap).max(1);
         if line.ctx.missing.has(Skill::Cost) {
@@ -46,7 +51,8 @@ impl Adaptive {
         let mut until = None;
         let size = match &model.plan {
             Some(plan) if line.items >= plan.sizes().saturating_mul(2) => {
-                // A deep backlog: the most efficient size, or all if larger may be better still.
+                // A deep backlog: send the most efficient size, or everything if a larger size may
+                // be better still.
                 if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
             }
             Some(plan) => match plan.at(per_slot, line.items) {
@@ -82,7 +88,8 @@ impl Adaptive {
             self.trial = *round < size;
             return Want::Send(*round);
         }
-        // A backlog asks for large sizes only, so one before a knee that would end it may never be seen: then it never drains.
+        // A backlog requests large sizes only, so a size below a knee that would end it might never
+        // be observed, and the backlog would never drain.
         let below = |round: &u32| *round <= size / 2 && *round > size / BELOW_PARTS && cost.seen(*round) == 0;
         if line.items / 2 >= size
             && let Some(round) = ROUND.iter().rev().find(|round| below(round))
@@ -91,7 +98,8 @@ impl Adaptive {
             self.trial = true;
             return Want::Send(*round);
         }
-        // Between two sizes that were seen the guess may be far off: a size priced like a larger neighbour would never be wanted, and so never seen.
+        // Between two observed sizes the estimate may be far off: a size that is priced like a
+        // larger neighbour would never be chosen, and so never observed.
         let above = |round: &u32| *round > size && *round <= most.min(2 * size) && cost.seen(*round) == 0;
         if let Some(round) = ROUND.iter().rev().find(|round| above(round) && may(round))
             && self.draw.chance(ABOVE_PERMILLE)
@@ -99,7 +107,7 @@ impl Adaptive {
             self.trial = true;
             return Want::Send(*round);
         }
-        // Past a knee: never pay more per item than a smaller batch would.
+        // Past a knee: never pay more per item than a smaller observed size does.
         let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
         let better = seen.reduce(|best, round| if cheaper(cost, round, best) { round } else { best });
         match better {
@@ -109,7 +117,8 @@ impl Adaptive {
     }
 }
 
-/// The size up to `most` with the most items per time, a little in favour of larger ones.
+/// Returns the size up to `most` with the highest throughput, with a slight preference for larger
+/// ones.
 pub(super) fn most_efficient(cost: &Cost, most: u32) -> u32 {
     let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
     let better =
@@ -117,12 +126,12 @@ pub(super) fn most_efficient(cost: &Cost, most: u32) -> u32 {
     (1..=most).reduce(|best, items| if better(items, best) { items } else { best }).unwrap_or(most)
 }
 
-/// Whether `one` costs less per item than `other`.
+/// Returns `true` if `one` costs less per item than `other`.
 fn cheaper(cost: &Cost, one: u32, other: u32) -> bool {
     scaled(cost, one, other) < scaled(cost, other, one)
 }
 
-/// t(one) · other: two sizes compare by it as by time per item.
+/// Returns t(one) · other. Comparing two sizes by it is comparing their time per item.
 fn scaled(cost: &Cost, one: u32, other: u32) -> u128 {
     u128::from(cost.time(one)) * u128::from(other)
 }

@@ -3,20 +3,20 @@ use super::super::math::ln;
 use super::*;
 
 const MS: u64 = 1_000_000;
-/// T in these tests.
+/// Mean execution time T in these tests.
 const TIME: u64 = 5 * MS;
 
-/// The next gap of a Poisson stream of this many items a second.
+/// Returns the next gap of a Poisson process with this many items per second.
 fn gap(draw: &mut Draw, per_second: f64) -> u64 {
     whole(-ln(1.0 - draw.unit()) / per_second * 1e9)
 }
 
-/// 200 batches of 8 items; each client comes back 0.1 to 0.3 ms after its answer.
+/// 200 batches of 8 items in a closed loop; each client returns 0.1 to 0.3 ms after its answer.
 fn closed_loop() -> (Arrivals, Tick) {
     closed_loop_of(0)
 }
 
-/// The same where it is said each time that so many are here.
+/// The same closed loop, with this many items reported as present in each cycle.
 fn closed_loop_of(here: u64) -> (Arrivals, Tick) {
     let (mut arrivals, mut draw, mut now) = (Arrivals::default(), Draw::new(3), Tick(0));
     for _ in 0..200 {
@@ -33,7 +33,8 @@ fn closed_loop_of(here: u64) -> (Arrivals, Tick) {
     (arrivals, now)
 }
 
-/// Independent arrivals, 1000 a second, for ten seconds; a batch of five is answered every five milliseconds.
+/// A Poisson process of 1000 items per second for ten seconds. A batch of five is answered every
+/// five milliseconds.
 fn poisson() -> (Arrivals, Tick) {
     let (mut arrivals, mut draw) = (Arrivals::default(), Draw::new(4));
     let mut next = gap(&mut draw, 1000.0);
@@ -58,7 +59,7 @@ fn who_is_away_is_known_where_clients_come_back() {
     assert_eq!(arrivals.away(3, TIME), None, "nobody came back");
     let (mut arrivals, now) = closed_loop_of(8);
     assert_eq!((arrivals.away(3, TIME), arrivals.away(8, TIME), arrivals.away(9, TIME)), (Some(5), Some(0), Some(0)));
-    // Half of them are back after 0.2 ms, and who is not by then is in the next 0.1.
+    // Half of the items return within 0.2 ms, and the others within the next 0.1 ms.
     let back = |from, to| arrivals.returns().back(from, to);
     assert!((0.4..0.6).contains(&back(0, 200_000)), "{}", back(0, 200_000));
     assert!(back(200_000, 300_000) > 0.9 && back(0, 100_000) < 0.1);
@@ -71,7 +72,7 @@ fn who_is_away_is_known_where_clients_come_back() {
         });
         assert_eq!(shed.away(3, TIME).is_some(), known, "as many as can be in time");
     }
-    // One client stays: the others are missed for a while, and no longer.
+    // With one client left, the others are missed for a while only.
     for turn in 0..10 * u64::from(PEAK_EVENTS) {
         let at = Tick(now.0 + turn * 6 * MS);
         arrivals.came(at, 1, false, TIME);

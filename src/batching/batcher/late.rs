@@ -1,10 +1,12 @@
-//! Calls that cannot meet their SLO any more and are served all the same: behind those that can, in a queue of their own.
+//! Late calls: they can no longer meet their SLO and are served behind the calls that can, from a
+//! queue of their own.
 //!
-//! A late call leaves when no call in time can use the room, and in one batch of ten at the least, so that none waits for ever. Its batches are kept short
-//! beside calls in time, which would be late behind a long one. It ends by a deadline of its caller, the route's timeout, or when the queue is full and a call
-//! comes that can be in time: then the last one makes room.
-//!
-//! What it leaves out: which calls are late (`refuse`, `adaptive`), and how a batch is formed, which is the same for both queues.
+//! A late call leaves when no call in time can use the capacity, and at least one batch in ten is
+//! of late calls, so that none starves. Batches of late calls are kept short beside calls in time,
+//! which would be late behind a long one. A late call ends by a deadline of its client, by the
+//! route's timeout, or when the queue is full and a call arrives that can be in time: then the last
+//! late call is displaced. Lateness is determined in `refuse` and `adaptive`. Batches are formed in
+//! the same way for both queues.
 
 use std::time::Duration;
 
@@ -16,51 +18,55 @@ use super::super::tick::Tick;
 use super::Batcher;
 use super::leave::Who;
 
-/// Of this many batches one is of late calls, while some wait. Each costs the calls in time its share of the upstream's time; with a third of a mean batch's
-/// length for it, goodput in overload stays above 0.95 of what refusing late calls gives (`groupage simulate --table`, rows `serve`).
+/// One batch in this many is of late calls, while some wait. Each costs the calls in time its share
+/// of the upstream's time. At a third of a mean batch's time for it, goodput in overload stays
+/// above 0.95 of that with late calls refused (`groupage simulate --table`, rows `serve`).
 const TURNS: u32 = 10;
-/// A batch of late calls beside calls in time takes one part in this many of a mean batch …
+/// Inverse share of a mean batch's time that a batch of late calls takes beside calls in time.
 const MEAN_PARTS: u64 = 3;
-/// … and in any case one part in this many of the least SLO: a call that comes meanwhile has the rest.
+/// Inverse share of the least SLO that it takes in any case: a call that arrives meanwhile has the
+/// rest.
 const SLO_PARTS: u64 = 4;
-/// It may always take this many halves of what one call takes alone: next to a fixed cost of that size, more members cost little.
+/// Halves of the time of a lone call that it may always take: beside a fixed cost of that size,
+/// more members cost little.
 const LONE_HALVES: u64 = 3;
 
-/// Late calls.
+/// The late calls and the order of their service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LateCalls {
     pub(super) queue: Queue,
     /// Batches of calls in time since the last one of late calls, while some waited.
     pub(super) passed_by: u32,
-    /// The least SLO among those that came since there was no late call the last time.
+    /// Least SLO among the calls that became late since the queue was last empty.
     slo: Option<Duration>,
-    /// Ended to make room, and not yet reported.
+    /// Calls that were displaced and are not yet reported.
     displaced: Vec<CallId>,
-    /// What a batch of late calls may take, in nanoseconds, while one is being formed. Both queues have changed places then.
+    /// Maximum time of the batch of late calls that is being formed, in nanoseconds. The two queues
+    /// are swapped meanwhile.
     serving: Option<u64>,
 }
 
 // === impl LateCalls ===
 
 impl LateCalls {
-    /// A call to report that made room.
+    /// Removes and returns a displaced call that is not yet reported.
     pub(super) fn pop_displaced(&mut self) -> Option<CallId> {
         self.displaced.pop()
     }
 
-    /// Whether a call is to be reported.
+    /// Returns `true` if a displaced call is not yet reported.
     pub(super) fn has_displaced(&self) -> bool {
         !self.displaced.is_empty()
     }
 
-    /// Takes a call out; whether it was here.
+    /// Removes a call. Returns `true` if it was present.
     pub(super) fn cancel(&mut self, id: CallId) -> bool {
         let before = self.displaced.len();
         self.displaced.retain(|other| *other != id);
         self.queue.remove(id).is_some() || self.displaced.len() < before
     }
 
-    /// Whether the next batch is theirs.
+    /// Returns `true` if the next batch is due to late calls.
     fn is_owed(&self) -> bool {
         self.passed_by >= TURNS - 1 && !self.queue.is_empty()
     }
@@ -77,7 +83,8 @@ impl LateCalls {
 // === impl Batcher ===
 
 impl Batcher {
-    /// Moves a call that misses its SLO behind those that can be in time, if its route says so; whether it was moved.
+    /// Moves a call that misses its SLO behind those that can be in time, if its route serves late
+    /// calls. Returns `true` if it was moved.
     pub(super) fn defer(&mut self, now: Tick, id: CallId) -> bool {
         let Some(call) = self.queue.get(id).map(|queued| &queued.call) else { return false };
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
@@ -90,13 +97,14 @@ impl Batcher {
         true
     }
 
-    /// What `next` decides for calls in time, and for late ones where it is their turn or no call in time can use the room.
+    /// Returns the decision of `next` for calls in time, or for late calls if it is their turn or
+    /// no call in time can use the capacity.
     pub(super) fn in_time_first(
         &mut self,
         now: Tick,
         next: impl Fn(&mut Self) -> Option<Decision>,
     ) -> Option<Decision> {
-        // What is half done is finished first: its calls are in the other queue.
+        // A decision with further steps is finished first, because its calls are in the main queue.
         let owed = self.late.is_owed() && !self.adaptive.is_midway();
         let mut wake = None;
         if owed {
@@ -113,7 +121,8 @@ impl Batcher {
             }
             return decision;
         }
-        // No batch of late calls leaves ahead of a free slot: what comes meanwhile would wait behind two.
+        // A batch of late calls does not leave with a lead: calls that arrive meanwhile would wait
+        // behind two batches.
         let room = self.slot_is_free();
         if !owed && room && self.may_serve_late() {
             wake = wake.into_iter().chain(self.adaptive.wake()).min();
@@ -126,14 +135,15 @@ impl Batcher {
         None
     }
 
-    /// Whether room that there is goes to late calls: it is their turn, or no call in time may use it.
+    /// Returns `true` if free capacity goes to late calls: it is their turn, or no call in time may
+    /// use it.
     pub(super) fn may_serve_late(&self) -> bool {
         let uses =
             |(key, head): (KeyId, &Queued)| self.scope_is_free(head.call.scope) && self.paused_until(key).is_none();
         !self.late.queue.is_empty() && (self.late.is_owed() || !self.queue.lines().any(uses))
     }
 
-    /// What `next` decides for late calls: both queues change places for it.
+    /// Returns the decision of `next` for late calls. The two queues are swapped for it.
     fn next_late(&mut self, now: Tick, owed: bool, next: &impl Fn(&mut Self) -> Option<Decision>) -> Option<Decision> {
         debug_assert_eq!(now, self.now);
         let slo = self.late.slo.map_or(u64::MAX, |slo| u64::try_from(slo.as_nanos()).unwrap_or(u64::MAX) / SLO_PARTS);
@@ -149,7 +159,7 @@ impl Batcher {
         decision
     }
 
-    /// Cuts a batch of late calls to what it may take; others are as they were wanted.
+    /// Shortens a batch of late calls to its maximum time. Other batches are unchanged.
     pub(super) fn shorten(&mut self, key: KeyId, who: Who) -> Who {
         let Some(most) = self.late.serving else { return who };
         match who {
@@ -165,7 +175,8 @@ impl Batcher {
         }
     }
 
-    /// Has late calls make room for a call that is refused for this reason, the last ones first; what it is refused for then, if it still is.
+    /// Displaces late calls, the last ones first, to make room for a call that is refused for this
+    /// reason. Returns the reason why the call is still refused, if it is.
     pub(super) fn displace(&mut self, call: &Call, mut reason: RejectionReason) -> Option<RejectionReason> {
         if let Some(reason) = self.refuse(call, false) {
             return Some(reason);

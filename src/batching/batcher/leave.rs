@@ -1,6 +1,7 @@
-//! Which batch leaves, who is in it, and what is noted of it.
+//! Dispatch: forms the next batch, removes its calls from the queue, and records it.
 //!
-//! What it leaves out: when a line may leave and who of it fits together (`decide`), and what `Adaptive` wants.
+//! The conditions under which a line may leave and the calls of it that fit together are in
+//! `decide`, the choices of the adaptive policy in `adaptive`.
 
 use std::time::Duration;
 
@@ -19,25 +20,27 @@ use super::super::tally::Sent;
 use super::super::tick::Tick;
 use super::{Batcher, InFlight};
 
-/// Lines looked at to see whether calls of other keys wait beside a batch.
+/// Maximum number of lines scanned for calls of other keys that wait beside a batch.
 const BESIDE_MAX: usize = 16;
 
-/// Calls that stay looked at to see whether weight kept them back: a few batches' worth.
+/// Maximum number of remaining calls examined to find whether weight kept them out: a few batches'
+/// worth.
 const LEFT_MAX: usize = 64;
 
-/// Who leaves.
+/// Selection of the calls of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Who {
-    /// From the front of the line, up to so many items if it is said.
+    /// The front of the line, up to this many items if a number is given.
     Front(Option<u32>),
-    /// Those that were chosen.
+    /// The calls that the adaptive policy chose.
     Chosen,
 }
 
 // === impl Batcher ===
 
 impl Batcher {
-    /// The first line, by the arrival of its head, that may leave now: a line that is held keeps no other from leaving.
+    /// Returns the first line, by the arrival of its head, that may leave now. A line that is held
+    /// does not keep the others from leaving.
     pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, Cause)> {
         if !self.slot_is_free() {
             return None;
@@ -52,7 +55,8 @@ impl Batcher {
         })
     }
 
-    /// Whether nobody who stays in a line could have joined a batch like this one because of the weight: of chosen calls none is the one that ended it.
+    /// Returns `true` if calls remain in the line and weight kept each of them out of a batch like
+    /// this one. Among chosen calls no single one marks the end of the batch, so all are checked.
     fn too_heavy(&self, key: KeyId, batch: Weight, items: u32, walls: Walls) -> bool {
         let left = || self.queue.line(key).take(LEFT_MAX).map(|queued| &queued.call);
         let joins = |call: &Call| {
@@ -67,7 +71,8 @@ impl Batcher {
             return match self.wanted(now, hold_permille) {
                 Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
                 Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
-                // One after the other moves behind those that can be in time: each is asked about once.
+                // Deferred calls move behind those that can be in time. Each is deferred at most
+                // once.
                 Next::Expire { id, .. } if self.defer(now, id) => continue,
                 Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
                 Next::Nothing => None,
@@ -166,7 +171,8 @@ impl Batcher {
             },
         );
         *self.scopes_in_flight.entry(scope).or_default() += 1;
-        // Also under another policy: what is in flight counts when the policy changes, and what runs alone teaches what it costs.
+        // Recorded under every policy: requests in flight count when the policy changes, and those
+        // that run without overlap are cost samples.
         let left = self.queue.line_held(key).items;
         let in_all = Weight { sum: weight, max };
         let leaving = Leaving {
@@ -186,7 +192,8 @@ impl Batcher {
         };
         let predicted = self.adaptive.sent(now, id, leaving).map(Duration::from_nanos);
         self.free.note(now, self.slot_is_free());
-        // What cut the batch short names it; only the drain names every batch of its own (`scheduling.md` §2.1).
+        // The limit that cut a batch short is its cause. A drain is the cause of each of its
+        // batches.
         let cause = match cause {
             Cause::Drain => cause,
             _ if retest.is_some() || trial => Cause::Probe,

@@ -1,18 +1,19 @@
-//! Two running measures of the state machine: how long a slot has been free, and how fast the queue drains.
+//! Two running measures of the state machine: the total free time of a slot and the drain rate of
+//! the queue.
 
 use std::time::Duration;
 
 use super::super::tick::{Tick, nanos};
 
-/// How long a slot has been free in all: what a hold beside a free slot is measured by.
+/// Total time during which a slot was free, by which a hold beside a free slot is measured.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FreeTime {
     past: Duration,
-    /// Since when a slot is free; `None` while all are busy.
+    /// Start of the current free period; `None` while all slots are busy.
     since: Option<Tick>,
 }
 
-/// How fast the queue drains, for `Retry-After`: running means of the last executions.
+/// Drain rate of the queue, for `Retry-After`: running means of the last executions.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Pace {
     execution_ns: u64,
@@ -22,7 +23,7 @@ pub(super) struct Pace {
 // === impl FreeTime ===
 
 impl Default for FreeTime {
-    /// At the start every slot is free.
+    /// All slots are free at the start.
     fn default() -> Self {
         Self { past: Duration::ZERO, since: Some(Tick::default()) }
     }
@@ -42,11 +43,13 @@ impl FreeTime {
 // === impl Pace ===
 
 impl Pace {
-    /// Weight 1/8 for the newest: a few batches and it follows.
+    /// Updates the means with weight 1/8 for the newest execution, so that they follow within a few
+    /// batches.
     pub(super) fn observe(&mut self, duration: Duration, items: u32) {
         let mean = |old: u64, new: u64| if old == 0 { new } else { old - old / 8 + new / 8 };
         self.execution_ns = mean(self.execution_ns, nanos(duration));
-        // Items count in 1/256 so that the mean of small batches does not stick.
+        // Items are counted in units of 1/256, so that the integer mean of small batches keeps
+        // moving.
         self.items = mean(self.items, u64::from(items) << 8);
     }
 

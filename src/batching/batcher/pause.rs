@@ -1,9 +1,8 @@
-//! Merge keys that the upstream asked to come back later: `Retry-After` of a 429 or 503.
+//! Merge keys that the upstream paused with the `Retry-After` of a 429 or 503.
 //!
-//! By key and not by upstream: what an overload answer says holds for the whole merge key (G13), in which the caller's identity is, so one whose rate
-//! is limited pauses nobody else. Where all callers have one key that is the whole upstream.
-//!
-//! What it leaves out: the drain, which waits for nothing.
+//! A pause applies to a merge key, not to the upstream. The key includes the identity of the
+//! client, so a rate limit of one client pauses no other. If all clients share one key, the pause
+//! applies to the whole upstream. A drain ignores pauses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,30 +10,33 @@ use std::time::Duration;
 use super::super::call::{CostClassId, KeyId};
 use super::super::tick::Tick;
 
-/// The longest pause. `Retry-After` is for whoever sent the call, and gets it; ten batches a second are no load to speak of beside what clients would send,
-/// and those who wait are told so soon, instead of being kept until their own deadline has passed.
+/// Maximum pause. `Retry-After` is addressed to the sender of the call, which receives it. Ten
+/// batches per second are a small load beside what clients would send, and queued calls are refused
+/// soon instead of being kept until their own deadlines.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// Keys paused at once: as many as arrivals are watched for; beyond it the one that ends first goes.
+/// Maximum number of paused keys, equal to the number of keys with tracked arrivals. Beyond it the
+/// pause that ends first is dropped.
 const PAUSED_MAX: usize = 64;
-/// Cost classes whose pauses are counted: as many as have a curve. Beyond it the one paused longest ago goes.
+/// Maximum number of cost classes with counted pauses, equal to the number of cost curves. Beyond
+/// it the class paused longest ago is dropped.
 const CLASSES_MAX: usize = 64;
 
-/// How often the calls of a cost class were paused, to be shown: a pause is over before anybody looks.
+/// Count of the pauses of a cost class, for reports: a single pause ends before a report shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pauses {
-    /// Which.
+    /// The cost class.
     pub class: CostClassId,
-    /// How often.
+    /// Number of pauses.
     pub count: u64,
-    /// When last.
+    /// Start of the last pause.
     pub last: Tick,
-    /// What the upstream asked for then.
+    /// Delay that the upstream requested in the last pause.
     pub asked: Duration,
-    /// For how long nothing of the key was sent then, counted from the answer.
+    /// Time for which no call of the key was sent in the last pause, counted from the answer.
     pub held: Duration,
 }
 
-/// The keys that are paused.
+/// Merge keys that are paused.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Paused {
     keys: BTreeMap<KeyId, (Tick, CostClassId)>,
@@ -44,7 +46,7 @@ pub(super) struct Paused {
 // === impl Paused ===
 
 impl Paused {
-    /// The upstream wants no more of this key for a while.
+    /// Pauses a key after the upstream requested a delay.
     pub(super) fn pause(&mut self, now: Tick, key: KeyId, class: CostClassId, after: Duration) {
         self.keys.retain(|_, (until, _)| *until > now);
         let held = after.min(PAUSE_MAX);
@@ -69,22 +71,22 @@ impl Paused {
         }
     }
 
-    /// How often each cost class was paused.
+    /// Returns the pause counts of all cost classes.
     pub(super) fn classes(&self) -> impl Iterator<Item = Pauses> {
         self.classes.values().copied()
     }
 
-    /// Until when a key is paused, if it is.
+    /// Returns the end of a key's pause, if the key is paused.
     pub(super) fn until(&self, now: Tick, key: KeyId) -> Option<Tick> {
         self.keys.get(&key).map(|(until, _)| *until).filter(|until| *until > now)
     }
 
-    /// When the last pause of a key ends or ended, as long as it is remembered.
+    /// Returns the end of the last pause of a key, past or not, as long as it is remembered.
     pub(super) fn end(&self, key: KeyId) -> Option<Tick> {
         self.keys.get(&key).map(|(until, _)| *until)
     }
 
-    /// All of them, with their classes.
+    /// Returns all pauses in force with their cost classes.
     pub(super) fn all(&self, now: Tick) -> impl Iterator<Item = (KeyId, CostClassId, Tick)> {
         self.keys.iter().filter(move |(_, (until, _))| *until > now).map(|(key, (until, class))| (*key, *class, *until))
     }

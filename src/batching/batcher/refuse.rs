@@ -1,6 +1,4 @@
-//! Whom there is no room for, and for whom it is too late.
-//!
-//! What it leaves out: lateness that is foreseen (`adaptive`).
+//! Admission control and deadline expiry. Predicted lateness is handled in `adaptive`.
 
 use std::time::Duration;
 
@@ -15,7 +13,8 @@ use super::Batcher;
 // === impl Batcher ===
 
 impl Batcher {
-    /// Why there is no room for a call beside those in time, and beside late ones unless these could make room.
+    /// Returns the reason to reject a call, if the queue has no room for it. Late calls occupy room
+    /// only if `with_late`, since they can be displaced.
     pub(super) fn refuse(&self, call: &Call, with_late: bool) -> Option<RejectionReason> {
         let items = u64::from(call.items);
         let scope = self.limits.scope(call.scope);
@@ -35,7 +34,8 @@ impl Batcher {
         {
             return Some(RejectionReason::BytesFull);
         }
-        // Half of the queue each once it is half full, and only while somebody else is queued.
+        // Once the queue is half full, a tenant may hold at most half of it while others are
+        // queued.
         let half = items_max / 2;
         let both = [&self.queue, &self.late.queue];
         let queues = &both[..1 + usize::from(with_late)];
@@ -47,12 +47,12 @@ impl Batcher {
         None
     }
 
-    /// What both queues hold.
+    /// Returns the total of both queues.
     pub(super) fn held(&self) -> Held {
         self.queue.held().and(self.late.queue.held())
     }
 
-    /// Items of a cost class that are queued, in time or late.
+    /// Returns the queued items of a cost class, in time and late.
     pub(super) fn held_by_class(&self, class: CostClassId) -> u64 {
         self.queue.held_by_class(class) + self.late.queue.held_by_class(class)
     }
@@ -61,7 +61,7 @@ impl Batcher {
         self.queue.held_by_scope(call.scope).and(self.late.queue.held_by_scope(call.scope))
     }
 
-    /// Whether a call finds no room among those of its own route.
+    /// Returns `true` if the call does not fit into its route's share of the queue.
     pub(super) fn scope_is_full(&self, call: &Call) -> bool {
         let (held, scope) = (self.held_by_scope(call), self.limits.scope(call.scope));
         held.items > 0
@@ -84,7 +84,8 @@ impl Batcher {
             if let (Some(slo), Some(least)) = (slo, least)
                 && least > slo
             {
-                // No shedding can save an SLO that is shorter than one execution: serve as well as we can.
+                // Shedding cannot save an SLO that is shorter than one execution: serve the call
+                // anyway.
                 self.queue.give_up_deadline(id);
                 continue;
             }
@@ -93,6 +94,7 @@ impl Batcher {
             }
             return Some(self.end_early(now, id, Expiry::Deadline));
         }
+        // Late calls end by a deadline of their client or by the timeout.
         let (_, id) = self.late.queue.first_deadline().filter(|(at, _)| *at <= now)?;
         Some(self.end_early(now, id, Expiry::Deadline))
     }
@@ -105,7 +107,8 @@ impl Batcher {
         Decision::Expire { id, reason }
     }
 
-    /// Whole seconds between the predicted drain time and 1.5 times that, at least 1 (README R14).
+    /// Returns the `Retry-After` of a rejection: whole seconds, drawn between the predicted drain
+    /// time and 1.5 times that so that retries spread, and at least 1.
     pub(super) fn retry_after(&mut self) -> Duration {
         let slots = match self.limits.policy {
             Policy::Adaptive { .. } => self.adaptive.slots().clamp(1, self.limits.slots),

@@ -1,7 +1,8 @@
-//! Asking a learned ceiling again: in place of a batch that it cuts, one that goes beyond it (`scheduling.md` §2.6).
+//! Retest of a learned ceiling: a batch that the ceiling cuts is replaced by one that exceeds it.
 //!
-//! Only where nobody pays for the question: every member must be on time whether the batch is answered or refused and sent again in halves, and there
-//! must be replays in hand. What it leaves out: when a ceiling is asked again, and what the answer means (`ceiling`).
+//! A retest is made only if no call pays for it: every member must be in time whether the batch is
+//! answered, or refused and sent again in halves, and the replay budget must cover all members. The
+//! schedule of retests and the meaning of the answers are in `ceiling`.
 
 use super::super::adaptive::{Kind, slack_of};
 use super::super::call::CostClassId;
@@ -18,17 +19,19 @@ use super::leave::Who;
 // === impl Batcher ===
 
 impl Batcher {
-    /// The walls of a line's batches.
+    /// Returns the limits of a line's batches.
     pub(super) fn walls(&self, class: CostClassId, scope: super::ScopeId) -> Walls {
         Walls::new(self.limits.scope(scope), self.classes.get(class), self.is_padded(class))
     }
 
-    /// Whether a class pays for every item as if it were the heaviest. Only who learns it goes by it.
+    /// Returns `true` if a class pays for every item as if it were the heaviest. Only the adaptive
+    /// policy learns this and applies it.
     pub(super) fn is_padded(&self, class: CostClassId) -> bool {
         matches!(self.limits.policy, Policy::Adaptive { .. }) && self.adaptive.is_padded(class)
     }
 
-    /// A larger batch in place of this one, and the ceiling that it asks; none if it is not the time, or somebody would pay for it.
+    /// Returns a larger batch in place of this one, and the ceiling that it tests. Returns `None`
+    /// if no retest is due, or if a call would be late for it.
     pub(super) fn ask_again(
         &self,
         now: Tick,
@@ -49,12 +52,12 @@ impl Batcher {
         }
         let padded = self.is_padded(class_id);
         let walls = self.walls(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
-        // A wall of weight binds whatever number was wanted.
+        // A ceiling on weight ends the batch by weight, whatever number of items was requested.
         let want = |most: Option<u32>| most.filter(|_| bounded == Bounded::Items).map(|_| walls.items);
         let larger = match who {
             Who::Front(most) => choose(self.view(), self.queue.line(key), Bound::Free, walls, want(most)),
             Who::Chosen => {
-                // Beyond those that were chosen, the next of the line.
+                // The chosen calls are followed by the others of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
                 let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
@@ -65,12 +68,14 @@ impl Batcher {
         let beyond = extent.of(bounded) > class.max(bounded);
         let members = u64::try_from(larger.ids.len()).unwrap_or(u64::MAX);
         let in_hand = self.classes.replay_room(now) >= members;
-        // One alone that is refused gets its refusal, and says nothing of what a batch may hold.
+        // A call that is refused alone receives the refusal as its answer, which shows nothing
+        // about batches.
         (beyond && members > 1 && in_hand && self.nobody_late(now, class_id, &larger, nanos(took)))
             .then_some((larger, bounded))
     }
 
-    /// Whether it is this wall that cut a batch. Who learns wants no more than fits, so a batch that weight cuts has all that was wanted.
+    /// Returns `true` if this ceiling cut the batch. The adaptive policy requests no more than
+    /// fits, so a batch that weight cuts holds everything that was requested.
     fn binds(&self, key: KeyId, who: Who, cut: &Choice, bounded: Bounded) -> bool {
         if bounded == Bounded::Items {
             return cut.bound == Some(super::Cause::Full);
@@ -89,7 +94,8 @@ impl Batcher {
                     .is_some_and(|whole| whole.bound == Some(super::Cause::Weight) && whole.items <= cut.items)
     }
 
-    /// Whether every member is on time if the batch is answered, and if it is refused after `took` and its halves are sent one after the other.
+    /// Returns `true` if every member is in time both if the batch is answered, and if it is
+    /// refused after `took` and its halves are sent one after the other.
     fn nobody_late(&self, now: Tick, class: CostClassId, choice: &Choice, took: u64) -> bool {
         let members: Vec<&Queued> = choice.ids.iter().filter_map(|id| self.queue.get(*id)).collect();
         let (first, second) = members.split_at(members.len() / 2);
@@ -105,7 +111,8 @@ impl Batcher {
             && second.iter().all(|queued| slack_of(queued, now) >= second_needs)
     }
 
-    /// What these calls take together but once in fifty times, as far as it is known.
+    /// Returns the time that these calls take together, if it is known: its 98th percentile under
+    /// the adaptive policy, otherwise that of the last execution with a margin.
     fn takes(&self, class: CostClassId, members: &[&Queued]) -> Option<u64> {
         if !matches!(self.limits.policy, Policy::Adaptive { .. }) {
             return self.classes.get(class).and_then(expected).map(nanos);

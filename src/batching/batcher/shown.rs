@@ -1,6 +1,4 @@
-//! What was learned, to be shown and to be kept.
-//!
-//! What it leaves out: words and formats; those are of whoever shows or keeps it.
+//! Reports and snapshots of the learned state. Their text and format are left to the caller.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,46 +13,50 @@ use super::super::tick::Tick;
 use super::Batcher;
 use super::pause::Pauses;
 
-/// Pairs of cost class and route remembered with their last SLO: as many as there are cost curves.
+/// Maximum number of pairs of cost class and route with a recorded SLO, equal to the number of cost
+/// curves.
 const ASKED_MAX: usize = 64;
 
-/// What was learned of an upstream, to be shown.
+/// Learned state of an upstream, for status reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// C: batches in flight that the upstream runs side by side.
+    /// Number of batches that the upstream runs side by side.
     pub slots: u32,
-    /// By how many nanoseconds the next batch may leave before one comes back.
+    /// The lead: nanoseconds by which the next batch may leave before another one returns.
     pub lead_nanos: u64,
-    /// T: the running mean of execution times, in nanoseconds.
+    /// Running mean of the execution times, in nanoseconds.
     pub mean_nanos: u64,
-    /// The limiters: how many requests may be in flight, and why calls are held or forwarded.
+    /// State of the concurrency limiters: the requests that may be in flight, and why calls are
+    /// held or forwarded.
     pub flows: Vec<(CostClassId, FlowReport)>,
-    /// The cost curves.
+    /// Cost curves by class.
     pub classes: Vec<(CostClassId, CostReport)>,
-    /// What bounds batches, by cost class and route: of policy, published and learned the smallest.
+    /// Limits on batches by cost class and route, each the smallest of policy, published and
+    /// learned.
     pub ceilings: Vec<CeilingInForce>,
-    /// Cost classes with a merge key that the upstream told to come back later, and until when none of it is sent.
+    /// Cost classes with a merge key that the upstream paused, and the end of the pause.
     pub paused: Vec<(CostClassId, Tick)>,
-    /// How often that was so, by cost class.
+    /// Pause counts by cost class.
     pub pauses: Vec<Pauses>,
-    /// SLOs that no execution can meet: they are served as well as can be.
+    /// SLOs that no execution can meet. Their calls are served nevertheless.
     pub infeasible: Vec<Infeasible>,
-    /// Execution time in all of batches that were sent in another size than seemed best, to learn, in nanoseconds.
+    /// Total execution time of batches that were sent in another size than the best known one, to
+    /// learn, in nanoseconds.
     pub exploration_nanos: u64,
 }
 
-/// What bounds the batches of a cost class on a route.
+/// A limit on the batches of a cost class on a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CeilingInForce {
     /// The cost class.
     pub class: CostClassId,
     /// The route.
     pub scope: ScopeId,
-    /// The smallest that holds.
+    /// The smallest limit in force.
     pub ceiling: CeilingReport,
 }
 
-/// An SLO below what a call takes that has the server for itself.
+/// An SLO that is shorter than the time of a call that has the server for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Infeasible {
     /// The cost class.
@@ -63,26 +65,26 @@ pub struct Infeasible {
     pub scope: ScopeId,
     /// The SLO, in nanoseconds.
     pub slo_nanos: u64,
-    /// What a lone call takes but once in fifty times, in nanoseconds.
+    /// 98th percentile of the time of a lone call, in nanoseconds.
     pub lone_nanos: u64,
 }
 
-/// What is kept of a cost class for a restart.
+/// Learned state of a cost class that is kept across restarts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClassSnapshot {
     /// The cost curve.
     pub cost: Snapshot,
-    /// The ceilings that were learned; published ones are asked for again.
+    /// The learned ceilings. Published ones are fetched again.
     pub ceilings: Vec<CeilingSnapshot>,
-    /// The concurrency limiter; `None`: nothing was kept of it.
+    /// The concurrency limiter; `None` if the snapshot has none.
     pub flow: Option<FlowSnapshot>,
 }
 
-/// Who asked for what, and since when the limits hold.
+/// SLOs of recent calls, and the instant since which the limits are in force.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Asked {
     pub(super) limits_since: Tick,
-    /// The last SLO, if it had one.
+    /// SLO of the last call, if it had one.
     slos: BTreeMap<(CostClassId, ScopeId), Option<Duration>>,
 }
 
@@ -103,7 +105,7 @@ impl Asked {
 // === impl Batcher ===
 
 impl Batcher {
-    /// What was learned, as far as it can be kept for a restart.
+    /// Returns the learned state that can be kept across a restart.
     #[must_use]
     pub fn snapshot(&self) -> Vec<(CostClassId, ClassSnapshot)> {
         let kept = |(class, cost, flow)| {
@@ -112,7 +114,8 @@ impl Batcher {
         self.adaptive.snapshot().into_iter().map(kept).collect()
     }
 
-    /// Takes up what was learned of a cost class before, with so little weight that a wrong one is soon corrected.
+    /// Restores the learned state of a cost class. It gets so little weight that a wrong one is
+    /// soon corrected.
     pub fn restore(&mut self, now: Tick, class: CostClassId, snapshot: &ClassSnapshot) {
         let now = self.advance(now);
         self.adaptive.restore(now, class, &snapshot.cost, snapshot.flow);
@@ -121,7 +124,7 @@ impl Batcher {
         }
     }
 
-    /// What was learned, to be shown.
+    /// Returns the learned state, for status reports.
     #[must_use]
     pub fn report(&self) -> Report {
         let Curves { slots, lead_nanos, mean_nanos, flows, classes, exploration_nanos } = self.adaptive.report();
@@ -129,8 +132,7 @@ impl Batcher {
             slots,
             lead_nanos,
             mean_nanos,
-            // Other policies keep to their settings: their limiters learn nothing, and hold
-            // nothing.
+            // Other policies follow their settings: their limiters learn nothing and hold nothing.
             flows: if self.is_adaptive() { flows } else { Vec::new() },
             classes,
             ceilings: self.ceilings(),
@@ -145,13 +147,15 @@ impl Batcher {
         matches!(self.limits.policy, Policy::Adaptive { .. })
     }
 
-    /// The end of the last pause of a merge key, past or not; `None` where it is not remembered.
+    /// Returns the end of the last pause of a merge key, past or not; `None` if it is not
+    /// remembered.
     #[must_use]
     pub fn pause_end(&self, key: KeyId) -> Option<Tick> {
         self.paused.end(key)
     }
 
-    /// What the concurrency limiter of a cost class does; `None` under a policy that has none.
+    /// Returns the mode of the concurrency limiter of a cost class; `None` under a policy that has
+    /// none.
     #[must_use]
     pub fn flow_mode(&self, class: CostClassId) -> Option<FlowMode> {
         self.is_adaptive().then(|| self.adaptive.flow_mode(class)).flatten()

@@ -1,4 +1,4 @@
-//! The state machine by example; `tests/it/sim` runs it against a model.
+//! Example-based tests of the state machine. `tests/it/sim` checks it against a model.
 
 mod ceilings;
 mod late;
@@ -28,7 +28,7 @@ fn ok(duration: Duration) -> Observed {
     Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok }
 }
 
-/// A core that takes its server for a serial one from the start.
+/// Returns a core that treats its server as a serial one from the start.
 fn serial(batcher: Batcher) -> Batcher {
     batcher.without(Skill::StandAside)
 }
@@ -445,7 +445,7 @@ fn a_smaller_batch_limit_holds_for_who_is_queued_and_not_for_what_is_in_flight()
     for items_max in [4, 13, 2] {
         batcher.set_limits(of(items_max));
         let batch = dispatched(&mut batcher, ms(1));
-        // The next limit comes while it is in flight.
+        // The next limit is applied while the batch is in flight.
         batcher.set_limits(of(1));
         sizes.push(batch.items);
         batcher.complete(ms(1), batch.id, ok(MS));
@@ -510,7 +510,8 @@ fn a_windows_wait_beside_a_free_slot_adds_up_whatever_other_keys_do_between() {
     assert_eq!(ids(&first), [1]);
     batcher.offer(ms(30), on_key(3, 1)).unwrap();
     batcher.complete(ms(50), first.id, ok(30 * MS));
-    // It waited 5 ms beside the free slot before, so 15 ms more; the other key waits all of its 20.
+    // Key 1 waited 5 ms beside the free slot before, so 15 ms are left. The other key waits its
+    // full 20 ms.
     assert_eq!((batcher.poll(ms(50)), batcher.next_wakeup()), (None, Some(ms(65))));
     let second = dispatched(&mut batcher, ms(65));
     assert_eq!((ids(&second), second.cause), (vec![2], Cause::Delay));

@@ -1,4 +1,4 @@
-//! What was decided and why, put together for whoever asks.
+//! Statistics of decisions and their causes, for status reports.
 
 use super::super::adaptive::{Learned, OperatingPoint, PlanAge};
 use super::super::call::CostClassId;
@@ -8,42 +8,43 @@ use super::super::tally::{Tally, Totals};
 use super::super::tick::Tick;
 use super::Batcher;
 
-/// What was decided and why.
+/// Statistics of decisions and their causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Why {
-    /// Since the start.
+    /// Totals since the start.
     pub totals: Totals,
-    /// How often the upstream was judged to be another one.
+    /// Number of times that a change of the upstream was detected.
     pub changes: u64,
-    /// When last.
+    /// Instant of the last detected change.
     pub changed: Option<Tick>,
-    /// By cost class, of late.
+    /// Recent statistics by cost class.
     pub classes: Vec<ClassWhy>,
 }
 
-/// What was decided for one cost class, and where it works.
+/// Statistics and operating point of a cost class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassWhy {
-    /// Which.
+    /// The cost class.
     pub id: CostClassId,
-    /// Counts of its last batches.
+    /// Counts over its last batches.
     pub tally: Tally,
-    /// Where on its curve it works; `None` before the first answer.
+    /// Operating point on its cost curve; `None` before the first answer.
     pub point: Option<OperatingPoint>,
-    /// How old its plan is; `None` without one.
+    /// Age of its plan; `None` if it has none.
     pub plan: Option<PlanAge>,
-    /// Most items that were learned or published.
+    /// Learned or published maximum number of items.
     pub ceiling: Option<u32>,
-    /// Some calls are not merged for now: an answer could not be split, or batches were refused.
+    /// `true` if some calls are not merged for now, because a response could not be split or
+    /// batches were refused.
     pub quarantined: bool,
-    /// Nothing is merged for now, since the server refuses batches.
+    /// Suspension of merging, if the server refuses batches.
     pub suspension: Option<Suspension>,
 }
 
 // === impl Batcher ===
 
 impl Batcher {
-    /// What was decided and why.
+    /// Returns the statistics of decisions and their causes.
     #[must_use]
     pub fn why(&self, now: Tick) -> Why {
         let now = self.now.max(now);
@@ -69,11 +70,11 @@ impl Batcher {
         }
     }
 
-    /// What was learned, for gauges: cheap enough for every batch.
+    /// Returns the values of the gauges. The call is cheap enough to be made after every batch.
     #[must_use]
     pub fn learned(&self) -> Learned {
         let learned = self.adaptive.learned();
-        // Other policies keep to their settings, and their limiters learn nothing.
+        // Other policies follow their settings, and their limiters learn nothing.
         Learned { settling: learned.settling && self.is_adaptive(), ..learned }
     }
 }

@@ -7,12 +7,13 @@ fn at(millis: u64) -> Tick {
     Tick::from_millis(millis)
 }
 
-/// So many items of this weight each.
+/// Returns the extent of `items` items that weigh `each`.
 fn extent(items: u32, each: u64) -> Extent {
     Extent { items, sum: u64::from(items) * each, heaviest: each }
 }
 
-/// Asks a server that takes so many items until its answer is known; how many were refused.
+/// Sends batches to a server that accepts `truth` items until the ceiling is known. Returns the
+/// number of refusals.
 fn find(ceilings: &mut Ceilings, now: Tick, truth: u32) -> u32 {
     let mut refused = 0;
     for _ in 0..64 {

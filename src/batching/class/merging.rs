@@ -1,10 +1,10 @@
-//! Permission to send batches of a cost class, by the outcomes of earlier ones.
+//! Permission to merge calls of a cost class, derived from the outcomes of earlier batches.
 //!
-//! A server may speak a recognised route and yet take one item a call. Members that succeed alone
-//! after their batch failed are the evidence for that, whatever the status. Two such batches in a
-//! row end merging for the class; one batch of two retests it after a while. One merge key with an
-//! odd form ends merging for itself first. It leaves out sizes (`ceiling`) and what isolation costs
-//! (`budget`).
+//! A server may serve a recognised route and still accept only one item per call. The evidence is a
+//! batch that failed with members that succeed alone, whatever the status. Two such batches in a
+//! row suspend merging for the class, and a batch of two retests it later. A single merge key with
+//! an odd form is quarantined by itself first. Batch sizes are handled in `ceiling`, the cost of
+//! isolation in `budget`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,83 +15,83 @@ use super::super::limits::Limits;
 use super::super::tick::Tick;
 use super::TRUSTED_AFTER;
 
-/// Refused batches in a row that end merging: one may be bad luck.
+/// Number of consecutive refused batches that suspend merging. A single one may be an accident.
 const REFUSED_MAX: u32 = 2;
-/// Merge keys in quarantine at once that end merging for their cost class: three callers are no
-/// single odd one.
+/// Number of merge keys in quarantine that suspends merging for their cost class: three clients are
+/// not a single odd one.
 const KEYS_END_CLASS: usize = 3;
-/// Merge keys remembered at once: some times as many as arrivals are watched for. Beyond it the one
-/// unused for longest goes.
+/// Maximum number of merge keys kept, several times the number of keys with tracked arrivals.
+/// Beyond it the least recently used one is evicted.
 const KEYS_MAX: usize = 256;
-/// A trial that all callers left counts as unanswered once it took this many times the last
-/// execution of its class.
+/// A trial that all clients cancelled counts as unanswered after this multiple of the last
+/// execution time of its class.
 const SILENT_FACTOR: u32 = 4;
 
-/// How many calls may leave together.
+/// Number of calls that may leave together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Bound {
-    /// As many as limits allow.
+    /// As many as the limits allow.
     Free,
-    /// Two, to learn whether the server takes batches.
+    /// Two, to test whether the server accepts batches.
     Trial,
-    /// One, for this reason if it is to be reported.
+    /// One, with the reason if it is to be reported.
     Alone(Option<Lone>),
 }
 
-/// A time without merging.
+/// A period without merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Suspension {
-    /// When it began.
+    /// Start of the suspension.
     pub since: Tick,
-    /// When one batch of two is tried.
+    /// Instant from which a batch of two is tried.
     pub retest: Tick,
-    /// How the server answered the last batch.
+    /// Response of the server to the last batch.
     pub refusal: Refusal,
 }
 
-/// Merging ended for a cost class, or began again.
+/// A suspension of merging for a cost class, or its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MergingChange {
-    /// Which class.
+    /// The cost class.
     pub class: CostClassId,
-    /// Since when it is suspended; `None`: merging began again.
+    /// The suspension; `None` if merging has resumed.
     pub suspension: Option<Suspension>,
-    /// The retest failed: it was suspended before.
+    /// `true` if merging was suspended before and the retest failed.
     pub again: bool,
 }
 
-/// What of a batch matters here.
+/// An ended batch, with the properties that matter for merging.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Ended {
     pub(in super::super) batch: BatchId,
-    /// `None` for a call that shares nothing.
+    /// `None` for a call that shares no batch.
     pub(in super::super) key: Option<KeyId>,
     pub(in super::super) shared: bool,
     pub(in super::super) replayable: bool,
 }
 
-/// What the batches of one cost class have shown.
+/// State of merging for one cost class.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Merging {
-    /// A batch was answered whole.
+    /// `true` once a batch was answered as a whole.
     validated: bool,
-    /// Its key.
+    /// Merge key of the last such batch.
     whole_key: Option<KeyId>,
     whole: u32,
-    /// Batches in a row that were not answered for what may be their being batches.
+    /// Consecutive batches that failed, possibly because they were batches.
     row: u32,
-    /// The key of all of these; `None` where there are several.
+    /// Merge key of all of these; `None` if they have several.
     row_key: Option<KeyId>,
-    /// A lone call was answered since the first of them failed.
+    /// `true` if a lone call was answered since the first of them failed.
     lone_answered: bool,
     suspension: Option<Suspension>,
-    /// The length of the next suspension.
+    /// Length of the next suspension.
     next: Duration,
-    /// The batch that retests.
+    /// The trial batch in flight.
     trial: Option<BatchId>,
 }
 
-/// What the batches of one merge key have shown, once one of them failed.
+/// State of one merge key, kept since a batch of it failed.
 #[derive(Debug, Clone)]
 struct KeyMemory {
     class: CostClassId,
@@ -102,30 +102,29 @@ struct KeyMemory {
     next: Duration,
 }
 
-/// Merge keys of which a batch failed.
+/// Merge keys with a failed batch.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {
     map: BTreeMap<KeyId, KeyMemory>,
 }
 
-/// What an ended batch says about merging.
+/// Evidence about merging from an ended batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Evidence {
     Whole,
     LoneAnswered,
-    /// Merging is the cause, beyond doubt.
+    /// Merging is certainly the cause.
     Refused(Refusal),
-    /// It may be the cause: it is where lone calls succeed meanwhile.
+    /// Merging may be the cause. It is if lone calls succeed meanwhile.
     Doubtful(Refusal),
-    /// Nothing.
     None,
 }
 
 // === impl Merging ===
 
 impl Merging {
-    /// How many calls may leave together. `eager`: batches are sent as configured before one was
-    /// answered.
+    /// Returns the number of calls that may leave together. `eager`: batches are sent as configured
+    /// before the first one was answered.
     pub(super) fn bound(&self, now: Tick, eager: bool) -> Bound {
         let alone = match self.suspension {
             Some(suspension) if now < suspension.retest => return Bound::Alone(Some(Lone::Refused)),
@@ -140,12 +139,12 @@ impl Merging {
         self.suspension
     }
 
-    /// This batch leaves as the one that retests.
+    /// Records the dispatch of a trial batch.
     pub(super) fn trying(&mut self, batch: BatchId) {
         self.trial = Some(batch);
     }
 
-    /// The server is another one. Whether merging begins again by that.
+    /// Resets the state because the server was replaced. Returns `true` if that resumes merging.
     pub(super) fn forget(&mut self) -> bool {
         let suspended = self.suspension.is_some();
         *self = Self { trial: self.trial, ..Self::default() };
@@ -159,20 +158,22 @@ impl Merging {
         match observed.outcome {
             ObservedOutcome::Ok => Evidence::Whole,
             ObservedOutcome::Refused(refusal) => Evidence::Refused(refusal),
-            // Quarantine of the key comes first, but where no batch of any key was answered.
+            // A mismatch quarantines the merge key first, unless no batch of any key has been
+            // answered.
             ObservedOutcome::Mismatched if !self.validated || self.trial == Some(ended.batch) => {
                 Evidence::Refused(Refusal::Mismatch)
             }
             ObservedOutcome::TimedOut if self.validated => Evidence::Doubtful(Refusal::Silence),
             ObservedOutcome::TimedOut => Evidence::Refused(Refusal::Silence),
             ObservedOutcome::Overloaded { .. } => Evidence::Doubtful(Refusal::Overload),
-            // Its members have not been tried alone: they failed for good. A server that has taken
-            // batches may have restarted.
+            // The members were not retried alone and failed for good. A server that has accepted
+            // batches before may have restarted.
             ObservedOutcome::Failed | ObservedOutcome::OutOfMemory if !ended.replayable => {
                 let doubtful = self.validated;
                 if doubtful { Evidence::Doubtful(Refusal::Reset) } else { Evidence::Refused(Refusal::Reset) }
             }
-            // The callers did not wait for what lone calls get at once.
+            // The clients did not wait as long as the trial took, while lone calls are answered
+            // soon.
             ObservedOutcome::Cancelled
                 if self.trial == Some(ended.batch)
                     && observed.first_byte.is_none()
@@ -184,7 +185,8 @@ impl Merging {
         }
     }
 
-    /// Takes in how a batch or a lone call ended; returns the change that this makes.
+    /// Records the end of a batch or of a lone call. Returns the resulting change of the
+    /// suspension.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),
@@ -204,7 +206,7 @@ impl Merging {
                 return None;
             }
             Evidence::None => {
-                // The retest showed nothing: the next one waits as long as the first.
+                // The retest was inconclusive. The next one follows after the initial interval.
                 if let Some(suspension) = self.suspension.as_mut().filter(|_| trial) {
                     suspension.retest = now.after(base);
                 }
@@ -213,7 +215,7 @@ impl Merging {
             Evidence::Refused(refusal) => (refusal, true),
             Evidence::Doubtful(refusal) => (refusal, false),
         };
-        // Batches that left before merging ended say nothing new.
+        // Batches that were dispatched before the suspension add no evidence.
         if self.suspension.is_some() && !trial {
             return None;
         }
@@ -222,7 +224,8 @@ impl Merging {
         self.row += 1;
         let enough = if ended.replayable || self.validated { REFUSED_MAX } else { 1 };
         let ends = self.row >= enough && (sure || self.lone_answered);
-        // Another key's batches are answered: this one's form is odd, and the others go on.
+        // Batches of another key are answered, so only the form of this key is odd and the others
+        // continue.
         let one_odd =
             self.validated && self.row_key.is_some() && self.whole_key.is_some_and(|whole| Some(whole) != self.row_key);
         let suspend = ends && (self.suspension.is_some() || !one_odd);
@@ -256,13 +259,13 @@ impl Keys {
         self.map.get(&key).and_then(|memory| memory.until).is_some_and(|until| now < until)
     }
 
-    /// Whether some key of this class is in quarantine.
+    /// Returns `true` if a merge key of this class is in quarantine.
     pub(super) fn any_quarantined(&self, now: Tick, class: CostClassId) -> bool {
         self.map.values().any(|memory| memory.is_quarantined(now, class))
     }
 
-    /// Takes in how a shared batch ended. True if so many keys of the class are in quarantine by
-    /// that, that it is not for their form.
+    /// Records the end of a shared batch. Returns `true` if the number of quarantined keys of the
+    /// class now rules out the form of a single key as the cause.
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),

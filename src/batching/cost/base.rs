@@ -1,39 +1,42 @@
-//! Three straight models of what a batch costs, fitted side by side; the one that foresees best is used.
+//! Three linear models of the cost of a batch, fitted side by side. The one that predicts best is
+//! used.
 //!
-//! *Padded* pays for every item as if it were the heaviest, *ragged* for the weights as they are, *size only* for the number of items. Least squares
-//! in relative error, so that small batches count as much as large ones (`scheduling.md` §3, "cost: base" and "which base").
+//! *Padded* charges every item as the heaviest one, *ragged* charges the weights as they are, *size
+//! only* charges the number of items. The fit is ridge regression in relative error, so that small
+//! batches count as much as large ones.
 
 use super::super::math::ln;
 use super::NANOS_MIN;
 use super::load::{Load, Typical};
 use super::reservoir::{Reading, Reservoir};
 
-/// Strength of the ridge, in samples like the first (`scheduling.md` §3).
+/// Strength of the ridge regularization, in samples like the first.
 const RIDGE: f64 = 0.02;
-/// What a new sample counts in the running error of a model (`scheduling.md` §3).
+/// Weight of a new sample in the running error of a model, an EWMA.
 const ERROR_SHARE: f64 = 0.05;
-/// An error counts as this at most, in logarithms (`scheduling.md` §3).
+/// Maximum error of a sample, in logarithms.
 const ERROR_MAX: f64 = 1.0;
-/// Another model must be this much better to be used: no flapping (`scheduling.md` §3).
+/// Ratio of errors below which another model replaces the one in use (hysteresis).
 const BETTER: f64 = 0.92;
-/// Errors to begin with: equal, a little in favour of the simplest.
+/// Initial errors: equal, with a slight preference for the simplest model.
 const ERRORS_FIRST: [f64; 3] = [0.1, 0.1, 0.09];
-/// Below this share of what it was, a pivot is rounding: that effect cannot be told from the others.
+/// Share of its initial value below which a pivot is a rounding error, so that its effect cannot be
+/// separated from the others.
 const PIVOT_MIN: f64 = 1e-13;
 
-/// What an item costs by.
+/// Measure that determines the cost of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Base {
-    /// The server pads: items × the heaviest one's weight.
+    /// The server pads: items × the weight of the heaviest one.
     Padded,
     /// The server packs: the sum of the weights.
     Ragged,
-    /// Weights say nothing.
+    /// Weights do not affect the cost.
     #[default]
     SizeOnly,
 }
 
-/// a + b·n + c·x, in nanoseconds, none below zero.
+/// Linear cost a + b·n + c·x in nanoseconds. No coefficient is negative.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Line {
     pub(super) batch: f64,
@@ -41,7 +44,7 @@ pub(super) struct Line {
     pub(super) weight: f64,
 }
 
-/// The models, how well each foresaw what came, and which one is in use.
+/// The models, their running errors, and the model in use.
 #[derive(Debug, Clone)]
 pub(super) struct Models {
     lines: [Line; 3],
@@ -49,7 +52,7 @@ pub(super) struct Models {
     chosen: Base,
 }
 
-/// The normal equations; the upper half of the matrix is enough.
+/// Normal equations of the fit. The matrix is symmetric, so only its upper half is stored.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     one: [f64; 3],
@@ -63,7 +66,7 @@ struct Sums {
 impl Base {
     const ALL: [Self; 3] = [Self::Padded, Self::Ragged, Self::SizeOnly];
 
-    /// What the weight term counts.
+    /// Returns the factor of the weight coefficient.
     pub(super) fn term(self, load: Load) -> f64 {
         match self {
             Self::Padded => load.items * load.max,
@@ -98,7 +101,7 @@ impl Line {
 // === impl Models ===
 
 impl Models {
-    /// Models that know nothing yet; `chosen` is in use until another foresees better.
+    /// Creates models without data. `chosen` is used until another one predicts better.
     pub(super) fn new(chosen: Base) -> Self {
         let mut errors = ERRORS_FIRST;
         errors.swap(chosen.index(), Base::SizeOnly.index());
@@ -113,22 +116,24 @@ impl Models {
         self.lines[self.chosen.index()]
     }
 
-    /// The running error of the model in use: mean absolute logarithm.
+    /// Returns the running error of the model in use: the mean absolute logarithm of observed over
+    /// predicted time.
     pub(super) fn error(&self) -> f64 {
         self.errors[self.chosen.index()]
     }
 
-    /// What the model in use expects, in nanoseconds.
+    /// Returns the time that the model in use predicts, in nanoseconds.
     pub(super) fn time(&self, load: Load) -> f64 {
         self.line().time(self.chosen, load)
     }
 
-    /// The part of it that the weights are to blame for.
+    /// Returns the part of the predicted time that the weights cause.
     pub(super) fn weight_part(&self, load: Load) -> f64 {
         self.line().weight * self.chosen.term(load)
     }
 
-    /// Counts how well each model foresaw a sample it has not seen; true if another is now in use.
+    /// Updates the errors with a sample that the models have not been fitted to. Returns `true` if
+    /// another model is now in use.
     pub(super) fn judge(&mut self, reading: &Reading) -> bool {
         for base in Base::ALL {
             let expected = self.lines[base.index()].time(base, reading.load);
@@ -145,7 +150,8 @@ impl Models {
         change
     }
 
-    /// Fits all models to the samples. `first` is what the first sample took: with nothing else known, half of it is per batch and half per item.
+    /// Fits all models to the samples. `first` is the time of the first sample: without other data,
+    /// half of it is the cost of a batch and half the cost of an item.
     pub(super) fn fit(&mut self, samples: &Reservoir, typical: &Typical, first: f64) {
         let [mut padded, mut ragged] = [Sums::ridge(first, typical.load(1).max), Sums::ridge(first, typical.mean())];
         for reading in samples.iter() {
@@ -165,14 +171,15 @@ impl Models {
 // === impl Sums ===
 
 impl Sums {
-    /// The pull towards (`first` / 2, `first` / 2, 0); `scale` is a typical weight, so that its unit does not matter.
+    /// Creates the regularization term, which pulls towards (`first` / 2, `first` / 2, 0). `scale`
+    /// is a typical weight, so that the unit of weights does not matter.
     fn ridge(first: f64, scale: f64) -> Self {
         let pull = RIDGE / (first * first);
         let target = pull * 0.5 * first;
         Self { one: [pull, 0.0, 0.0], item: [pull, 0.0], weight: pull * scale * scale, target: [target, target, 0.0] }
     }
 
-    /// Adds a sample, all terms divided by what it took.
+    /// Adds a sample. All terms are divided by its time.
     fn add(&mut self, one: f64, item: f64, weight: f64) {
         self.one[0] += one * one;
         self.one[1] += one * item;
@@ -185,7 +192,8 @@ impl Sums {
         self.target[2] += weight;
     }
 
-    /// No effect is negative: the last negative one is left out, and what remains solved again.
+    /// Solves for non-negative coefficients: the last negative one is left out, and the rest is
+    /// solved again.
     fn solve(&self, weighted: bool) -> Line {
         let mut used = [true, true, weighted];
         loop {
@@ -197,7 +205,8 @@ impl Sums {
         }
     }
 
-    /// Gaussian elimination without pivoting: the matrix is symmetric and, by the ridge, positive.
+    /// Solves by Gaussian elimination without pivoting: the matrix is symmetric and, due to the
+    /// ridge, positive definite.
     fn eliminate(&self, used: [bool; 3]) -> [f64; 3] {
         let [a, ab, ac] = self.one;
         let over_a = inverse(a, a, used[0]);
@@ -213,7 +222,7 @@ impl Sums {
     }
 }
 
-/// One over a pivot; zero for an effect that is left out.
+/// Returns the inverse of a pivot; zero for a coefficient that is left out.
 fn inverse(pivot: f64, before: f64, used: bool) -> f64 {
     if used && pivot > PIVOT_MIN * before { 1.0 / pivot } else { 0.0 }
 }

@@ -1,20 +1,22 @@
-//! What one batch carried, as numbers to fit with, and which loads are typical.
+//! Load of a batch in numbers for the fit, and the typical loads of the traffic.
 //!
-//! Prices are wanted for batches nobody has formed yet, so the mean item and the heaviest item of each size are remembered. They describe the
-//! traffic, not the server: a changed server does not make them wrong.
+//! Predictions are needed for batches that have not been formed yet, so the mean item and the
+//! heaviest item of each size are tracked. They describe the traffic, not the server, and stay
+//! valid if the server changes.
 
 use super::super::call::Weight;
 use super::super::math::{float, whole};
 
-/// Round sizes: the upper ends of the size buckets (`scheduling.md` §3, "cost: samples").
+/// Round sizes: the upper bounds of the size buckets.
 pub(super) const SIZES: [u32; 18] = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-/// What a new batch counts in the mean item, once there are many.
+/// Weight of a new batch in the mean item, once there are many.
 const MEAN_SHARE: f64 = 0.02;
-/// What a new batch counts in the heaviest item of its size, once there are many.
+/// Weight of a new batch in the heaviest item of its size, once there are many.
 const MAX_SHARE: f64 = 0.1;
-/// One batch counts as at most this many times the typical: one huge item must not make all batches look dear.
+/// Maximum multiple of the typical value that a batch counts as: one huge item must not make all
+/// batches look expensive.
 const STEP_MAX: f64 = 4.0;
-/// What a new batch counts in the padding.
+/// Weight of a new batch in the padding.
 const PADDING_SHARE: f64 = 0.05;
 
 /// Items and weights of one batch. The heaviest item weighs at least the mean and at most the sum.
@@ -25,7 +27,7 @@ pub(super) struct Load {
     pub(super) max: f64,
 }
 
-/// Loads as they usually are.
+/// Typical loads of the traffic.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Typical {
     mean: Average,
@@ -48,7 +50,7 @@ impl Load {
         Self { items, sum, max: float(weight.max).max(sum / items) }
     }
 
-    /// The share of padding: 0 if all items weigh the same.
+    /// Returns the relative padding: 0 if all items weigh the same.
     fn padding(self) -> f64 {
         if self.sum > 0.0 { (self.items * self.max / self.sum - 1.0).clamp(0.0, STEP_MAX) } else { 0.0 }
     }
@@ -65,12 +67,12 @@ impl Typical {
         self.padding += PADDING_SHARE * (load.padding() - self.padding);
     }
 
-    /// A batch of this size as it usually is.
+    /// Returns the typical load of a batch of this size.
     pub(super) fn load(&self, items: u32) -> Load {
         self.with_max(items, self.max(bucket(items)))
     }
 
-    /// The same for every size with a price of its own.
+    /// Returns the typical loads of all sizes in the table of the curve.
     pub(super) fn loads(&self) -> impl Iterator<Item = Load> {
         let starts = [0].into_iter().chain(SIZES);
         let ranges = starts.zip(SIZES).enumerate();
@@ -80,12 +82,12 @@ impl Typical {
         })
     }
 
-    /// The mean weight of an item.
+    /// Returns the mean weight of an item.
     pub(super) fn mean(&self) -> f64 {
         self.mean.value
     }
 
-    /// How far the heaviest item is above the mean one, in batches as they come.
+    /// Returns the mean relative padding of batches.
     pub(super) fn padding(&self) -> f64 {
         self.padding
     }
@@ -96,20 +98,22 @@ impl Typical {
         Load { items, sum, max: max.clamp(self.mean.value, sum.max(self.mean.value)) }
     }
 
-    /// The heaviest item of batches in this bucket; of the next smaller, else of the next larger ones that were seen.
+    /// Returns the heaviest item of batches in this bucket, else in the nearest smaller bucket that
+    /// was observed, else in the nearest larger one.
     fn max(&self, bucket: usize) -> f64 {
         let (smaller, larger) = self.max.split_at(bucket + 1);
         let seen = |average: &&Average| average.count > 0;
         smaller.iter().rev().find(seen).or_else(|| larger.iter().find(seen)).map_or(self.mean.value, |max| max.value)
     }
 
-    /// Mean and heaviest items in thousandths, and the padding, to be kept; 0 stands for a size not seen.
+    /// Returns mean and heaviest items in thousandths and the padding, for a snapshot; 0 for a size
+    /// that was not observed.
     pub(super) fn keep(&self) -> (u64, Vec<u64>, u64) {
         let milli = |average: &Average| if average.count > 0 { whole(average.value * 1e3).max(1) } else { 0 };
         (milli(&self.mean), self.max.iter().map(milli).collect(), whole(self.padding * 1e3))
     }
 
-    /// What [`Typical::keep`] gave.
+    /// Restores the values of [`Typical::keep`].
     pub(super) fn kept(mean: u64, max: &[u64], padding: u64) -> Self {
         let mut typical = Self::default();
         typical.mean.restore(mean);
@@ -122,7 +126,7 @@ impl Typical {
 // === impl Average ===
 
 impl Average {
-    /// A plain mean while there are few, later an exponential one.
+    /// Updates the mean: an arithmetic mean of the first values, later an exponential one (EWMA).
     fn observe(&mut self, value: f64, share: f64) {
         self.count = self.count.saturating_add(1);
         let value = if self.count > 1 && self.value > 0.0 { value.min(STEP_MAX * self.value) } else { value };
@@ -136,7 +140,7 @@ impl Average {
     }
 }
 
-/// The size bucket; the last one has no upper end.
+/// Returns the index of the size bucket. The last bucket has no upper bound.
 pub(super) fn bucket(items: u32) -> usize {
     SIZES.partition_point(|size| *size < items).min(SIZES.len() - 1)
 }

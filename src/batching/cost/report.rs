@@ -1,72 +1,73 @@
-//! What is kept across restarts, and what is told: integers only.
+//! Snapshots and reports of a cost curve, in integers.
 
 use super::super::math::whole;
 use super::{Base, Cost, Sample};
 
-/// What a size took.
+/// Mean execution time of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Point {
-    /// Items of the batch.
+    /// Items in the batch.
     pub items: u32,
     /// Mean time from dispatch to answer, at typical weights.
     pub nanos: u64,
-    /// Samples it stands for: at most 16, at most 3 in a [`Snapshot`].
+    /// Number of samples in the mean: at most 16, at most 3 in a [`Snapshot`].
     pub count: u32,
 }
 
-/// What a later process may begin with. It is small, and believed little: a wrong one is corrected by the first batches.
+/// State of a cost curve from which a later process starts. It is small and has little weight, so
+/// that the first batches correct a wrong one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The model in use.
+    /// Model in use.
     pub base: Base,
-    /// What the first sample took; 0: nothing was learned.
+    /// Time of the first sample; 0: nothing was learned.
     pub first_nanos: u64,
     /// The newest 3 samples of each kind of batch.
     pub samples: Vec<Sample>,
     /// Mean times by size.
     pub points: Vec<Point>,
-    /// The largest batch.
+    /// Size of the largest batch.
     pub largest: u32,
-    /// The tail ratio.
+    /// Tail ratio.
     pub tail_permille: u64,
     /// Squared relative noise, in millionths.
     pub noise_ppm: u64,
-    /// Whether weights decided who shares a batch.
+    /// `true` if weights determined the selection of calls for a batch.
     pub weights_matter: bool,
-    /// The mean weight of an item, in thousandths.
+    /// Mean weight of an item, in thousandths.
     pub weight_milli: u64,
-    /// The heaviest item by size bucket, in thousandths; 0: not seen.
+    /// Weight of the heaviest item by size bucket, in thousandths; 0: not observed.
     pub heaviest_milli: Vec<u64>,
-    /// How far the heaviest item of a batch is above the mean one.
+    /// Relative excess of the heaviest item of a batch over the mean one.
     pub padding_permille: u64,
 }
 
-/// What was learned, for people.
+/// Learned cost curve, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// The model in use.
+    /// Model in use.
     pub base: Base,
-    /// a: nanoseconds a batch costs, whatever is in it.
+    /// Constant cost of a batch (a), in nanoseconds.
     pub batch_nanos: u64,
-    /// b: nanoseconds an item adds.
+    /// Cost of an item (b), in nanoseconds.
     pub item_nanos: u64,
-    /// c: picoseconds a unit of weight adds.
+    /// Cost of a unit of weight (c), in picoseconds.
     pub weight_picos: u64,
-    /// Whether the line was found not to fit, so that the points are used.
+    /// `true` if the line does not fit, so that the points are used.
     pub shaped: bool,
-    /// Whether weights decide who shares a batch.
+    /// `true` if weights determine the selection of calls for a batch.
     pub weights_matter: bool,
     /// Mean times by size.
     pub points: Vec<Point>,
-    /// Samples since the last change.
+    /// Number of samples since the last change.
     pub samples: u32,
-    /// The running error of the line.
+    /// Running error of the linear model.
     pub error_permille: u64,
-    /// The tail ratio q.
+    /// Tail ratio q.
     pub tail_permille: u64,
 }
 
-/// The line and how well it fits, without the points: cheap enough for every batch.
+/// The linear model and its error, without the points: cheap enough to compute after every batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Gauges {
     pub(in super::super) batch_nanos: u64,
@@ -76,7 +77,7 @@ pub(in super::super) struct Gauges {
 }
 
 impl Cost {
-    /// The line and how well it fits.
+    /// Returns the linear model and its error.
     pub(in super::super) fn gauges(&self) -> Gauges {
         let line = self.models.line();
         Gauges {

@@ -1,19 +1,20 @@
-//! The samples a curve is fitted to: the newest few of each kind of batch.
+//! Samples that a curve is fitted to: the newest few of each kind of batch.
 //!
-//! Kept by size bucket and octave of the heaviest item, so that a flood of small batches does not push out the one large batch that was ever seen
-//! (`scheduling.md` §3, "cost: samples").
+//! They are kept by size bucket and octave of the heaviest item, so that many small batches do not
+//! push out the only large one.
 
 use super::super::math::{float, whole};
 use super::load::{Load, bucket};
 use super::{KEPT, Sample};
 
-/// Samples in a cell (`scheduling.md` §3).
+/// Number of samples in a cell.
 const CELL: usize = 8;
 const NEWEST: usize = KEPT as usize;
-/// Cells at most: more than any measured traffic filled (12 sizes × 6 octaves), and 26 KB. The one not touched for longest goes.
+/// Maximum number of cells: more than any measured traffic has filled (12 sizes × 6 octaves), and
+/// 26 KB. Beyond it the least recently updated cell is reused.
 const CELLS_MAX: usize = 96;
 
-/// One batch and what it took.
+/// A batch and its execution time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reading {
     pub(super) items: u32,
@@ -31,7 +32,7 @@ pub(super) struct Reservoir {
 #[derive(Debug, Clone)]
 struct Cell {
     kind: (usize, u32),
-    /// A ring; the order inside does not matter to a fit.
+    /// Ring buffer. Its order does not matter for a fit.
     readings: Vec<Reading>,
     next: usize,
     touched: u64,
@@ -73,17 +74,17 @@ impl Reservoir {
         cell.next = (cell.next + 1) % CELL;
     }
 
-    /// All samples.
+    /// Returns all samples.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Reading> {
         self.cells.iter().flat_map(|cell| &cell.readings)
     }
 
-    /// The newest [`NEWEST`] of each cell, oldest first inside a cell.
+    /// Returns the newest [`NEWEST`] samples of each cell, oldest first within a cell.
     pub(super) fn newest(&self) -> impl Iterator<Item = &Reading> {
         self.cells.iter().flat_map(Cell::newest)
     }
 
-    /// Forgets all but the newest of each cell and multiplies what they took.
+    /// Drops all but the newest samples of each cell and multiplies their times by a factor.
     pub(super) fn rescale(&mut self, factor: f64) {
         for cell in &mut self.cells {
             cell.keep_newest();
@@ -97,7 +98,7 @@ impl Reservoir {
         self.cells.clear();
     }
 
-    /// A cell for a kind of batch not seen before, or not for long.
+    /// Returns the index of a cell for a kind of batch that has none.
     fn open(&mut self, kind: (usize, u32)) -> usize {
         if self.cells.len() < CELLS_MAX {
             self.cells.push(Cell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
@@ -123,7 +124,7 @@ impl Cell {
     }
 
     fn keep_newest(&mut self) {
-        // Oldest first, then the front goes.
+        // Order from oldest to newest, then drop the front.
         let full = self.readings.len() == CELL;
         self.readings.rotate_left(if full { self.next } else { 0 });
         let surplus = self.readings.len().saturating_sub(NEWEST);

@@ -1,29 +1,31 @@
-//! Where the cost of a size is not on the line: steps, tiles, knees.
+//! Deviations of the cost from a line: steps, tiles, knees.
 //!
-//! A mean per size, made non-decreasing, with straight lines between. It is used only when the line demonstrably does not fit: otherwise noise is
-//! read as shape, and near saturation that costs a third of the mean latency (`scheduling.md` §3, "cost: shape").
+//! A mean per size, made non-decreasing by isotonic regression, with straight lines between. It is
+//! used only if a lack-of-fit test rejects the line. Otherwise noise would be read as shape, which
+//! near saturation costs a third of the mean latency.
 
 use super::SIZE_MAX;
 
-/// What a size's mean is worth at most, in samples: it keeps following (`scheduling.md` §3).
+/// Maximum weight of a size's mean, in samples, so that it keeps following changes.
 const COUNT_MAX: u32 = 16;
-/// How much of a sample the line is worth beside them (`scheduling.md` §3).
+/// Weight of the line beside the means, in samples.
 const LINE_COUNT: f64 = 0.3;
-/// Lack of fit over noise from which the line is rejected (`scheduling.md` §3).
+/// Ratio of lack of fit to noise from which the line is rejected.
 const MISFIT_MIN: f64 = 4.0;
-/// A single size this far off the line rejects it as well (`scheduling.md` §3).
+/// Relative deviation of a single size from which the line is rejected as well.
 const DEVIATION_MIN: f64 = 0.25;
-/// With fewer sizes than this there is no test: the means are used as they are (`scheduling.md` §3).
+/// Minimum number of sizes for the test. With fewer the means are used as they are.
 const TESTED_MIN: u32 = 4;
-/// Samples of a size before it takes part in the test.
+/// Minimum number of samples for a size to take part in the test.
 const TESTED_COUNT: u32 = 2;
-/// Squared relative noise to begin with, 5 %, the share of a new sample, and the bounds of one sample and of all.
+/// Squared relative noise: initial value (5 %), weight of a new sample, maximum of one sample, and
+/// minimum of the estimate.
 const NOISE_FIRST: f64 = 0.0025;
 const NOISE_SHARE: f64 = 0.03;
 const NOISE_SAMPLE_MAX: f64 = 0.25;
 const NOISE_MIN: f64 = 1e-6;
 
-/// The mean of one size, at typical weights.
+/// Mean time of one size, at typical weights.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mean {
     pub(super) items: u32,
@@ -31,15 +33,15 @@ pub(super) struct Mean {
     pub(super) count: u32,
 }
 
-/// The means, the noise around them, and the curve through them if it is needed.
+/// Means by size, the noise around them, and the curve through them if it is needed.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
-    /// In order of size, at most [`SIZE_MAX`].
+    /// Sorted by size, at most [`SIZE_MAX`].
     means: Vec<Mean>,
     noise: f64,
-    /// (items, nanoseconds), non-decreasing in both; empty while the line will do.
+    /// Points (items, nanoseconds), non-decreasing in both; empty while the line fits.
     curve: Vec<(u32, f64)>,
-    /// Means pooled so far: nanoseconds, weight, how many sizes. Kept for its memory only.
+    /// Scratch buffer of `pool`: nanoseconds, weight and number of sizes of each pool.
     pools: Vec<(f64, f64, usize)>,
 }
 
@@ -63,7 +65,7 @@ impl Shape {
         let count = f64::from(mean.count);
         if mean.count >= TESTED_COUNT {
             let off = nanos / mean.nanos - 1.0;
-            // A sample differs from the mean of `count` others by more than from the truth.
+            // A sample deviates more from the mean of `count` others than from the true value.
             let square = (off * off).min(NOISE_SAMPLE_MAX) * count / (count + 1.0);
             self.noise += NOISE_SHARE * (square - self.noise);
         }
@@ -71,7 +73,8 @@ impl Shape {
         mean.nanos += (nanos - mean.nanos) / f64::from(mean.count);
     }
 
-    /// Draws the curve anew, or none if the line explains the means. `line` holds nanoseconds for 1 to [`SIZE_MAX`] items.
+    /// Computes the curve, or clears it if the line explains the means. `line` holds nanoseconds
+    /// for 1 to [`SIZE_MAX`] items.
     pub(super) fn draw(&mut self, line: &[f64]) {
         self.curve.clear();
         if !self.means.is_empty() && self.misfits(line) {
@@ -81,7 +84,8 @@ impl Shape {
         }
     }
 
-    /// Bends a line to the curve: straight between the sizes seen, times the last ratio past the ends.
+    /// Replaces a line by the curve: linear between the observed sizes, scaled by the last ratio
+    /// beyond the ends.
     pub(super) fn bend(&self, line: &mut [f64]) {
         let (Some(first), Some(last)) = (self.curve.first(), self.curve.last()) else { return };
         let (low, high) = (index(first.0), index(last.0));
@@ -100,12 +104,13 @@ impl Shape {
         }
     }
 
-    /// Whether the line is rejected.
+    /// Returns `true` if the line is rejected.
     pub(super) fn drawn(&self) -> bool {
         !self.curve.is_empty()
     }
 
-    /// Nanoseconds on the curve and the size they are for: this one, or the nearest end.
+    /// Returns the nanoseconds on the curve and the size that they apply to: this one, or the
+    /// nearest end.
     pub(super) fn at(&self, items: u32) -> Option<(u32, f64)> {
         let (first, last) = (self.curve.first()?, self.curve.last()?);
         let items = items.clamp(first.0, last.0);
@@ -116,27 +121,28 @@ impl Shape {
         Some((items, low.1 + (high.1 - low.1) * share))
     }
 
-    /// The means, in order of size.
+    /// Returns the means, sorted by size.
     pub(super) fn means(&self) -> &[Mean] {
         &self.means
     }
 
-    /// How often a size was seen, up to [`COUNT_MAX`].
+    /// Returns the number of observations of a size, up to [`COUNT_MAX`].
     pub(super) fn seen(&self, items: u32) -> u32 {
         self.means.binary_search_by_key(&items.min(SIZE_MAX), |mean| mean.items).map_or(0, |at| self.means[at].count)
     }
 
-    /// How often batches of at least this size were seen, each size up to [`COUNT_MAX`].
+    /// Returns the number of observations of batches of at least this size, each size up to
+    /// [`COUNT_MAX`].
     pub(super) fn seen_from(&self, items: u32) -> u32 {
         self.means.iter().rev().take_while(|mean| mean.items >= items).map(|mean| mean.count).sum()
     }
 
-    /// Squared relative noise.
+    /// Returns the squared relative noise.
     pub(super) fn noise(&self) -> f64 {
         self.noise
     }
 
-    /// Multiplies all means, which then count as at most `count` samples each.
+    /// Multiplies all means by a factor and reduces their weight to at most `count` samples.
     pub(super) fn rescale(&mut self, factor: f64, count: u32) {
         for mean in &mut self.means {
             mean.nanos = (mean.nanos * factor).clamp(super::NANOS_MIN, super::NANOS_MAX);
@@ -144,13 +150,13 @@ impl Shape {
         }
     }
 
-    /// Forgets the means. The noise is more of the network than of the model: it stays.
+    /// Clears the means. The noise depends on the network more than on the server and is kept.
     pub(super) fn clear(&mut self) {
         self.means.clear();
         self.curve.clear();
     }
 
-    /// Means and noise as they were kept, in any order.
+    /// Restores means, in any order, and noise from a snapshot.
     pub(super) fn restored(means: impl Iterator<Item = Mean>, noise: f64) -> Self {
         let mut shape = Self { noise: noise.clamp(NOISE_MIN, NOISE_SAMPLE_MAX), ..Self::default() };
         for mean in means {
@@ -162,7 +168,8 @@ impl Shape {
         shape
     }
 
-    /// The lack-of-fit test: squared deviations from the line against the noise, over what two parameters leave free.
+    /// Lack-of-fit test. Returns `true` if the squared deviations from the line, per degree of
+    /// freedom that its two parameters leave, are too large for the noise.
     fn misfits(&self, line: &[f64]) -> bool {
         let (mut squares, mut largest, mut sizes) = (0.0f64, 0.0f64, 0u32);
         for mean in self.means.iter().filter(|mean| mean.count >= TESTED_COUNT) {
@@ -175,7 +182,8 @@ impl Shape {
         sizes < TESTED_MIN || misfit >= MISFIT_MIN || largest >= DEVIATION_MIN
     }
 
-    /// Pools adjacent violators: the non-decreasing sequence nearest to the means, each pulled a little to the line.
+    /// Computes the non-decreasing sequence nearest to the means, each pulled slightly towards the
+    /// line (isotonic regression with the pool-adjacent-violators algorithm).
     fn pool(&mut self, line: &[f64]) {
         self.pools.clear();
         for mean in &self.means {

@@ -1,38 +1,40 @@
-//! How much longer than foreseen a batch may take, and when the server is no longer the one that was learned.
-//!
-//! Both look at z, observed over predicted (`scheduling.md` §3, "tail q" and "outlier, change, drift").
+//! Tail ratio of execution times, and detection of changes of the server. Both evaluate z, the
+//! ratio of the observed to the predicted time.
 
 use super::super::math::{exp, ln, whole};
 
-/// Batches remembered.
+/// Number of batches in the window.
 const RING: usize = 128;
-/// Refreshed at every one of so many, from [`READY`] on.
+/// The percentile is computed after each of this many batches, once the window holds [`READY`].
 const REFRESH: u32 = 8;
 const READY: usize = 20;
 /// The percentile, as a fraction.
 const PERCENTILE: (usize, usize) = (98, 100);
-/// From here on it is a stall: stalls must not inflate every decision.
+/// Ratio from which a batch is a stall and is excluded, because stalls must not inflate every
+/// decision.
 const STALL: f64 = 3.0;
-/// Bounds and start of q, in permille.
+/// Bounds and initial value of q, in thousandths.
 const Q_MIN: u64 = 1020;
 const Q_MAX: u64 = 1600;
 const Q_FIRST: u64 = 1250;
 
-/// Outside of these a sample is a stall or a sign of change.
+/// Bounds of z outside of which a sample is a stall or a sign of a change.
 const SLOW: f64 = 2.5;
 const FAST: f64 = 0.4;
-/// What each adds to the run, and where the run is believed. Being faster by chance is rarer than a stall.
+/// Steps of the run counter for a slow and for a fast outlier, and the value at which a change is
+/// concluded. Being faster by chance is rarer than a stall, so it counts double.
 const SLOW_STEP: u32 = 1;
 const FAST_STEP: u32 = 2;
 const RUN_MAX: u32 = 6;
-/// What a new sample counts in the drift, and how far it may go, in logarithms.
+/// Weight of a new sample in the drift, which is an EWMA of ln z, and its tolerance.
 const DRIFT_SHARE: f64 = 0.1;
 const DRIFT_MAX: f64 = 0.15;
-/// Samples that must agree for a drift to be taken as larger than its running mean, which is still on its way: a server half as slow again is
-/// foreseen after 5 batches instead of 20, and plain noise up to 25 % is not taken for more than before.
+/// Number of newest samples that must agree for a drift to be taken as larger than its EWMA, which
+/// lags: a server that becomes 1.5 times as slow is predicted after 5 batches instead of 20, and
+/// noise up to 25 % does not cause larger corrections.
 const NEWEST: usize = 4;
 
-/// The learned tail ratio q.
+/// Learned tail ratio q: a percentile of z over a sliding window.
 #[derive(Debug, Clone)]
 pub(super) struct Tail {
     ring: [f64; RING],
@@ -42,25 +44,25 @@ pub(super) struct Tail {
     permille: u64,
 }
 
-/// Watches for change.
+/// Change detector: a run counter for outliers and an EWMA for drift.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Watch {
     run: u32,
     drift: f64,
-    /// The logarithms of the newest z.
+    /// Logarithms of the newest values of z.
     newest: [f64; NEWEST],
 }
 
-/// What a sample says about what was learned.
+/// Classification of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
-    /// Learn from it.
+    /// A regular sample.
     Normal,
-    /// A stall, or the first sign of a change: ignore it.
+    /// A stall, or the first sign of a change. It is not learned from.
     Outlier,
-    /// All is this many times what it was, its shape the same.
+    /// All times changed by this factor, with the same shape.
     Drifted(f64),
-    /// Another server: forget everything.
+    /// The server was replaced, so everything that was learned is discarded.
     Changed,
 }
 
@@ -84,12 +86,12 @@ impl Tail {
         }
     }
 
-    /// q in permille.
+    /// Returns q in thousandths.
     pub(super) fn permille(&self) -> u64 {
         self.permille
     }
 
-    /// Forgets the batches; q stays until there are enough of new ones.
+    /// Clears the window. q is kept until there are enough new batches.
     pub(super) fn clear(&mut self) {
         (self.len, self.next, self.since) = (0, 0, 0);
     }
@@ -117,7 +119,8 @@ impl Tail {
 // === impl Watch ===
 
 impl Watch {
-    /// `guessed`: what was foreseen was a guess, which is no measure for a drift.
+    /// Classifies a sample. `guessed`: the prediction was an extrapolation, which is no measure for
+    /// a drift.
     pub(super) fn observe(&mut self, z: f64, guessed: bool) -> Verdict {
         if (FAST..=SLOW).contains(&z) {
             return if guessed { Verdict::Normal } else { self.normal(z) };
@@ -144,7 +147,7 @@ impl Watch {
         Verdict::Drifted(factor)
     }
 
-    /// The running mean, or the weakest of the newest samples if all of them are beyond it.
+    /// Returns the EWMA, or the weakest of the newest samples if all of them are beyond it.
     fn drifted(&self) -> f64 {
         if self.drift > 0.0 {
             self.newest.iter().copied().fold(f64::INFINITY, f64::min).max(self.drift)

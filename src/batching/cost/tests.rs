@@ -1,4 +1,4 @@
-//! What the curve must learn, and what it must not be impressed by.
+//! Tests of the cost curve: learning from samples, and robustness against misleading ones.
 
 use super::super::math::float;
 use super::*;
@@ -6,13 +6,13 @@ use super::*;
 mod change;
 mod learning;
 
-/// Sizes as a proxy sends them: many small ones, few large ones.
+/// A realistic mix of sizes: many small batches, few large ones.
 const MIXED: [u32; 16] = [1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64];
 
-/// splitmix64
+/// SplitMix64 generator.
 struct Random(u64);
 
-/// A curve that learns, and the server it learns from.
+/// A cost curve and the random source of the server it learns from.
 struct Bench {
     cost: Cost,
     random: Random,
@@ -35,7 +35,7 @@ impl Random {
         float(self.next() >> 11) / float(1 << 53)
     }
 
-    /// Mean 1 and this standard deviation, by the sum of twelve.
+    /// Returns a value with mean 1 and this standard deviation, as the sum of twelve uniform ones.
     fn noise(&mut self, sigma: f64) -> f64 {
         1.0 + sigma * ((0..12).map(|_| self.uniform()).sum::<f64>() - 6.0)
     }
@@ -44,7 +44,7 @@ impl Random {
         from[self.below(from.len())]
     }
 
-    /// Items of 4 to 512, most of them light.
+    /// Returns the weight of items of 4 to 512, most of them light.
     fn weights(&mut self, items: u32) -> Weight {
         let (mut sum, mut max) = (0, 0);
         for _ in 0..items {
@@ -60,14 +60,15 @@ impl Bench {
         Self { cost: Cost::default(), random: Random(seed) }
     }
 
-    /// After this many batches of mixed sizes that took `curve(n)` milliseconds.
+    /// Returns a curve after this many batches of mixed sizes that took `curve(n)` milliseconds.
     fn learned(seed: u64, batches: u32, curve: impl Fn(u32) -> f64) -> Self {
         let mut bench = Self::new(seed);
         bench.feed(batches, &MIXED, curve);
         bench
     }
 
-    /// One batch of one of these sizes that took `curve(n)` milliseconds, give or take 4 %; whether that was a change.
+    /// Feeds a batch of one of these sizes that took `curve(n)` milliseconds, with 4 % noise.
+    /// Returns `true` if it was taken for a change.
     fn one(&mut self, sizes: &[u32], curve: impl Fn(u32) -> f64) -> bool {
         let items = self.random.pick(sizes);
         let millis = curve(items) * self.random.noise(0.04);
@@ -84,7 +85,7 @@ impl Bench {
         }
     }
 
-    /// Relative errors at these sizes.
+    /// Returns the relative errors at these sizes.
     fn errors(&self, sizes: impl IntoIterator<Item = u32>, curve: impl Fn(u32) -> f64) -> Vec<f64> {
         sizes.into_iter().map(|items| (float(self.cost.time(items)) / (curve(items) * 1e6) - 1.0).abs()).collect()
     }
@@ -102,7 +103,7 @@ fn mean(of: &[f64]) -> f64 {
     of.iter().sum::<f64>() / float(u64::try_from(of.len()).unwrap())
 }
 
-/// Items that all weigh the same.
+/// Returns the weight of items that all weigh the same.
 fn same(items: u32) -> Weight {
     Weight { sum: u64::from(items), max: 1 }
 }

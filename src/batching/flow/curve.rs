@@ -1,99 +1,100 @@
-//! The load curve: mean latency of lone calls over the number in flight when they were sent, and
-//! the knee in it.
+//! Load curve: mean latency of lone calls by the number in flight at their dispatch, and the knee
+//! in it.
 //!
-//! One cell for each power of two of the number in flight, so that a few answers fill it. By
-//! Little's law the number in flight over the latency is the throughput; where it stops growing,
-//! calls queue inside the server.
+//! There is one cell for each power of two of the number in flight, so that a few answers fill it.
+//! By Little's law, the number in flight divided by the latency is the throughput. Where it stops
+//! growing, calls queue inside the server.
 
 use std::collections::VecDeque;
 
 use super::super::math::float;
 use super::super::tick::Tick;
 
-/// Cells: up to 4095 requests in flight, more than the connections of a process.
+/// Number of cells: up to 4095 requests in flight, more than the connections of a process.
 pub(super) const CELLS: usize = 12;
-/// Samples that a cell's mean remembers: 10 take noise for slopes (measured on 280 simulated rows).
+/// Maximum number of samples in a cell's running mean. With 10, noise is taken for slopes (measured
+/// on 280 simulated rows).
 const MEMORY: f64 = 30.0;
-/// A sample this many times above or below its cell is off, and this many in a row mean that the
-/// server has changed.
+/// Factor above or below its cell at which a sample is off, number of such samples in a row that
+/// shows a change of the server, and minimum samples of the cell for the comparison.
 const OFF_FACTOR: f64 = 1.5;
 const OFF_MAX: i32 = 4;
 const OFF_SAMPLES: f64 = 4.0;
-/// Samples of other cells after which one that was off is not waited for any more.
+/// Number of samples of other cells after which a cell with an off sample is no longer waited for.
 const OFF_RECENT: u32 = 8;
-/// The samples that a latency measured under a limit counts as: two answers of a server that has
-/// changed outweigh it.
+/// Weight of a latency that was measured under a limit, in samples: two answers of a server that
+/// has changed outweigh it.
 const BEGIN_SAMPLES: f64 = 2.0;
-/// Completions whose times are remembered for the measured rate, and the fewest that give one.
+/// Number of completions kept for the measured rate, and the minimum for a rate.
 const COMPLETIONS: usize = 65;
 const COMPLETIONS_MIN: usize = 8;
-/// Completions that show the present rate: some waves of the requests that run at once, and at
-/// least.
+/// Number of completions that show the present rate, as waves of the requests that run at once, and
+/// its minimum.
 const COMPLETIONS_RECENT: (f64, f64) = (4.0, 16.0);
-/// Samples of a cell that show its latency well enough to judge the cells of fewer requests by it.
+/// Minimum samples of a cell before the cells of fewer requests are checked against it.
 const STALE_SAMPLES: f64 = 8.0;
-/// Fewest samples in all cells for a knee.
+/// Minimum samples in all cells for a knee.
 const SAMPLES_MIN: f64 = 4.0;
-/// The first cell at this part of the knee or more belongs to the loaded ones...
+/// Part of the knee from which a cell counts as loaded.
 const LOADED: f64 = 0.75;
-/// ...and must have this part of the highest throughput: the first waves of several workers are
-/// staircases. Below it limits are set too early, above it servers with 4 and 8 workers are found
-/// late (both measured).
+/// Part of the highest throughput that the first loaded cell must have, because the first waves of
+/// several workers form staircases. With less, limits are set too early; with more, servers with 4
+/// and 8 workers are detected late (both measured).
 const THROUGHPUT: f64 = 0.8;
-/// A cell that was passed only once on the way up shows less; then this much is enough, where all
-/// cells from this many knees on show nearly the highest.
+/// Smaller part that is enough for a cell that was passed only once on the way up, which shows
+/// less. It applies if all cells from this many knees on are this close to the highest throughput.
 const THROUGHPUT_ONCE: f64 = 0.65;
 const FLAT_FROM: f64 = 2.0;
 const FLAT: f64 = 0.9;
-/// The rest, on average, of the request in service when another one arrives beside it, as a part of
-/// one: without it, throughput is overestimated where few are in flight.
+/// Mean fraction of the request in service that is left when another one arrives beside it. Without
+/// it, throughput is overestimated at few requests in flight.
 const RESIDUAL: f64 = 0.5;
-/// Samples of a cell, where the knee is above 2.
+/// Minimum samples of a loaded cell if the knee is above 2.
 const LOADED_SAMPLES: f64 = 3.0;
-/// The line through the loaded cells meets zero requests below this part of the least latency: a
-/// queue has no intercept, while a server that slows down gently (continuous batching) keeps most
-/// of its base latency. The first waves of several workers are staircases with up to a half, which
-/// is enough once a pair has shown that a batch gains something; before, what is found late is less
-/// harm than a limit that is wrong.
+/// Maximum latency at which the line through the loaded cells meets zero requests, as a part of the
+/// least latency. A queue has no intercept, while a server that slows down gently (continuous
+/// batching) keeps most of its base latency. The first waves of several workers form staircases
+/// with an intercept of up to a half, which is accepted once a pair has shown that a batch gains
+/// something. Before that, late detection does less harm than a wrong limit.
 const INTERCEPT: f64 = 0.25;
 const INTERCEPT_PAIRED: f64 = 0.5;
-/// The same over the number in flight that a call saw on average: a queue shows up to a half,
+/// The same maximum over the number in flight that a call saw on average: a queue has up to a half,
 /// continuous batching nine tenths.
 const INTERCEPT_SEEN: f64 = 0.6;
-/// Up to this many knees: in an overload of five times, calls see some three times as many as they
-/// were sent beside.
+/// Largest such number considered, in knees: in a fivefold overload, calls see some three times as
+/// many requests as they were sent beside.
 const SEEN_KNEES: f64 = 64.0;
-/// Cells up to this many knees show it: in those beyond, the slope's error is larger than the
-/// intercept.
+/// Largest number in flight of the cells for the intercept, in knees: beyond it the error of the
+/// slope exceeds the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
-/// Evidence of a queue: this weight of samples beyond this many knees, slower than the base by this
-/// factor.
+/// Evidence of a queue: number of knees from which cells count, minimum ratio of their latency to
+/// the base, and minimum samples in them.
 const BEYOND_KNEE: f64 = 2.0;
 const BEYOND_BASE: f64 = 1.6;
 const BEYOND_SAMPLES: f64 = 2.0;
 
-/// Mean latency over the number in flight.
+/// Load curve: mean latency by the number in flight.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoadCurve {
     cells: [Cell; CELLS],
     completions: VecDeque<Tick>,
-    /// Samples since one was off.
+    /// Number of samples since one was off.
     since_off: u32,
 }
 
-/// Requests that were sent with about as many in flight; latencies in nanoseconds.
+/// Requests that were sent with a similar number in flight. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Cell {
     pub(super) latency: f64,
     pub(super) beside: f64,
-    /// The mean of the number in flight when they were sent and when they were answered.
+    /// Mean of the numbers in flight at dispatch and at completion.
     around: f64,
     pub(super) samples: f64,
-    /// Samples in a row that were off: above if positive, below if negative.
+    /// Number of samples in a row that were off: positive if above, negative if below.
     off: i32,
 }
 
-/// A change of the server, by the latency of lone calls beside as many as before.
+/// A change of the server, detected by the latency of lone calls at an unchanged number in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServerChange {
     Slower,
@@ -105,9 +106,9 @@ pub(super) enum ServerChange {
 pub(super) struct Knee {
     /// Requests in flight.
     pub(super) at: f64,
-    /// The latency below it, in nanoseconds.
+    /// Latency below the knee, in nanoseconds.
     pub(super) base: f64,
-    /// Items a nanosecond.
+    /// Throughput, in items per nanosecond.
     pub(super) rate: f64,
 }
 
@@ -119,7 +120,7 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Begins anew with a lone call's latency that was measured under a limit.
+    /// Resets the curve to a lone call's latency that was measured under a limit.
     pub(super) fn begin(&mut self, lone: f64) {
         self.clear();
         if lone > 0.0 {
@@ -131,9 +132,9 @@ impl LoadCurve {
         self.completions.clear();
     }
 
-    /// Takes the latency of a lone call, with the requests in flight when it was sent, itself
-    /// included, and when it was answered, without it. Returns how the server has changed, if it was
-    /// judged another one by it: the cells begin anew.
+    /// Records the latency of a lone call, with the requests in flight at its dispatch, itself
+    /// included, and at its completion, itself excluded. Returns the change of the server if this
+    /// sample shows one; the cells are reset then.
     pub(super) fn observe(&mut self, (beside, after): (u32, u32), latency: f64) -> Option<ServerChange> {
         let index = usize::try_from(beside.max(1).ilog2()).unwrap_or(0).min(CELLS - 1);
         let (cell, beside) = (&mut self.cells[index], f64::from(beside.max(1)));
@@ -160,8 +161,8 @@ impl LoadCurve {
         changed
     }
 
-    /// Forgets the cells of fewer requests that this one shows to be of a server that was quicker:
-    /// more in flight are not answered less often.
+    /// Clears the cells of fewer requests that date from a quicker server, as this cell shows: more
+    /// requests in flight are not answered at a lower rate.
     fn forget_stale(&mut self, index: usize) {
         let Some(recent) = self.recent_rate(1.0) else { return };
         let (lower, rest) = self.cells.split_at_mut(index);
@@ -173,8 +174,8 @@ impl LoadCurve {
             .for_each(|lower| *lower = Cell::default());
     }
 
-    /// Returns `true` if the last sample of a cell was off, some samples ago at most: the server
-    /// may be another one, and its cell a mean of both.
+    /// Returns `true` if a cell's last sample was off, not many samples ago. The server may have
+    /// changed, and the cell may be a mean of both states.
     pub(super) fn is_unsettled(&self) -> bool {
         self.since_off < OFF_RECENT && self.cells.iter().any(|cell| cell.off != 0)
     }
@@ -192,7 +193,7 @@ impl LoadCurve {
         }
     }
 
-    /// The cells that have samples.
+    /// Returns the cells that have samples.
     pub(super) fn cells(&self) -> impl Iterator<Item = &Cell> + Clone {
         self.cells.iter().filter(|cell| cell.samples > 0.0)
     }
@@ -204,7 +205,8 @@ impl LoadCurve {
         (self.completions.len() >= COMPLETIONS_MIN && span > 0.0).then(|| f64::from(count) / span)
     }
 
-    /// Items a nanosecond of the last answers alone, where this many requests run at once.
+    /// Returns the rate of the latest answers, in items per nanosecond, if this many requests run
+    /// at once.
     pub(super) fn recent_rate(&self, at: f64) -> Option<f64> {
         let count = (COMPLETIONS_RECENT.0 * at).clamp(COMPLETIONS_RECENT.1, float(COMPLETIONS as u64 - 1)).floor();
         let first = self.completions.iter().rev().nth(usize::try_from(super::super::math::whole(count)).ok()?)?;
@@ -212,8 +214,8 @@ impl LoadCurve {
         (span > 0.0).then(|| count / span)
     }
 
-    /// The highest throughput and the base latency, whatever the shape; `None` before there are
-    /// samples at two loads.
+    /// Returns the highest throughput and the base latency, whatever the shape of the curve; `None`
+    /// before there are samples at two loads.
     pub(super) fn estimate(&self) -> Option<Knee> {
         let first = *self.cells().next()?;
         let samples: f64 = self.cells().map(|cell| cell.samples).sum();
@@ -229,8 +231,8 @@ impl LoadCurve {
         Some(Knee { at: (rate * base).max(1.0), base, rate })
     }
 
-    /// The knee, where the curve shows that calls queue inside the server. `paired`: a batch of two
-    /// was measured to be cheaper than two calls.
+    /// Returns the knee if the curve shows that calls queue inside the server. `paired`: a batch of
+    /// two was measured to be cheaper than two calls.
     pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
         let known = |cell: &Cell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
@@ -248,12 +250,12 @@ impl LoadCurve {
         }
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
         let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
-        // Where a queue was released at once, there may be too few of them.
+        // After a queue was released at once, there may be too few cells near the knee.
         let sent = |cell: &Cell| cell.beside;
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
-        // While the number in flight grows, a call is slowed by those that come after it, where it
-        // does not queue: what it was sent beside is too few.
+        // While the number in flight grows, a call on a server without a queue is also slowed by
+        // later calls, so the number at its dispatch is too small.
         let seen = loaded.filter(|cell| cell.around <= SEEN_KNEES * knee.at);
         let seen = if seen.clone().nth(1).is_some() { intercept(seen, |cell| cell.around) } else { 0.0 };
         if meets > most * least || seen > INTERCEPT_SEEN * least {
@@ -265,8 +267,8 @@ impl LoadCurve {
     }
 }
 
-/// The latency at which the weighted least-squares line over the number in flight meets zero
-/// requests.
+/// Returns the latency at which the weighted least-squares line over the number in flight meets
+/// zero requests.
 fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>, load: impl Fn(&Cell) -> f64) -> f64 {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
@@ -291,13 +293,13 @@ impl Cell {
         self.around += (around - self.around) / self.samples;
     }
 
-    /// The same, less the residual service of the request that was there first.
+    /// Returns the throughput, less the residual service of the request that was in service first.
     fn throughput_beside(&self) -> f64 {
         let beside = if self.beside < 1.5 { self.beside } else { self.beside - RESIDUAL };
         beside / self.latency.max(1.0)
     }
 
-    /// Calls a nanosecond, by Little's law.
+    /// Returns the calls per nanosecond, by Little's law.
     pub(super) fn throughput(&self) -> f64 {
         self.beside / self.latency.max(1.0)
     }
@@ -307,8 +309,8 @@ impl Cell {
 mod tests {
     use super::*;
 
-    /// Calls that come faster than they are answered: the latency of one that was sent beside
-    /// `sent` and saw `seen` on average.
+    /// Returns the curve of calls that arrive faster than they are answered. `latency` is called
+    /// with the number in flight at dispatch and with the mean number that the call saw.
     fn growing(latency: impl Fn(f64, f64) -> f64) -> LoadCurve {
         let mut curve = LoadCurve::default();
         for sent in 1..=80_u32 {
@@ -320,8 +322,8 @@ mod tests {
 
     #[test]
     fn a_server_that_slows_gently_has_no_knee_while_its_load_grows() {
-        // Continuous batching: a step costs 0.9 + 0.1 for each call inside; one that was sent early
-        // is slowed by those that came later.
+        // Continuous batching: a step costs 0.9 + 0.1 for each call inside. A call that was sent
+        // early is slowed by those that followed.
         assert!(growing(|_, seen| 0.9 + 0.1 * seen).knee(true).is_none());
     }
 

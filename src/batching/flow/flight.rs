@@ -1,4 +1,4 @@
-//! A request in flight, and how it ended.
+//! Records of a request: at dispatch, in flight, and at its end.
 
 use std::time::Duration;
 
@@ -17,45 +17,45 @@ pub(in super::super) struct FlightMark {
     pub(super) permit: Permit,
     pub(super) probe: u32,
     pub(super) items: u32,
-    /// Its number in the busy period, where that is measured.
+    /// Its number in the wave test, if it takes part in one.
     pub(super) wave: Option<usize>,
-    /// No batch was in flight when it was sent.
+    /// `true` if no batch was in flight at its dispatch.
     pub(super) clean: bool,
-    /// The time that it takes with its slot idle, in nanoseconds; 0 where that is not known.
+    /// Expected time with its slot idle, in nanoseconds; 0 if unknown.
     pub(super) expected: u64,
 }
 
-/// A request that leaves.
+/// A request at dispatch.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Departure {
     pub(in super::super) items: u32,
     pub(in super::super) calls: u32,
-    /// It cannot share a batch.
+    /// `true` if it cannot share a batch.
     pub(in super::super) alone: bool,
     pub(in super::super) permit: Permit,
     /// Items of the class that stay queued.
     pub(in super::super) queued: u64,
-    /// The time that it takes with its slot idle, in nanoseconds; 0 where that is not known.
+    /// Expected time with its slot idle, in nanoseconds; 0 if unknown.
     pub(in super::super) expected: u64,
 }
 
-/// A request that ended.
+/// A request at its end.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Completion {
-    /// It was answered well, as it was sent.
+    /// `true` if it was answered successfully, in the form in which it was sent.
     pub(in super::super) answered: bool,
     pub(in super::super) calls: u32,
-    /// The arrivals of its first and its last call.
+    /// Arrival times of its first and its last call.
     pub(in super::super) first: Tick,
     pub(in super::super) last: Tick,
     /// Items of the class that are queued.
     pub(in super::super) queued: u64,
-    /// The largest batch that any limit allows.
+    /// Largest batch that the limits allow.
     pub(in super::super) items_max: u32,
     pub(super) items: u32,
-    /// Items that were here until now, itself included.
+    /// Items queued and in flight up to now, its own included.
     pub(super) here: u64,
-    /// Nanoseconds to the first byte of its answer, where that was seen.
+    /// Nanoseconds to the first byte of its answer, if that was observed.
     pub(super) first_byte: Option<f64>,
 }
 
@@ -73,14 +73,14 @@ impl Completion {
         Self { answered, calls, first, last, queued, items_max, items: 1, here: 1, first_byte: None }
     }
 
-    /// The same with the time to the first byte of its answer: a call that streams shows by it how
-    /// busy the server is.
+    /// Adds the time to the first byte of the answer, which shows the load of the server if the
+    /// call streams.
     pub(in super::super) fn with_first_byte(self, first_byte: Option<Duration>) -> Self {
         Self { first_byte: first_byte.map(|time| float(nanos(time))), ..self }
     }
 
-    /// The items whose calls arrived from `from` on, with their mean time until now: as if arrivals
-    /// were spread evenly.
+    /// Returns the items of the calls that arrived from `from` on, and their mean time until now.
+    /// Arrivals are assumed to be spread evenly.
     pub(super) fn since(&self, now: Tick, from: Tick) -> (u64, f64) {
         let items = u64::from(self.items);
         if self.last < from {

@@ -1,31 +1,32 @@
-//! The largest batch after a jump: the size doubles as long as each one is cheaper per item than
-//! lone calls.
+//! Largest batch after a jump: the size doubles as long as each one is cheaper per item than lone
+//! calls.
 
 use super::super::math::float;
 
-/// Lone calls under the new limit that give a clean base: this many, or as many as the limit up to
-/// the second number.
+/// Bounds on the number of lone calls under the new limit that give a clean base: as many as the
+/// limit, within these.
 const LONE_MIN: f64 = 3.0;
 const LONE_MAX: f64 = 8.0;
-/// A batch pays if an item of it costs less than this part of a lone call: linear cost is 1, noise
-/// 7 % over three samples.
+/// Cost of an item in a batch, as a part of a lone call, up to which the batch pays: a linear cost
+/// is 1, and the noise over three samples is 7 %.
 const PAYS_MAX: f64 = 0.9;
-/// Samples that judge a pair, and any larger size, where they are clear: below the first part of a
-/// lone call, or above the second. Between these, the mean of this many more decides.
+/// Number of samples that judge a pair and any larger size if their mean is clear, that is, outside
+/// of these parts of a lone call; and the numbers that decide if it is not.
 const PAIR_SAMPLES: u32 = 3;
 const SIZE_SAMPLES: u32 = 1;
 const CLEAR: (f64, f64) = (0.75, 0.97);
 const UNCLEAR_PAIRS: u32 = 8;
 const UNCLEAR_SIZES: u32 = 3;
-/// The part of the limit that may carry the newest size at once: where it does not pay, few calls
-/// are late for it.
+/// Part of the limit that may carry the newest size at once, so that few calls are late if it does
+/// not pay.
 const NEWEST_PART: f64 = 0.34;
-/// Requests for each of the limit after which a base is too old to judge a batch as dear by: where
-/// the server has become slower meanwhile, every batch is. It is measured anew first; what is dear
-/// beside the new one too, within this many more, is dear.
+/// Requests per request of the limit after which a base is too old to reject a batch by it: if the
+/// server has become slower meanwhile, every batch looks expensive. The base is then measured
+/// again. A batch that looks expensive beside the new one too, within the second number, is
+/// rejected.
 const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
 
-/// The largest batch allowed, and what the newest size was measured to cost.
+/// Largest batch allowed, and the measured cost of the newest size.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Growth {
     /// Items; `u32::MAX` once all sizes are allowed.
@@ -35,30 +36,30 @@ pub(super) struct Growth {
     pay: Mean,
     /// Requests since the base was measured.
     requests: u32,
-    /// The base was measured anew since a batch looked dear beside an older one.
+    /// `true` if the base was measured again because a batch looked expensive beside an older one.
     renewed: bool,
 }
 
-/// A mean of the first samples.
+/// Mean of the first samples.
 #[derive(Debug, Clone, Copy, Default)]
 struct Mean {
     sum: f64,
     count: u32,
 }
 
-/// A lone call under the limit; latencies in nanoseconds.
+/// A lone call under the limit. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Base {
     pub(super) latency: f64,
-    /// Of this, the time in service.
+    /// Part of the latency in service.
     pub(super) service: f64,
     pub(super) items: f64,
 }
 
-/// The outcome of a sample.
+/// Conclusion from a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Growing {
-    /// Nothing yet.
+    /// No conclusion yet.
     Nothing,
     /// The base is known: latency and items of a lone call.
     Base { latency: f64, items: f64 },
@@ -71,13 +72,13 @@ pub(super) enum Growing {
 // === impl Growth ===
 
 impl Growth {
-    /// All sizes allowed.
+    /// Creates a state in which all sizes are allowed.
     pub(super) fn whole() -> Self {
         let none = Mean::default();
         Self { cap: u32::MAX, lone: none, lone_items: none, pay: none, requests: 0, renewed: false }
     }
 
-    /// Lone calls only, until their latency is known.
+    /// Creates a state in which only lone calls are allowed, until their latency is known.
     pub(super) fn lone() -> Self {
         Self { cap: 1, ..Self::whole() }
     }
@@ -86,7 +87,7 @@ impl Growth {
         self.cap
     }
 
-    /// Returns `true` if the base was measured anew under the same limit.
+    /// Returns `true` if the base was measured again under the same limit.
     pub(super) fn is_renewed(&self) -> bool {
         self.renewed
     }
@@ -100,14 +101,14 @@ impl Growth {
         self.cap > 1 && !self.is_whole() && items > self.cap / 2
     }
 
-    /// The largest batch while this many of the newest size are in flight.
+    /// Returns the largest batch allowed while `newest` batches of the newest size are in flight.
     pub(super) fn cap_beside(&self, newest: u32, limit: f64) -> u32 {
         let most = (limit * NEWEST_PART).floor().max(1.0);
         if self.is_whole() || f64::from(newest) < most { self.cap } else { (self.cap / 2).max(1) }
     }
 
-    /// Takes a request of this many items and calls sent under the limit; `most`: the largest batch
-    /// that any limit allows.
+    /// Records a request of this many items and calls that was sent under the limit. `most`: the
+    /// largest batch that the limits allow.
     pub(super) fn observe(
         &mut self,
         (items, calls): (u32, u32),
@@ -123,8 +124,8 @@ impl Growth {
         if self.is_whole() || calls < 2 || !self.is_newest(items) {
             return Growing::Nothing;
         }
-        // Where the limit is above the server's own, lone calls have waited, and a batch among them
-        // no longer than they have.
+        // If the limit is above the server's own, lone calls have waited, and a batch among them no
+        // longer than they have.
         let served = (latency - (base.latency - base.service)).max(0.0);
         self.pay.add(served / f64::from(items) / (base.service / base.items.max(1.0)).max(1.0));
         let first = f64::from(items) <= 2.0 * base.items.max(1.0);

@@ -1,41 +1,43 @@
-//! A test of every limit: whether callers wait longer under it than they did while nothing was
+//! Harm test of a limit: detects that clients wait longer under it than they did while nothing was
 //! held.
 //!
-//! Trials compare neighbouring limits over one wave of calls, and where arrivals come at random
-//! that is noise: a limit can wander to where all wait. This test is slow and has no part in
-//! finding a limit. It is made only where both means are of one server under one load: a server
-//! that batches by itself looks serial for a moment under random arrivals, and is found out by it.
+//! Trials compare neighbouring limits over one wave of calls. With random arrivals that is noise,
+//! and a limit can drift to a value at which all clients wait. This test is slow and takes no part
+//! in finding a limit. It is made only if both means are of one server under one load. A server
+//! that batches by itself looks serial for a moment under random arrivals, and this test detects
+//! it.
 
 use super::super::math::float;
 use super::super::tick::Tick;
 use super::level::span;
 
-/// Answers of a mean: the mean sojourn of this many calls that arrive at random at 80 % load is
-/// known to some 15 parts in a hundred.
+/// Number of answers in a mean. The mean sojourn time of this many calls that arrive at random at
+/// 80 % load is known to some 15 %.
 const ANSWERS: f64 = 256.0;
-/// A limit harms where callers wait this many times what they did while open...
+/// Ratio of the sojourn time under the limit to that while open from which the limit does harm.
 const WORSE: f64 = 1.25;
-/// ...and no more than this many times as many are answered.
+/// Maximum ratio of the rate of answers under the limit to that while open, for the limit to do
+/// harm.
 const BUSIER: f64 = 1.1;
-/// The growth of latency before the limit was set, in means, beyond which nothing is compared: the
-/// server had become slower, or the load higher, and the mean is of other times.
+/// Maximum growth of latency before the limit was set, in means, for a comparison. Beyond it the
+/// server had become slower, or the load higher, and the mean belongs to another time.
 const GROWN: f64 = 3.0;
 
-/// Mean sojourns while open and under the limit.
+/// Mean sojourn times while open and under the limit.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HarmTest {
     open: SojournMean,
     limited: SojournMean,
-    /// Calls that arrived before it do not count.
+    /// Start of the limit. Calls that arrived before it do not count.
     begun: Tick,
     comparable: bool,
 }
 
-/// A mean over about the last [`ANSWERS`] answers, in nanoseconds.
+/// Running mean over about the last [`ANSWERS`] answers, in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct SojournMean {
     sojourn: f64,
-    /// Between two answers.
+    /// Time between two answers.
     gap: f64,
     answers: f64,
     last: Tick,
@@ -44,24 +46,24 @@ struct SojournMean {
 // === impl HarmTest ===
 
 impl HarmTest {
-    /// Takes the sojourn of calls that were forwarded at once.
+    /// Records the sojourn time of calls that were forwarded at once.
     pub(super) fn observe_open(&mut self, now: Tick, sojourn: f64, calls: u32) {
         self.open.add(now, sojourn, calls);
     }
 
-    /// A limit is set; `recent`: the latency of the last lone calls.
+    /// Records that a limit is set. `recent`: the latency of the last lone calls.
     pub(super) fn on_limit(&mut self, now: Tick, recent: f64) {
         self.comparable = self.open.is_full() && recent <= GROWN * self.open.sojourn;
         (self.limited, self.begun) = (SojournMean::default(), now);
     }
 
-    /// The server is another one.
+    /// Resets the test because the server was replaced.
     pub(super) fn on_change(&mut self) {
         *self = Self::default();
     }
 
-    /// Takes the sojourn of calls under the limit, of which the first arrived at `first`. True if
-    /// the limit harms.
+    /// Records the sojourn time of calls under the limit, the first of which arrived at `first`.
+    /// Returns `true` if the limit does harm.
     pub(super) fn observe_limited(&mut self, now: Tick, first: Tick, sojourn: f64, calls: u32) -> bool {
         if !self.comparable || first < self.begun {
             return false;

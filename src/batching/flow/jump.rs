@@ -1,5 +1,5 @@
-//! The jump to a knee, the drain that follows, and the rests after conclusions that changed
-//! nothing.
+//! Jumps of the limit to a knee, the drain that follows, and the rests after conclusions that
+//! changed nothing.
 
 use super::super::math::{float, whole};
 use super::super::tick::Tick;
@@ -10,39 +10,38 @@ use super::probe::Probe;
 use super::schedule::ROOM_REST;
 use super::{Flow, OpenReason, after};
 
-/// A jump sets this much more than the knee: it is an estimate, and a request too many costs
+/// Factor on the knee for the new limit: the knee is an estimate, and a request too many costs
 /// little.
 const MARGIN: f64 = 1.15;
-/// A jump is taken while this many knees are in flight, after the evidence has held for this part
-/// of the base latency: a server that returns whole batches looks serial after the first answer of
+/// Minimum number in flight for a jump, in knees, and time for which the evidence must have held,
+/// in base latencies: a server that returns whole batches looks serial after the first answer of
 /// one.
 const JUMP_KNEES: f64 = 2.0;
 const JUMP_HELD: f64 = 0.5;
-/// A server that needs more than this many times the expected time to drain to the new limit has no
-/// queue.
+/// Factor on the expected time to drain to the new limit. A server that needs more has no queue.
 const DRAIN: f64 = 1.5;
-/// One that drains this many times slower than it was measured to be, or less, has become slower;
-/// beyond, it does not drain.
+/// Factor up to which a server that drains more slowly than measured has become slower. Beyond it
+/// the server does not drain.
 const DRAIN_SLOWER: f64 = 8.0;
-/// The rest after a jump that changed nothing: at least, in base latencies and nanoseconds, and at
-/// most.
+/// Minimum and maximum rest after a jump that changed nothing, each in base latencies and in
+/// nanoseconds.
 const JUMP_REST_MIN: (f64, f64) = (50.0, 5e9);
 const JUMP_REST_MAX: (f64, f64) = (640.0, 300e9);
-/// Room was found if the next limit is this many times the one before; otherwise probes rest.
+/// Ratio of the next limit to the previous one from which room was found. Otherwise probes rest.
 const ROOM_FOUND: f64 = 2.0;
 
-/// The drain that follows a jump, until the server has no more than the limit.
+/// The drain that follows a jump, until the server has no more requests than the limit allows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Draining {
     pub(super) until: Tick,
-    /// Its beginning, and the requests in flight then; `None` once the time was prolonged.
+    /// Start of the drain and requests in flight then; `None` once its time was extended.
     pub(super) begun: Option<(Tick, u32)>,
 }
 
 // === impl Flow ===
 
 impl Flow {
-    /// Sets the limit at once where the first waves or the load curve have a knee.
+    /// Sets the limit at once if the first waves or the load curve have a knee.
     pub(super) fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
         if now < self.schedule.jump || self.pairs.cheap == Some(false) {
@@ -54,7 +53,7 @@ impl Flow {
         }
     }
 
-    /// The knee of the load curve, once the evidence for it has held.
+    /// Returns the knee of the load curve, once the evidence for it has held.
     fn evident_knee(&mut self, now: Tick) -> Option<Knee> {
         let Some(knee) = self.curve.knee(self.pairs.cheap == Some(true)) else {
             self.schedule.evident = None;
@@ -64,10 +63,10 @@ impl Flow {
         (span(evident, now) >= JUMP_HELD * knee.base && !self.curve.is_unsettled()).then_some(knee)
     }
 
-    /// Sets the limit to a knee, which the server then has to drain to.
+    /// Sets the limit to a knee and starts the drain to it.
     fn set_knee(&mut self, now: Tick, knee: Knee) {
         let limit = whole(MARGIN * knee.at).max(1);
-        // A server that has become slower has the rate of its last answers.
+        // A server that has become slower has the rate of its latest answers.
         let knee = Knee { rate: self.curve.recent_rate(knee.at).map_or(knee.rate, |rate| rate.min(knee.rate)), ..knee };
         let drains = f64::from(self.flights) / knee.rate;
         let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
@@ -95,7 +94,8 @@ impl Flow {
         self.probe = Probe { id: self.probe.id, next: after(now, drains + 3.0 * knee.base), ..Probe::default() };
     }
 
-    /// Watches the server drain to a new limit. False while what is answered was sent before it.
+    /// Tracks the drain to a new limit. Returns `false` while the answers are to requests from
+    /// before the jump.
     pub(super) fn settle(&mut self, now: Tick) -> bool {
         let Some(draining) = self.draining else { return true };
         if f64::from(self.flights) <= self.limit.unwrap_or(1.0) {
@@ -114,8 +114,8 @@ impl Flow {
         false
     }
 
-    /// Gives a server that drains steadily, but slower than was measured, more time, once: it has
-    /// become slower since.
+    /// Extends the time, once, for a server that drains steadily but more slowly than measured,
+    /// because it has become slower since.
     fn prolong(&mut self, now: Tick, draining: Draining) -> Option<Draining> {
         let (begun, flights) = draining.begun?;
         let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), span(begun, now));
@@ -127,8 +127,8 @@ impl Flow {
         prolongs.then(|| Draining { until: after(now, rest), begun: None })
     }
 
-    /// A jump to about the limit that was left for more room: there was none, and it is looked for
-    /// later each time.
+    /// Lengthens the rest before the next search for room, if the jump leads to about the limit
+    /// that was given up for more room.
     fn rest_room(&mut self, now: Tick, limit: f64) {
         let Some((previous, since)) = self.schedule.room.take() else { return };
         if limit > ROOM_FOUND * previous || span(since, now) > ROOM_REST.1 {
@@ -139,7 +139,7 @@ impl Flow {
         self.schedule.room_from = after(now, self.schedule.room_gap);
     }
 
-    /// A conclusion changed nothing: the next jump and trial come later each time.
+    /// Lengthens the rest before the next jump and trial, because a conclusion changed nothing.
     pub(in super::super) fn rest_jumps(&mut self, now: Tick) {
         let base = self.level.lone;
         let least = (JUMP_REST_MIN.0 * base).max(JUMP_REST_MIN.1);

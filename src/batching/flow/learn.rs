@@ -1,5 +1,5 @@
-//! The evidence of each answer: for a jump while open; for sizes, probes and the level while
-//! limited.
+//! Evaluation of completed requests: evidence for a jump while open, and for batch sizes, probes
+//! and the level while limited.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -11,24 +11,25 @@ use super::permit::Permit;
 use super::sojourn::Sojourn;
 use super::{Flow, Gate, OpenReason};
 
-/// Lone calls under the new limit that take this many times what they would by the base latency
-/// show that it was measured before a change of the server: beyond the noise of some calls, as for
-/// the cells of the load curve.
+/// Ratio of the latency of lone calls under the new limit to the latency expected from the base,
+/// from which the base was measured before a change of the server. It is beyond the noise of a few
+/// calls, as the ratio for the cells of the load curve.
 const BASE_STALE: f64 = 1.5;
-/// Lone calls under the new limit, by Little's law, must have this part of the rate before, where
-/// the limit is high enough for a mean of some answers.
+/// Minimum ratio of the rate of lone calls under the new limit, by Little's law, to the rate
+/// before, and the smallest limit to which it applies, because a mean of several answers is needed.
 const RATE_KEPT: f64 = 0.8;
 const RATE_LIMIT_MIN: f64 = 4.0;
-/// Without an answer to mergeable calls for this many batches, and at least this many nanoseconds,
-/// a limit has nothing to gain. Some lone answers in a row while calls wait are required too: time
-/// also passes between two bursts of calls, and no limit holds a single caller.
+/// Time without an answer to mergeable calls after which a limit has nothing to gain, in mean batch
+/// latencies, and its minimum in nanoseconds. A number of lone answers in a row while calls wait is
+/// required too, because time also passes between two bursts of calls, and no limit holds a single
+/// client.
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 const UNMERGED_ANSWERS: u32 = 4;
 
 // === impl Flow ===
 
 impl Flow {
-    /// Takes in a request that ended.
+    /// Records the end of a request.
     pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightMark, mut done: Completion) {
         self.now = self.now.max(now);
         done.items = mark.items;
@@ -47,14 +48,14 @@ impl Flow {
             return;
         }
         self.answered_calls += u64::from(done.calls);
-        // A stream lasts as long as it has to say something; the server was busy with others until
-        // its first byte.
+        // A stream may last for an unbounded time. The time to its first byte shows the load of the
+        // server.
         let latency = done.first_byte.filter(|_| mark.alone).unwrap_or_else(|| span(mark.sent, now));
         let limited = self.limit.is_some();
         if done.calls == 1 && mark.clean && (!limited || mark.alone) && self.trial.is_none() {
             self.learn_lone(now, mark, latency);
         } else if done.calls == 1 && !limited && self.trial.is_none() {
-            // Beside a pair, which is compared with the calls around it.
+            // A lone call beside a pair, which is compared with the calls around it.
             self.level.observe_lone(latency);
         }
         if limited {
@@ -97,8 +98,8 @@ impl Flow {
         self.begin_trial(now, &done);
     }
 
-    /// Takes the sojourn of calls for the test of harm. Returns `true` if the limit makes callers
-    /// wait longer than without it.
+    /// Records the sojourn time of calls for the harm test. Returns `true` if clients wait longer
+    /// under the limit than without it.
     fn observe_harm(&mut self, now: Tick, sojourn: f64, done: &Completion) -> bool {
         if self.is_open() && self.gate.is_none() {
             self.harm.observe_open(now, sojourn, done.calls);
@@ -107,8 +108,8 @@ impl Flow {
     }
 
     fn learn_lone(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
-        // Calls of many items, or heavy ones, take longer in service: what is compared is their
-        // wait and the service of a typical call.
+        // Calls with many items, or with heavy ones, take longer in service. The comparison uses
+        // their wait and the service time of a typical call.
         let typical = self.level.observe_service(mark.expected);
         let latency = if mark.expected > 0 { (latency - float(mark.expected) + typical).max(typical) } else { latency };
         if let Some(number) = mark.wave {
@@ -126,7 +127,7 @@ impl Flow {
         self.level.observe_lone(latency);
     }
 
-    /// Opens a limit under which nothing has been merged for long.
+    /// Opens a limit under which nothing has been merged for a long time.
     fn open_unmerged(&mut self, now: Tick, queued: u64) {
         self.unmerged = self.unmerged.saturating_add(u32::from(queued > 0));
         let rest = (UNMERGED.0 * self.level.batch.max(self.level.lone)).max(UNMERGED.1);
@@ -137,7 +138,7 @@ impl Flow {
         }
     }
 
-    /// A request was answered under a limit that is not on trial.
+    /// Records an answer under a limit that is not on trial.
     fn learn_limited(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
         self.learn_companion(now, mark, latency);
         if self.limit.is_none() {
@@ -156,7 +157,7 @@ impl Flow {
         self.grow(now, mark, latency, done);
     }
 
-    /// Takes a request under a limit as evidence of what its size costs.
+    /// Records a request under a limit as evidence of the cost of its size.
     fn grow(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
         let limit = self.limit.unwrap_or(1.0);
         let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
@@ -187,9 +188,9 @@ impl Flow {
         }
     }
 
-    /// Replaces a base latency that was measured before the server changed: lone calls under the
-    /// limit wait for those that it has above the knee, and no longer. Beside a base that is too
-    /// small, no batch pays.
+    /// Replaces a base latency that was measured before the server changed. Under the limit, lone
+    /// calls wait only for the requests above the knee. Compared with a base that is too small, no
+    /// batch would pay.
     fn renew_base(&mut self, limit: f64, latency: f64) {
         if let Some(knee) = &mut self.knee
             && latency > BASE_STALE * knee.base * (limit / knee.at).max(1.0)
@@ -198,7 +199,8 @@ impl Flow {
         }
     }
 
-    /// Returns `true` if lone calls under the limit have too little of the rate before the jump.
+    /// Returns `true` if lone calls under the limit are answered at a much lower rate than before
+    /// the jump.
     fn answers_less(&self, limit: f64, latency: f64) -> bool {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
         limit >= RATE_LIMIT_MIN && limit / latency < RATE_KEPT * before

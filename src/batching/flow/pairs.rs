@@ -1,36 +1,37 @@
-//! Pairs while open: two calls in four hundred leave together, to learn what a batch costs.
+//! Pairs while open: two calls in four hundred are sent together, to measure the cost of a batch.
 
 use super::super::tick::Tick;
 use super::permit::{Ask, Permit};
 use super::{Flow, after};
 
-/// Requests in flight that hold mergeable calls from which on pairs and trials are made while open:
-/// with fewer, a partner is too far off.
+/// Minimum number of requests in flight with mergeable calls for pairs and trials while open. With
+/// fewer, a partner takes too long to arrive.
 pub(super) const OPEN_MIN: u32 = 12;
-/// Calls before the first pair, between pairs, and after a pair that found no partner: at most two
-/// calls in four hundred are touched, so that no p99 is.
+/// Number of calls before the first pair, between pairs, and after a pair that found no partner. At
+/// most two calls in four hundred are affected, so the 99th percentile is not.
 pub(super) const PAIR_FIRST: u64 = 200;
 const PAIR_EVERY: u64 = 400;
 const PAIR_AGAIN: u64 = 20;
-/// The part of a lone call's latency for which a call may be held: for a partner, and by a trial
-/// that lowers an open limit. Twice as much costs twice as much where nothing is found, and finds
-/// no more.
+/// Maximum hold of a call, as a part of a lone call's latency: for a partner, and by a trial that
+/// lowers an open limit. Twice as much costs twice as much where nothing is found, and finds no
+/// more.
 pub(super) const HOLD: f64 = 1.0 / 32.0;
-/// A pair that costs this many lone calls or more ends trials and jumps for a while: what is merged
-/// would gain too little.
+/// Cost of a pair, in lone calls, from which trials and jumps rest for a while: merging would gain
+/// too little.
 pub(super) const PAIR_COST_MAX: f64 = 1.3;
-/// A pair that costs this many lone calls is dear without another one.
+/// Cost of a pair, in lone calls, from which it is too expensive without a second sample.
 const PAIR_COST_CLEAR: f64 = 1.6;
-/// The rest of trials after a pair that showed too little gain.
+/// Minimum and maximum rest of trials after a pair that gained too little, in nanoseconds.
 const PAIR_REST: (f64, f64) = (10e9, 300e9);
 
-/// Pairs sent while open, to learn what a batch of two costs.
+/// Pairs that were sent while open, to measure the cost of a batch of two.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pairs {
     pub(super) count: u32,
     /// Cost of a pair ÷ cost of a lone call sent under the same load.
     pub(super) cost: f64,
-    /// `true` if the last ones were cheap enough to look for a limit; `None` before there was one.
+    /// `true` if the last pairs were cheap enough to look for a limit; `None` before the first
+    /// result.
     pub(super) cheap: Option<bool>,
     pub(super) next: u64,
     pub(super) hold_until: Option<Tick>,
@@ -75,7 +76,7 @@ impl Flow {
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;
         let cheap = self.pairs.cost < PAIR_COST_MAX;
-        // Noise of one pair is not enough for a rest.
+        // The noise of a single pair is not enough for a rest.
         if !cheap && self.pairs.cost < PAIR_COST_CLEAR && self.pairs.count < 2 {
             return;
         }

@@ -1,46 +1,47 @@
-//! Permits: whether a line may send now, and how many items.
+//! Permits: the decision of the limiter about the items that a line may send now.
 
 use super::super::math::float;
 use super::super::tick::Tick;
 use super::{Flow, count};
 
-/// A line that has calls to send.
+/// A line that requests a permit.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Ask {
     pub(in super::super) now: Tick,
-    /// The first call may not be merged.
+    /// `true` if the first call may not be merged.
     pub(in super::super) alone: bool,
-    /// The arrival of the line's first call.
+    /// Arrival of the line's first call.
     pub(in super::super) arrived: Tick,
-    /// A second call of the line may join the first.
+    /// `true` if a second call of the line may join the first.
     pub(in super::super) has_second: bool,
     /// Items of the class that are queued.
     pub(in super::super) queued: u64,
 }
 
-/// The permission of a line to send.
+/// Permission of a line to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Permit {
     /// Forward one call now.
     Forward,
-    /// Send two calls together, to learn what that costs.
+    /// Send two calls together, to measure the cost of a pair.
     Pair,
     /// Send a batch of at most this many items.
     Share(u32),
-    /// Send a batch beyond the limit, to see whether the server has room.
+    /// Send a batch beyond the limit, to measure whether the server has room.
     Probe(u32),
-    /// Nothing before then.
+    /// Send nothing before this instant.
     Hold(Tick),
-    /// The limit is reached.
+    /// Send nothing, because the limit is reached.
     Full,
 }
 
 // === impl Flow ===
 
 impl Flow {
-    /// Decides what a line of the class may send now.
+    /// Returns the permit for a line of the class.
     pub(in super::super) fn permit(&mut self, ask: &Ask) -> Permit {
         self.now = self.now.max(ask.now);
+        // A released queue leaves in order, a few requests at a time.
         if let Some(gate) = self.gate {
             return if f64::from(self.flights) < gate.limit { Permit::Forward } else { Permit::Full };
         }
@@ -54,6 +55,7 @@ impl Flow {
         if f64::from(self.flights) < in_force.floor().max(1.0) {
             return if ask.alone { Permit::Forward } else { Permit::Share(self.share(in_force, ask.queued)) };
         }
+        // A trial that lowers an open limit holds each call for a bounded time only.
         if let Some(trial) = &self.trial {
             return match trial.held_until(ask.arrived) {
                 Some(until) if ask.now >= until => {
@@ -73,8 +75,8 @@ impl Flow {
         Permit::Full
     }
 
-    /// Items of a batch that leaves just before another returns: all that wait where one is in
-    /// flight at a time, else an equal share.
+    /// Returns the items of a batch that leaves just before another one returns: all that wait if
+    /// one is in flight at a time, otherwise an equal share.
     pub(in super::super) fn lead_share(&self, queued: u64) -> u32 {
         match self.limit {
             Some(limit) if limit >= 2.0 => self.share(limit, queued),
@@ -82,19 +84,19 @@ impl Flow {
         }
     }
 
-    /// Items that are here: queued and in flight, those that cannot be merged included.
+    /// Returns the items queued and in flight, those that cannot be merged included.
     pub(super) fn items_here(&self, queued: u64) -> u64 {
         let others = u64::from(self.flights - self.merged_flights.min(self.flights));
         queued.saturating_add(self.merged_items).saturating_add(others)
     }
 
-    /// Items of a batch when all that is queued and in flight is shared equally among this many
-    /// requests.
+    /// Returns the items of a batch if everything queued and in flight is shared equally among this
+    /// many requests.
     pub(super) fn share(&self, limit: f64, queued: u64) -> u32 {
         let all = float(self.items_here(queued));
         let share = (all / limit.max(1.0)).ceil().max(1.0);
         let cap = self.growth.cap_beside(self.newest, limit);
-        // A lower limit is tried with the larger batches that follow from it.
+        // A lower limit is tested with the larger batches that follow from it.
         let lowers = self.trial.is_some_and(|trial| !trial.is_upward());
         let cap = if lowers { cap.saturating_mul(2) } else { cap };
         if share >= f64::from(cap) { cap } else { count(share) }

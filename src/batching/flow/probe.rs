@@ -1,4 +1,4 @@
-//! Probes upward under a small limit: a request more beside those that are allowed.
+//! Upward probes under a small limit: requests in addition to those that are allowed.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -6,33 +6,34 @@ use super::flight::FlightMark;
 use super::permit::{Ask, Permit};
 use super::{Flow, after, count};
 
-/// Limits up to this are probed upward by as many requests more; larger ones by trials.
+/// Largest limit that is probed upward, by as many additional requests. Larger ones are raised by
+/// trials.
 pub(super) const PROBE_LIMIT_MAX: f64 = 2.0;
-/// A probe is sent this early in the life of the batches beside it, as a part of their latency:
-/// later it would overlap too little.
+/// Latest time of a probe in the life of the batches beside it, as a part of their latency. Later
+/// the overlap would be too short.
 const PROBE_EARLY: f64 = 0.4;
-/// Time between probes in batches, and at least.
+/// Minimum interval between probes, in batch latencies and in nanoseconds.
 pub(super) const PROBE_GAP: f64 = 5.0;
 const PROBE_GAP_MIN: f64 = 500e6;
-/// A probe of few items leaves too few for the next batch: it is sent this much later, in
-/// nanoseconds, if none of more was sent by then.
+/// Additional delay of a probe with few items, in nanoseconds, if none with more was sent by then.
+/// It leaves too few items for the next batch.
 const PROBE_FEW: f64 = 3e9;
-/// The time between batches that are cut in two, in batches and at least in nanoseconds. Where one
-/// batch takes all callers, nothing is queued beside it to probe with, and the second half is the
-/// probe. A serial server loses the fixed cost of a batch for it.
+/// Minimum interval between batches that are split in two, in batch latencies and in nanoseconds.
+/// If one batch takes the calls of all clients, nothing is queued beside it to probe with, and the
+/// second half is the probe. On a serial server a split costs the fixed part of a batch.
 const SPLIT_GAP: f64 = 5.0;
 const SPLIT_GAP_MIN: f64 = 600e6;
-/// Fewest items that are cut in two.
+/// Minimum number of items for a split.
 const SPLIT_ITEMS: u64 = 4;
-/// A probe hit if its batches took less than this many times what was expected; one that queued
-/// behind another takes 1.5 times and more. So many in a row open.
+/// Ratio of measured to expected time below which a probe hits, and the number of consecutive hits
+/// that open the limiter. A probe that queued behind another request takes 1.5 times and more.
 const PROBE_HIT: f64 = 1.15;
 const PROBE_HITS: u32 = 2;
-/// A request in flight when the probe left was slowed by it if it took this many times what was
-/// expected: half of the probe.
+/// Ratio of measured to expected time from which a request that was in flight at the probe's
+/// dispatch was slowed by it: half of the probe.
 const COMPANION_SLOWED: f64 = 1.4;
 
-/// Probes upward under a small limit.
+/// State of the upward probes.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Probe {
     pub(super) id: u32,
@@ -42,13 +43,13 @@ pub(super) struct Probe {
     pub(super) done: bool,
     pub(super) hits: u32,
     pub(super) next: Tick,
-    /// The next time at which a batch may be cut in two for one.
+    /// Earliest instant at which a batch may be split for a probe.
     pub(super) split: Tick,
-    /// The departure of its first batch, and the requests that were in flight beside it and are not
-    /// answered yet.
+    /// Dispatch of the first batch of the probe, and number of unanswered requests that were in
+    /// flight beside it.
     pub(super) sent: Tick,
     pub(super) companions: u32,
-    /// The slowest of these, in expected times: a server without an order may
+    /// Largest ratio of measured to expected time among these: a server that keeps no order may
     /// answer the probe first.
     pub(super) slowed: f64,
 }
@@ -56,7 +57,7 @@ pub(super) struct Probe {
 // === impl Flow ===
 
 impl Flow {
-    /// Returns `true` if a batch is to be cut in two for a probe, which it begins.
+    /// Returns `true` if a batch is to be split for a probe, and starts the probe.
     pub(super) fn splits(&mut self, ask: &Ask) -> bool {
         let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
         let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_wall();
@@ -86,7 +87,7 @@ impl Flow {
         };
     }
 
-    /// Returns `true` if a probe upward may leave now; begins one that is due.
+    /// Returns `true` if an upward probe may leave now. Starts one that is due.
     pub(super) fn probes(&mut self, ask: &Ask) -> bool {
         let now = ask.now;
         let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
@@ -120,7 +121,7 @@ impl Flow {
         self.conclude_probe(now);
     }
 
-    /// Takes the answer to a request that was in flight when the probe left.
+    /// Records the answer to a request that was in flight at the probe's dispatch.
     pub(super) fn learn_companion(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
         let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
         if beside && !matches!(mark.permit, Permit::Probe(_)) {
@@ -130,16 +131,16 @@ impl Flow {
         }
     }
 
-    /// The time that a request takes with its slot idle, in nanoseconds, at least one: the less of
-    /// what its size and what its cost predict. In the first second either may be twice too long,
-    /// and a probe that queued would look like one that did not.
+    /// Returns the expected time of a request with its slot idle, in nanoseconds and at least 1:
+    /// the smaller one of the predictions by size and by cost. In the first second either may be
+    /// twice too long, and a probe that queued would look like one that did not.
     fn expect(&self, mark: &FlightMark) -> f64 {
         let by_size = self.level.predict(f64::from(mark.items), self.pairs.cost);
         let by_cost = if mark.expected > 0 { float(mark.expected) } else { by_size };
         by_size.min(by_cost).max(1.0)
     }
 
-    /// Concludes from a probe, once it and those beside it are answered.
+    /// Evaluates a probe, once it and the requests beside it are answered.
     fn conclude_probe(&mut self, now: Tick) {
         let half = (self.limit.unwrap_or(1.0) / 2.0).ceil();
         if self.probe.done || f64::from(self.probe.count) < half || self.probe.companions > 0 {

@@ -1,19 +1,19 @@
-//! The state of a limiter, for reports and to be kept across restarts.
+//! Reports of a limiter, and its snapshot across restarts.
 
 use super::Flow;
 use super::curve::CELLS;
 use crate::batching::math::{float, whole};
 use crate::batching::tick::Tick;
 
-/// Answers after which an open limiter has seen what the server's concurrency is.
+/// Number of answers after which an open limiter has measured the server's concurrency.
 const LEARNED_CALLS: u64 = 100;
 
-/// Why calls are forwarded as they come.
+/// Reason for which calls are forwarded as they arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenReason {
     /// No queue inside the server has been measured.
     Learning,
-    /// A batch does not pay: an item in one costs this many thousandths of a lone call.
+    /// A batch does not pay.
     NoGain {
         /// Cost of an item in a batch, in thousandths of a lone call.
         permille: u64,
@@ -22,14 +22,14 @@ pub enum OpenReason {
     RoomFound,
     /// Fewer requests at once were not answered sooner.
     NoQueue,
-    /// Nothing that came could be merged.
+    /// None of the calls could be merged.
     NothingToMerge,
     /// The server reports that it batches by itself.
     ServerBatches,
 }
 
 impl OpenReason {
-    /// The word in reports.
+    /// Returns the label for reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl OpenReason {
     }
 }
 
-/// The state of the limiter.
+/// Mode of a limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlowMode {
     /// Forwards each call at once.
@@ -55,47 +55,47 @@ pub enum FlowMode {
 /// A point of the load curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoadPoint {
-    /// Mean requests in flight, in thousandths.
+    /// Mean number of requests in flight, in thousandths.
     pub beside_milli: u64,
     /// Mean latency of a lone call, in nanoseconds.
     pub latency_nanos: u64,
-    /// Samples in the mean.
+    /// Number of samples in the mean.
     pub samples: u64,
 }
 
-/// The state of a limiter.
+/// State of a limiter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FlowReport {
-    /// Its state.
+    /// Mode of the limiter.
     pub mode: FlowMode,
-    /// Too little has been answered to judge it, or sizes are still being tried after a jump.
+    /// `true` if too little has been answered for a conclusion, or if sizes are still being tested
+    /// after a jump.
     pub learning: bool,
-    /// A trial of another limit is in progress.
+    /// `true` while a trial of another limit is in progress.
     pub trying: bool,
     /// Requests in flight.
     pub flights: u32,
-    /// The number in flight beyond which throughput does not grow, in thousandths; 0 before it was
+    /// Number in flight beyond which throughput does not grow, in thousandths; 0 before it was
     /// measured.
     pub knee_milli: u64,
-    /// The latency of a lone call below it, in nanoseconds.
+    /// Latency of a lone call below that number, in nanoseconds.
     pub base_nanos: u64,
-    /// Recent batches: mean items in thousandths, and mean latency in nanoseconds; 0 before there
-    /// were any.
+    /// Mean items of recent batches, in thousandths; 0 before the first one.
     pub batch_milli: u64,
-    /// See there.
+    /// Mean latency of recent batches, in nanoseconds; 0 before the first one.
     pub batch_nanos: u64,
     /// The load curve, by requests in flight.
     pub curve: Vec<LoadPoint>,
 }
 
-/// The part of a limiter that is kept across restarts, and handed to other processes before the
+/// State of a limiter that is kept across restarts and passed on to other processes that use the
 /// same kind of server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowSnapshot {
     /// Requests that may be in flight; 0: no limit is in force.
     pub limit: u32,
-    /// Open since a batch does not pay: cost of an item in one, in thousandths of a lone call; 0:
-    /// not so.
+    /// Cost of an item in a batch, in thousandths of a lone call, if the limiter is open because a
+    /// batch does not pay; otherwise 0.
     pub no_gain_permille: u64,
     /// Latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
     pub base_nanos: u64,
@@ -104,7 +104,7 @@ pub struct FlowSnapshot {
 // === impl Flow ===
 
 impl Flow {
-    /// The state that a later process may begin with.
+    /// Returns the state from which a later process may start.
     pub(in super::super) fn snapshot(&self) -> FlowSnapshot {
         let (limit, no_gain_permille) = match self.mode() {
             FlowMode::Limited(limit) => (limit, 0),
@@ -114,8 +114,8 @@ impl Flow {
         FlowSnapshot { limit, no_gain_permille, base_nanos: self.base_nanos() }
     }
 
-    /// A limiter that begins with what was kept, with low confidence: a limit is probed at once,
-    /// and what was found not to pay is tried again after the shortest rest.
+    /// Creates a limiter from a snapshot, with low confidence: a limit is probed at once, and
+    /// merging that did not pay is tried again after the shortest rest.
     pub(in super::super) fn restored(now: Tick, kept: FlowSnapshot) -> Self {
         if kept.limit > 0 {
             return Self::limited(kept.limit, kept.base_nanos);
@@ -129,13 +129,14 @@ impl Flow {
         flow
     }
 
-    /// The latency of a lone call below the limit, in nanoseconds; 0 before it was measured.
+    /// Returns the latency of a lone call below the limit, in nanoseconds; 0 before it was
+    /// measured.
     pub(in super::super) fn base_nanos(&self) -> u64 {
         whole(self.knee.map_or(self.level.lone, |knee| knee.base))
     }
 
-    /// Returns `true` while its limit is being found, or tried: what callers wait meanwhile is no
-    /// evidence for later.
+    /// Returns `true` while the limit is being found or tested. The waiting times of that phase are
+    /// no evidence for later.
     pub(in super::super) fn is_settling(&self) -> bool {
         self.is_learning() || self.trial.is_some()
     }
@@ -145,7 +146,7 @@ impl Flow {
         few || self.draining.is_some() || self.limit.is_some() && self.growth.cap() <= 2
     }
 
-    /// Its state now.
+    /// Returns the current mode.
     pub(in super::super) fn mode(&self) -> FlowMode {
         match self.limit {
             Some(limit) => FlowMode::Limited(super::count(limit)),

@@ -1,16 +1,16 @@
-//! The times that mergeable calls spent here and upstream, of late: what a trial of another limit
-//! is compared with.
+//! Recent sojourn times of mergeable calls, here and upstream, with which a trial of another limit
+//! is compared.
 
 use std::collections::VecDeque;
 
 use super::super::math::float;
 use super::super::tick::Tick;
 
-/// Requests remembered.
+/// Maximum number of requests kept.
 const KEPT: usize = 1024;
-/// The number in flight is steady if this part of the items was sent at this part of the highest
-/// number or more: a closed loop, or a limit that binds. With arrivals that come and go a sojourn
-/// compares loads, not limits.
+/// Minimum share of the items sent at a steady number in flight, and the part of the highest number
+/// from which it is steady: a closed loop, or a limit that binds. With fluctuating arrivals,
+/// sojourn times compare loads instead of limits.
 const STEADY_SHARE: f64 = 0.85;
 const STEADY_PART: f64 = 0.8;
 
@@ -23,23 +23,23 @@ pub(super) struct Sojourns {
 /// A request that was answered.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sojourn {
-    /// The arrival of its first call.
+    /// Arrival of its first call.
     pub(super) arrived: Tick,
-    /// The mean time of its calls from arrival to answer, in nanoseconds.
+    /// Mean time of its calls from arrival to answer, in nanoseconds.
     pub(super) mean: f64,
-    /// Items that were here when it was answered: queued, in flight, and its own.
+    /// Items queued and in flight when it was answered, its own included.
     pub(super) here: u64,
     pub(super) items: u32,
-    /// Requests in flight when it was sent, itself included.
+    /// Requests in flight at its dispatch, itself included.
     pub(super) beside: u32,
 }
 
-/// The mean that a trial is compared with.
+/// Mean values with which a trial is compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Before {
-    /// The mean sojourn, in nanoseconds.
+    /// Mean sojourn time, in nanoseconds.
     pub(super) mean: f64,
-    /// Items that were here, on average.
+    /// Mean number of items queued and in flight.
     pub(super) here: f64,
 }
 
@@ -57,8 +57,8 @@ impl Sojourns {
         self.ring.push_back(sojourn);
     }
 
-    /// The mean sojourn of the last `need` items, if `span` items were answered since then and the
-    /// number in flight was steady.
+    /// Returns the mean sojourn time of the last `need` items, if `span` items that arrived since
+    /// `since` were answered and the number in flight was steady.
     pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<Before> {
         let recent = || self.ring.iter().rev().take_while(|sojourn| sojourn.arrived >= since);
         let (mut items, mut sum, mut here, mut counted, mut top) = (0, 0.0, 0.0, 0, 0);

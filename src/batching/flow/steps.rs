@@ -1,4 +1,4 @@
-//! Steps of the limit: trials that are due, and the limit that follows one.
+//! Steps of the limit: trials that are due, and the limit that results from one.
 
 use super::super::tick::Tick;
 use super::flight::{Completion, FlightMark};
@@ -8,22 +8,25 @@ use super::probe::PROBE_GAP;
 use super::trial::{Ended, Trial};
 use super::{Flow, after};
 
-/// The first trial lowers an open limit to this part of what is in flight; later ones lower a limit
-/// to these, the second after a steep gain; upward ones raise it.
+/// Factors of the trials: the first one lowers an open limit to this part of the number in flight;
+/// later ones lower a limit to one of these parts, the second after a steep gain; upward ones raise
+/// it.
 const STEP_FIRST: f64 = 0.8;
 const STEP_DOWN: f64 = 0.7;
 const STEP_DOWN_STEEP: f64 = 0.5;
 const STEP_UP: f64 = 1.5;
-/// A limit whose increase gained nearly in proportion is raised once more at once.
+/// Factor by which a limit is raised once more, at once, after an increase that gained nearly in
+/// proportion.
 const STEP_STEEP: f64 = 1.5;
-/// A limit is lowered where this many items are here for each request of it: with fewer, calls that
-/// run at once would wait to be merged.
+/// Minimum items queued and in flight per request of a limit for it to be lowered. With fewer,
+/// calls that run at once would wait to be merged.
 const HELD_MIN: f64 = 1.2;
-/// Answers that a trial needs: one for each item in the system, between these; and an open limit is
-/// compared over this many times as many.
+/// Bounds on the answers that a trial needs, one per item in the system, and the multiple of it
+/// over which an open limit is compared.
 const TRIAL_ANSWERS: (u64, u64) = (24, 256);
 const TRIAL_WAVES: u64 = 3;
-/// The same after a trial, in its base.
+/// Minimum and maximum rest after a trial that was not kept, each in base sojourn times and in
+/// nanoseconds.
 const TRIAL_REST_MIN: (f64, f64) = (8.0, 1e9);
 const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
 
@@ -54,8 +57,8 @@ impl Flow {
             return;
         }
         if let Some(previous) = trial.previous.filter(|previous| trial.target < *previous) {
-            // Lone calls were measured under the higher limit, and some of their time was the queue
-            // that is gone.
+            // Lone calls were measured under the higher limit, and some of their time was spent in
+            // the queue that no longer exists.
             self.level.lone *= trial.target / previous;
         }
         if trial.previous.is_none() {
@@ -74,20 +77,20 @@ impl Flow {
         self.probe.next = after(now, PROBE_GAP * mean);
     }
 
-    /// Begins a trial that is due, where the number in flight has been steady.
+    /// Starts a trial that is due, if the number in flight has been steady.
     pub(super) fn begin_trial(&mut self, now: Tick, done: &Completion) {
         if self.trial.is_some() || now < self.schedule.trial || self.gate.is_some() {
             return;
         }
         let limit = self.limit;
-        // A knee that is evident is found by a jump, at once.
+        // An evident knee is reached by a jump, at once.
         if self.draining.is_some() || limit.is_none() && self.schedule.evident.is_some() {
             return;
         }
         let total = self.items_here(done.queued);
         let flights = limit.unwrap_or(f64::from(self.flights));
         let grown = !self.is_growing(done.queued);
-        // With few callers pairs find no partner; one trial is made after a change.
+        // With few clients, pairs find no partner, and one trial is made after a change.
         let paired = self.pairs.count >= 1 && self.pairs.cost < PAIR_COST_MAX;
         let warranted = if self.merged_flights < OPEN_MIN { self.slower } else { paired };
         if !grown || flights < 2.0 || limit.is_none() && !warranted {

@@ -1,15 +1,15 @@
-//! Worlds of a few lines before a limiter: what it concludes of them.
+//! Tests of the limiter in front of small simulated servers.
 
 use std::collections::BTreeMap;
 
 use super::super::tick::Tick;
 use super::{Ask, Completion, Departure, Flow, FlowMode, OpenReason, Permit};
 
-/// A millisecond.
+/// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
 
-/// A server: this many requests at once, first come first served; a batch of n takes `1 + (n - 1) *
-/// per_item` lone calls.
+/// A simulated server that runs this many requests at once, in order of arrival. A batch of n takes
+/// `1 + (n - 1) * per_item` lone calls.
 #[derive(Clone, Copy)]
 struct World {
     workers: u32,
@@ -24,12 +24,13 @@ struct Request {
     mark: super::FlightMark,
 }
 
-/// Closed-loop callers before a limiter before a server.
+/// Closed-loop clients in front of a limiter and a server.
 struct Loop {
     flow: Flow,
     world: World,
     mergeable: bool,
-    /// The first calls arrive in any order, as over connections that are opened side by side.
+    /// Number of first calls that arrive in any order, as over connections that are opened side by
+    /// side.
     mixed: u64,
     queue: Vec<u64>,
     waiting: Vec<Request>,
@@ -89,14 +90,14 @@ impl Loop {
             let first = self.mixed.saturating_sub(self.sent).min(self.waiting.len() as u64).max(1);
             let request = self.waiting.remove(usize::try_from(self.sent * 7 % first).unwrap());
             let factor = 1.0 + f64::from(request.items - 1) * self.world.per_item;
-            // Every seventh answer is a little late: equal times would all end at once.
+            // Times differ a little, because with equal ones all requests would end at once.
             let takes = super::super::math::whole(self.world.lone as f64 * factor) + self.sent % 7 * MS / 20;
             self.running.insert((self.now + takes, self.sent), request);
             self.sent += 1;
         }
     }
 
-    /// Runs this long; returns calls answered meanwhile.
+    /// Runs for this long and returns the number of calls answered meanwhile.
     fn run(&mut self, millis: u64) -> u64 {
         let (before, until) = (self.answered, self.now + millis * MS);
         self.send();

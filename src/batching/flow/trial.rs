@@ -1,5 +1,5 @@
-//! A trial of another limit: the mean sojourn of one wave of calls under it, against the one
-//! before.
+//! Trial of another limit: the mean sojourn time of one wave of calls under it is compared with the
+//! one before.
 
 use super::super::math::float;
 use super::super::tick::Tick;
@@ -9,39 +9,39 @@ use super::level::span;
 use super::pairs::{HOLD, OPEN_MIN};
 use super::sojourn::Before;
 
-/// A trial is kept if its mean sojourn is below this part of the base: between noise and the step
-/// of a saturated server.
+/// Ratio of the mean sojourn time to the base below which a trial is kept: between noise and the
+/// step of a saturated server.
 pub(super) const ACCEPT: f64 = 0.93;
-/// A trial ends early after this many answers if their mean is above this part of the base, and in
-/// any case after this many bases: the mean of twelve is known to two parts in a hundred where
-/// calls are alike, and one that is to be kept is below by ten and more.
+/// Number of answers after which a trial ends early if their mean is above this part of the base,
+/// and its maximum duration in bases. The mean of twelve answers is known to 2 % if calls are
+/// alike, and a trial that is to be kept gains 10 % and more.
 const BAD_ANSWERS: u64 = 12;
 const BAD: f64 = 1.02;
 const BASES_MAX: f64 = 8.0;
-/// A request sent at this part of the target or more found the trial's limit binding; so must this
-/// part of the answers for it to be kept.
+/// Part of the target from which a request found the limit of the trial binding, and share of the
+/// answers for which this must be the case for the trial to be kept.
 const FULL_PART: f64 = 0.8;
 const FULL_SHARE: f64 = 0.8;
-/// A gain within this of proportional is steep: the next step is larger.
+/// Tolerance within which a gain is nearly proportional, that is, steep. The next step is larger
+/// then.
 const STEEP: f64 = 1.1;
-/// With few requests in flight a trial that lowers an open limit holds a call for this many of the
-/// times between two answers, until another one waits beside it, and at most for this part of its
-/// base.
+/// Maximum hold of a call by a trial that lowers an open limit with few requests in flight: in mean
+/// times between two answers, until another call waits beside it, and as a part of the base.
 const HOLD_ANSWERS: f64 = 1.5;
 const HOLD_MAX: f64 = 0.25;
-/// The change of the limit with each answer on the way down: the server never runs dry.
+/// Decrease of the limit with each answer on the way down, so that the server never runs dry.
 const STEP: f64 = 0.5;
 
-/// One trial.
+/// A trial in progress.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Trial {
-    /// The limit before; `None`: open.
+    /// Limit before; `None`: open.
     pub(super) previous: Option<f64>,
     /// Requests in flight before.
     pub(super) flights: f64,
     pub(super) target: f64,
     pub(super) base: f64,
-    /// Items that were here before, on average.
+    /// Mean number of items queued and in flight before.
     here: f64,
     pub(super) began: Tick,
     need: u64,
@@ -52,7 +52,7 @@ pub(super) struct Trial {
     full: u64,
 }
 
-/// The end of a trial.
+/// Result of a trial.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ended {
     pub(super) trial: Trial,
@@ -81,30 +81,30 @@ impl Trial {
         }
     }
 
-    /// Returns `true` if it raises the limit.
+    /// Returns `true` if the trial raises the limit.
     pub(super) fn is_upward(&self) -> bool {
         self.previous.is_some_and(|previous| self.target > previous)
     }
 
-    /// The limit to begin with: upward at once, downward step by step.
+    /// Returns the limit to start with: the target if upward, otherwise the number in flight.
     pub(super) fn first_limit(&self) -> f64 {
         if self.is_upward() { self.target } else { self.flights }
     }
 
-    /// The limit after another answer.
+    /// Returns the limit after another answer.
     pub(super) fn next_limit(&self, limit: f64) -> f64 {
         (limit - STEP).max(self.target)
     }
 
-    /// Until when a call may be held by a trial that lowers an open limit; `None`: a limit was in
-    /// force before.
+    /// Returns the instant until which a call may be held by a trial that lowers an open limit;
+    /// `None` if a limit was in force before.
     pub(super) fn held_until(&self, arrived: Tick) -> Option<Tick> {
         let few = self.flights < f64::from(OPEN_MIN);
         let share = if few { (HOLD_ANSWERS / self.flights.max(1.0)).min(HOLD_MAX) } else { HOLD };
         self.previous.is_none().then(|| after(arrived, self.base * share))
     }
 
-    /// Counts an answer under the limit in force; returns how it ended, if it is over.
+    /// Records an answer under the limit in force. Returns the result if the trial is over.
     pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<Ended> {
         if self.ready.is_none() && limit <= self.target {
             self.ready = Some(now);
@@ -124,11 +124,11 @@ impl Trial {
             return None;
         }
         let bound = float(self.full) >= FULL_SHARE * float(self.count);
-        // Where fewer are here than before, they wait less whatever the limit: by Little's law,
-        // what is gained is the sojourn over their number.
+        // With fewer items in the system than before, calls wait less whatever the limit. By
+        // Little's law, the gain is in the sojourn time divided by their number.
         let here = self.sum_here / float(self.count.max(1));
         let mean = if here > 0.0 { mean.max(mean * self.here / here) } else { mean };
-        // A limit that did not bind was not tried.
+        // A limit that did not bind was not tested.
         let kept = mean < ACCEPT * self.base && bound;
         let proportion = match self.previous {
             Some(previous) if self.is_upward() => previous / self.target,
@@ -143,7 +143,8 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// A lower limit under which each call took 8 of 10, with this many here.
+    /// Returns `true` if a lower limit is kept under which each call took 8 of 10 ms, with this
+    /// many items in the system.
     fn kept(here: u64) -> bool {
         let before = Before { mean: 10e6, here: 20.0 };
         let mut trial = Trial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);

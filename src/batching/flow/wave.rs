@@ -1,15 +1,15 @@
-//! A queue that builds up inside the server: the calls that saw it grow against those sent when it
-//! was whole.
+//! Detection of a queue that builds up inside the server: calls that saw it grow are compared with
+//! those sent when it was complete.
 //!
-//! The load curve needs answers in the order of their calls, at few and at many in flight. Callers
-//! that all begin in one moment get them in any order, since their connections are opened side by
-//! side, and from then on the number in flight never falls; nor does it after a server has lost its
-//! workers. But a queue is built up from empty: where `k` of `N` calls are computed at a time, the
-//! first `N` take `(N/k + 1) / 2` services on average, in whatever order, and each later one `N/k`;
-//! where all are computed at once, whatever their distribution, both take the same. Welch's t-test
-//! decides. Then `k` is, by Little's law, the rate times the mean of the `k` fastest of the first
-//! wave: those that did not queue. (`k` from the ratio of the means would be a small difference of
-//! large numbers.)
+//! The load curve needs answers in the order of their calls, at few and at many in flight. Clients
+//! that all start at once are answered in any order, because their connections are opened side by
+//! side, and from then on the number in flight never falls; nor does it after a server has lost
+//! workers. But a queue builds up from empty: if `k` of `N` calls are computed at a time, the first
+//! `N` take `(N/k + 1) / 2` services on average, in whatever order, and each later one takes `N/k`.
+//! If all are computed at once, both take the same, whatever their distribution. Welch's t-test
+//! decides between the two. Then `k` is, by Little's law, the rate times the mean of the `k`
+//! fastest calls of the first wave, which did not queue. (`k` from the ratio of the means would be
+//! a small difference of large numbers.)
 
 use std::collections::VecDeque;
 
@@ -18,30 +18,32 @@ use super::super::tick::Tick;
 use super::curve::Knee;
 use super::level::span;
 
-/// Fewest calls of a wave: below, a mean of one shows little.
+/// Minimum number of calls of a wave: a mean of fewer shows little.
 const CALLS_MIN: usize = 8;
-/// Calls that are remembered: the two waves of 256 callers, with some that were answered meanwhile.
+/// Maximum number of calls kept: the two waves of 256 clients, and some that were answered
+/// meanwhile.
 const CALLS_MAX: usize = 512;
-/// A first wave is sent within this part of its mean latency: callers that come one by one are left
-/// to the load curve.
+/// Maximum duration of a first wave, as a part of its mean latency. Clients that arrive one by one
+/// are left to the load curve.
 const BURST: f64 = 0.25;
-/// The part of the first wave that the second is measured by.
+/// Size of the second wave, as a part of the first one.
 const SECOND_PART: f64 = 0.25;
-/// Each call of the second wave is sent beside as many as the first wave ended with, within these
-/// factors: with arrivals that come and go, latencies follow the load, and neighbours are alike.
+/// Bounds for the number in flight beside each call of the second wave, as factors of the number at
+/// the end of the first one. With fluctuating arrivals, latencies follow the load and neighbours
+/// are alike.
 const STEADY: (f64, f64) = (0.8, 1.25);
-/// The second wave takes at least this many times the first, which two calls in service and one
-/// waiting would show; where the server was found another one its answers were under way before,
-/// and more is wanted.
+/// Minimum ratio of the mean latencies of the second and the first wave, after a start and after a
+/// change of the server. Two calls in service and one waiting reach the first value. After a
+/// change, the answers of the first wave were under way before, so more is required.
 const RATIO: (f64, f64) = (1.2, 1.5);
-/// Welch's t from which on the waves differ: by chance, one test in five thousand.
+/// Minimum of Welch's t at which the waves differ: by chance, one test in five thousand.
 const T_MIN: f64 = 3.5;
 
-/// The last calls that were sent alone while open.
+/// Wave test over the last calls that were sent alone while open.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WaveTest {
     calls: VecDeque<WaveCall>,
-    /// The number of the first of them.
+    /// Number of the first of these calls.
     offset: usize,
     stage: Stage,
 }
@@ -52,7 +54,7 @@ enum Stage {
     Over,
     /// The server was idle before the call of this number.
     Start(usize),
-    /// The server was found another one before the call of this number.
+    /// A change of the server was detected before the call of this number.
     Change(usize),
 }
 
@@ -61,9 +63,9 @@ struct WaveCall {
     sent: Tick,
     /// Requests in flight, itself included.
     beside: u32,
-    /// In nanoseconds, once it was answered.
+    /// Latency in nanoseconds, once it was answered.
     latency: Option<f64>,
-    /// It was in flight when the server was found another one.
+    /// `true` if it was in flight when a change of the server was detected.
     pending: bool,
 }
 
@@ -78,7 +80,7 @@ struct Waves {
 // === impl WaveTest ===
 
 impl WaveTest {
-    /// Records a lone call that is sent, itself the `beside`th in flight; returns its number.
+    /// Records a lone call that is sent as the `beside`th in flight, and returns its number.
     pub(super) fn on_send(&mut self, now: Tick, beside: u32) -> usize {
         if self.calls.len() >= CALLS_MAX {
             self.calls.pop_front();
@@ -92,13 +94,13 @@ impl WaveTest {
         number
     }
 
-    /// The next call is the first of a start: the server has nothing to do, or next to nothing
-    /// beside what comes.
+    /// Starts a test at the next call: the server is idle, or nearly so compared with the calls
+    /// that follow.
     pub(super) fn on_idle(&mut self) {
         self.stage = Stage::Start(self.offset + self.calls.len());
     }
 
-    /// Answers take another time than before. Those that are outstanding are the first wave.
+    /// Starts a test because latencies have changed. The outstanding calls are the first wave.
     pub(super) fn on_change(&mut self) {
         if matches!(self.stage, Stage::Over) {
             self.stage = Stage::Change(self.offset + self.calls.len());
@@ -106,14 +108,15 @@ impl WaveTest {
         }
     }
 
-    /// Ends the test and forgets all calls: one failed, was merged, or was sent under a limit.
+    /// Ends the test and drops all calls, because one failed, was merged, or was sent under a
+    /// limit.
     pub(super) fn give_up(&mut self) {
         self.stage = Stage::Over;
         self.offset += self.calls.len();
         self.calls.clear();
     }
 
-    /// Takes the answer to a call; returns the knee once both waves are complete, if calls queue
+    /// Records the answer to a call. Once both waves are complete, returns the knee if calls queue
     /// inside the server.
     pub(super) fn observe(&mut self, number: usize, latency: f64) -> Option<Knee> {
         let call = number.checked_sub(self.offset).and_then(|index| self.calls.get_mut(index))?;
@@ -154,7 +157,7 @@ impl WaveTest {
 // === impl Waves ===
 
 impl Waves {
-    /// `None` before both waves were sent and answered.
+    /// Returns the waves, or `None` until both were sent and answered.
     fn new<'a>(
         first: impl Iterator<Item = &'a WaveCall>,
         second: impl Iterator<Item = &'a WaveCall>,
@@ -173,7 +176,7 @@ impl Waves {
         self.second.iter().all(within)
     }
 
-    /// The knee that the waves show; `None` inside if nothing queues.
+    /// Returns the knee that the waves show; the inner value is `None` if nothing queues.
     fn conclude(&self, burst_max: f64, ratio: f64) -> Option<Option<Knee>> {
         let burst = span(self.first.first()?.sent, self.first.last()?.sent);
         let (before, after) = (WaveSample::of(&self.first), WaveSample::of(&self.second));
@@ -193,7 +196,8 @@ impl Waves {
     }
 }
 
-/// The calls of a first wave that did not queue: the fixed point of Little's law, from above.
+/// Returns the number of calls of a first wave that did not queue: the fixed point of Little's law,
+/// approached from above.
 fn unqueued(first: &[WaveCall], rate: f64) -> f64 {
     let mut fastest: Vec<f64> = first.iter().filter_map(|call| call.latency).collect();
     fastest.sort_by(f64::total_cmp);
@@ -209,11 +213,11 @@ fn unqueued(first: &[WaveCall], rate: f64) -> f64 {
     }
 }
 
-/// The latencies of one wave, in nanoseconds.
+/// Latencies of one wave, in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 struct WaveSample {
     mean: f64,
-    /// The squared standard error of the mean.
+    /// Squared standard error of the mean.
     error: f64,
 }
 

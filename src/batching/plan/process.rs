@@ -1,29 +1,37 @@
-//! The decision process of one load, and its solution by relative value iteration.
+//! Semi-Markov decision process (SMDP) of one load, solved by relative value iteration.
 //!
-//! State: items queued while a slot is free. Actions: wait for one arrival, or send c of s. Cost: items present × time. Schweitzer's transformation makes
-//! steps of unequal length comparable; the iteration then converges to values whose differences say what a state is worth.
+//! State: items queued while a slot is free. Actions: wait for one arrival, or send c of s items.
+//! Cost: items present × time. Schweitzer's data transformation ("Iterative solution of the
+//! functional equations of undiscounted Markov renewal programming", 1971) makes steps of unequal
+//! length comparable. The iteration converges to relative values of the states.
 //!
-//! What it leaves out: everything about where the times come from and what is done with the answer. Milliseconds inside.
+//! The source of the times and the use of the solution are in `plan`. Times are in milliseconds
+//! here.
 
 use super::super::math::{exp, float, whole};
 use super::{Size, number};
 
-/// Sweeps at most (`scheduling.md` §3).
+/// Maximum number of sweeps.
 const SWEEPS_MAX: u32 = 250;
-/// Iteration ends once the gain is known this well, relative to itself and at least to one item.
+/// Relative precision of the gain at which the iteration ends; for gains below one item it is
+/// absolute.
 const GAP: f64 = 5e-3;
-/// Below this many arrivals expected during an execution their number is summed over exactly; above, three points of the distribution stand for it.
+/// Expected arrivals during an execution below which the distribution is summed exactly. Above, it
+/// is approximated by three points.
 const EXACT_BELOW: f64 = 4.0;
-/// Probabilities kept: past 24 arrivals, where fewer than 4 are expected, 1e-11 is left. In whole groups of [`LANES`].
+/// Number of probabilities kept, a multiple of [`LANES`]. With fewer than 4 arrivals expected,
+/// 1e-11 is left beyond 24.
 const ARRIVALS: usize = 28;
-/// Sums run side by side: a fixed order, so the same result everywhere, and one that a compiler can vectorise.
+/// Number of partial sums. Their order is fixed, so the result is the same on every machine and a
+/// compiler can still vectorise the loop.
 const LANES: usize = 4;
-/// What a full queue costs beyond its length, in items per item a millisecond: enough to make the plan avoid it.
+/// Additional cost of a full queue, in items per item per millisecond: enough for the plan to avoid
+/// it.
 const FULL: f64 = 1e3;
 
-/// One load's process.
+/// The decision process of one load.
 pub(super) struct Process<'a> {
-    /// Items a millisecond.
+    /// Items per millisecond.
     rate: f64,
     /// Length of a transformed step.
     step: f64,
@@ -31,9 +39,9 @@ pub(super) struct Process<'a> {
     menu: &'a [usize],
 }
 
-/// What sending one size means.
+/// Effect of sending a batch of one size.
 struct Send {
-    /// Items that come meanwhile wait half of it.
+    /// Items that arrive during the execution wait half of it on average.
     cost: f64,
     /// Transformed steps per execution, inverted.
     share: f64,
@@ -41,13 +49,13 @@ struct Send {
 }
 
 enum Arrivals {
-    /// Probability of 0, 1, 2… arrivals.
+    /// Probabilities of 0, 1, 2… arrivals.
     Exact(Box<[f64; ARRIVALS]>),
-    /// Few, middling, many: whole items, and the part of the next one.
+    /// Few, medium and many arrivals: whole items, and the fraction of the next one.
     Three([(usize, f64); 3]),
 }
 
-/// The choices of one state.
+/// Best action of one state.
 struct Choice {
     value: f64,
     size: Size,
@@ -56,18 +64,21 @@ struct Choice {
 // === impl Process ===
 
 impl<'a> Process<'a> {
-    /// For executions of `times[n - 1]` milliseconds, `rate` arrivals a millisecond, and these sizes.
+    /// Creates the process for executions of `times[n - 1]` milliseconds, `rate` arrivals per
+    /// millisecond, and these sizes.
     pub(super) fn new(times: &[f64], rate: f64, menu: &'a [usize]) -> Self {
         let step = (1.0 / rate).min(times[0]) * 0.99;
         let sends = times.iter().map(|time| Send::new(*time, rate, step)).collect();
         Self { rate, step, sends, menu }
     }
 
-    /// The best size for each queue length that `values` has. It starts from these values and leaves the new ones there.
+    /// Returns the best action for each queue length in `values`. The iteration starts from these
+    /// values and leaves the new ones there.
     pub(super) fn solve(&self, values: &mut [f64]) -> Vec<Size> {
         let last = values.len() - 1;
         let mut sizes = vec![Size::Wait { otherwise: 0 }; values.len()];
-        // Past the longest queue the last value goes on, so no state needs a bounds check of its own.
+        // The last value is repeated beyond the longest queue, so that no state needs a bounds
+        // check.
         let mut padded = vec![0.0; values.len() + ARRIVALS];
         for _ in 0..SWEEPS_MAX {
             padded[..=last].copy_from_slice(values);
@@ -123,7 +134,7 @@ impl Send {
         Self { cost: mean / 2.0, share: step / time, arrivals }
     }
 
-    /// The value expected after an execution that leaves this many behind.
+    /// Returns the expected value after an execution that leaves this many items in the queue.
     fn after(&self, left: usize, last: usize, padded: &[f64]) -> f64 {
         match &self.arrivals {
             Arrivals::Exact(probabilities) => {
@@ -158,14 +169,16 @@ fn exact(mean: f64) -> Arrivals {
     Arrivals::Exact(probabilities)
 }
 
-/// Gauss–Hermite: the mean with weight 2/3, and √3 standard deviations to either side with 1/6 each.
+/// Approximates the distribution by Gauss–Hermite quadrature: the mean with weight 2/3, and √3
+/// standard deviations to either side with weight 1/6 each.
 fn three(mean: f64) -> Arrivals {
     let spread = (3.0 * mean).sqrt();
     Arrivals::Three([mean - spread, mean, mean + spread].map(split))
 }
 
 fn split(x: f64) -> (usize, f64) {
-    // Rounded to the nearest, one too many is taken back: `whole` is the only way from a float to a number here.
+    // Rounds down: `whole` rounds to the nearest number, and it is the only conversion from a float
+    // here.
     let nearest = whole(x);
     let floor = if float(nearest) > x { nearest - 1 } else { nearest };
     (usize::try_from(floor).unwrap_or(usize::MAX / 2), x - float(floor))

@@ -2,7 +2,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// Times for 1..=sizes by a curve in microseconds.
+/// Returns the times of batches of 1 to `sizes` items by a curve in microseconds.
 fn times(sizes: u64, micros: impl Fn(u64) -> u64) -> Vec<u64> {
     (1..=sizes).map(|n| micros(n) * 1000).collect()
 }
@@ -23,7 +23,7 @@ fn planned(times: Vec<u64>) -> Plan {
     solve(&PlanInput::new(times))
 }
 
-/// A rate in items a second.
+/// Returns a rate in items per second.
 fn rate(items: u64) -> Rate {
     Rate(items * 1000)
 }
@@ -153,7 +153,7 @@ fn starting_from_an_earlier_plan_leads_to_nearly_the_same_one() {
     assert!(differ * 20 <= all, "{differ} of {all}");
 }
 
-/// The price: run by hand with `--ignored --nocapture`.
+/// Measures the cost of solving. Run by hand with `--ignored --nocapture`.
 
 #[test]
 fn plans_come_after_twenty_batches_and_then_ever_more_rarely() {

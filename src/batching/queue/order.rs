@@ -1,23 +1,25 @@
-//! A sorted row to which most things are added at the end and from which most are taken at the front.
+//! A sorted deque with tombstones, for keys that are mostly inserted at the back and removed at the
+//! front.
 //!
-//! That is what lines and deadlines are, and a search tree would allocate and free a node for every few of them. What is taken elsewhere leaves a gap,
-//! which is closed when gaps outnumber what is there: work and memory stay in proportion to what the row holds, and once it is as long as it gets,
-//! nothing is allocated.
-//!
-//! What it leaves out: a good worst case. What comes before most others moves all that stand behind it.
+//! Queue lines and deadlines are such sequences, and a search tree would allocate and free nodes
+//! all the time. A key removed elsewhere leaves a tombstone, and tombstones are compacted when they
+//! outnumber the live entries: work and memory stay proportional to the number of entries, and
+//! nothing is allocated once the deque has reached its maximum length. The worst case is not
+//! bounded: an insertion before most others moves every entry behind it.
 
 use std::collections::VecDeque;
 
-/// Gaps a row may hold before it is closed up, beyond the number of its entries.
+/// Maximum number of tombstones beyond the number of live entries before the deque is compacted.
 pub(super) const GAPS_MAX: usize = 32;
 
-/// Room that a row keeps when its last entry goes; a larger one is given back, or the memory of a peak would stay.
+/// Maximum capacity that is kept when the last entry is removed. A larger buffer is freed, or the
+/// memory of a peak would be held.
 const ROOM_MAX: usize = 1024;
 
-/// Entries in order; none is there twice.
+/// A sorted set of keys.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Order<K> {
-    /// Each with whether it is still there. The first one always is.
+    /// Keys with `true` if live, `false` for a tombstone. The first one is always live.
     row: VecDeque<(K, bool)>,
     live: usize,
 }
@@ -47,13 +49,13 @@ impl<K: Ord + Copy> Order<K> {
         self.iter().next_back()
     }
 
-    /// The first of those that come after this one.
+    /// Returns the first live key after this one.
     pub(in super::super) fn after(&self, key: K) -> Option<K> {
         let from = self.row.partition_point(|(other, _)| *other <= key);
         self.row.range(from..).find(|(_, here)| *here).map(|(key, _)| *key)
     }
 
-    /// Adds one that is not there.
+    /// Inserts a key that is not present.
     pub(in super::super) fn insert(&mut self, key: K) {
         self.live += 1;
         let at = match self.row.back() {
@@ -66,7 +68,7 @@ impl<K: Ord + Copy> Order<K> {
         }
     }
 
-    /// Takes one out; whether it was there.
+    /// Removes a key. Returns `true` if it was present.
     pub(in super::super) fn remove(&mut self, key: K) -> bool {
         let at = match self.row.front() {
             Some((first, _)) if *first == key => 0,

@@ -1,46 +1,45 @@
-//! Up to how many calls in flight none waits inside the server: the load curve of a cost class,
-//! from calls that pass.
+//! Maximum number of calls in flight at which none waits inside the server, from the load curve of
+//! a cost class.
 //!
-//! Where no call ever has the server to itself, those at such loads show what a lone call takes.
-//! The time between two answers shows it only where the server is known to run one call after the
-//! other: a server that runs many at once answers as often.
+//! If no call ever has the server to itself, the calls at such light loads show the time of a lone
+//! call. The time between two answers shows it only if the server is known to run one call after
+//! the other: a server that runs many at once answers as often.
 
 use super::super::math::float;
 
-/// Cells, one for each power of two of the number in flight: up to 8191, more than the calls that
-/// are followed.
+/// Number of cells, one for each power of two of the number in flight: up to 8191.
 const CELLS: usize = 13;
-/// Samples that the mean of a cell remembers.
+/// Maximum number of samples in the running mean of a cell.
 const MEMORY: f64 = 30.0;
-/// Samples of a cell that count.
+/// Minimum number of samples for a cell to count.
 const SAMPLES_MIN: f64 = 2.0;
-/// What is left, on average, of the call in service when another one arrives beside it, as a part
-/// of one.
+/// Mean fraction of the call in service that is left when another one arrives beside it.
 const RESIDUAL: f64 = 0.5;
-/// A knee below this is that of a server that runs one call after the other...
+/// Maximum knee of a server that runs one call after the other.
 const SERIAL_MAX: f64 = 1.5;
-/// ...where calls in flight slow each other down by this factor.
+/// Minimum factor by which calls in flight slow each other down on such a server.
 const SLOWED: f64 = 1.6;
 
-/// How far the number in flight may be above its mean at a steady load.
+/// Ratio by which the number in flight may exceed its mean at a steady load.
 const NOISE: f64 = 1.05;
-/// The bound of light loads falls by this factor: what was taken for a light load was none.
+/// Ratio of a new to the old bound of light loads below which the old one was wrong: calls at that
+/// load had waited.
 const FALL: f64 = 0.5;
 
-/// Mean latency over the number in flight.
+/// Load curve: mean latency by the number in flight.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LightLoads {
     cells: [Cell; CELLS],
-    /// The bound of light loads.
+    /// Maximum number in flight at a light load.
     bound: f64,
 }
 
-/// What a call shows by the load at which it was sent.
+/// Classification of a call by the load at its dispatch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LoadVerdict {
-    /// Nothing waited inside the server: it took what a lone call takes.
+    /// `true` if nothing waited inside the server, so that the call took as long as a lone one.
     pub(super) light: bool,
-    /// Calls that were taken for such before were none.
+    /// `true` if earlier calls were classified as light by mistake.
     pub(super) mistaken: bool,
 }
 
@@ -54,7 +53,7 @@ struct Cell {
 // === impl LightLoads ===
 
 impl LightLoads {
-    /// Takes the latency of a call that was sent with this many in flight, itself among them.
+    /// Records and classifies a call that was sent with `beside` calls in flight, itself included.
     pub(super) fn judge(&mut self, beside: u32, nanos: u64) -> LoadVerdict {
         self.observe(beside, float(nanos));
         let Some(most) = self.most() else { return LoadVerdict::default() };
@@ -71,15 +70,15 @@ impl LightLoads {
         cell.beside += (f64::from(beside.max(1)) - cell.beside) / cell.samples;
     }
 
-    /// The calls in flight up to which none waits: the highest throughput times the latency at the
-    /// lowest load.
+    /// Returns the number of calls in flight up to which none waits: by Little's law, the highest
+    /// throughput times the latency at the lowest load.
     fn most(&self) -> Option<f64> {
         let first = self.cells().next()?;
         let rate = self.cells().map(Cell::throughput).fold(0.0, f64::max);
         Some((rate * first.latency).max(1.0))
     }
 
-    /// Whether the server runs one call after the other.
+    /// Returns `true` if the server runs one call after the other.
     pub(super) fn is_serial(&self) -> bool {
         let (Some(first), Some(last), Some(most)) = (self.cells().next(), self.cells().last(), self.most()) else {
             return false;

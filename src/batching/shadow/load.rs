@@ -1,47 +1,48 @@
-//! How many calls a server runs at once, from calls that pass.
+//! Number of calls that a server runs at once, measured from calls that are forwarded.
 //!
-//! By Little's law the work that was answered in a while (in times of lone calls) over the while is
-//! the number that ran side by side. Whether the server could run more shows in the calls that had
-//! company: those that were not slowed ran beside all the others.
+//! By Little's law, the work answered in an interval (in times of lone calls) divided by the
+//! interval is the number of calls that ran side by side. The calls with company show if the server
+//! could run more: those that were not slowed ran beside all the others.
 
 use std::collections::VecDeque;
 
-/// Answers in a look: single ones come in any order.
+/// Minimum number of answers in a measurement, because single ones arrive in any order.
 const LOOK_CALLS: u32 = 64;
-/// A look without company ends after this many: calls that are always alone show nothing of others.
+/// Number of answers at which a measurement without company ends. Calls that are always alone show
+/// nothing about others.
 const LOOK_CALLS_MAX: u32 = 1024;
-/// Looks that are remembered: a server that was slow an hour ago may not be slow now, and one that
-/// was idle since then has not lost its workers.
+/// Number of measurements kept. A server that was slow an hour ago may not be slow now, and a
+/// server that was idle since then has not lost its workers.
 const LOOKS: usize = 64;
-/// Looks at a queue inside the server of which the mean counts.
+/// Number of measurements with a queue inside the server that are averaged.
 const SATURATED: usize = 4;
-/// Calls with company that a look needs to show whether these were slowed.
+/// Minimum number of calls with company in a measurement to determine if they were slowed.
 const ACCOMPANIED_MIN: u32 = 8;
-/// Up to this many thousandths of a lone call's time a call was not slowed: noise, and the little
-/// that sockets and threads share.
+/// Ratio to the time of a lone call up to which a call was not slowed, in thousandths: noise, and
+/// the little that sockets and threads share.
 const SLOWED: u64 = 1200;
 
-/// A call that was answered well.
+/// A call that was answered successfully.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Answered {
-    /// What it would take alone, in nanoseconds.
+    /// Predicted time of the call alone, in nanoseconds.
     pub(super) takes: u64,
-    /// What it took.
+    /// Measured time.
     pub(super) took: u64,
-    /// Time since the answer before it in which the server had work.
+    /// Time since the previous answer during which the server had work.
     pub(super) busy: u64,
-    /// Calls in flight when it was sent, itself among them.
+    /// Number of calls in flight at its dispatch, itself included.
     pub(super) beside: u32,
 }
 
-/// How many calls a server runs at once.
+/// Estimator of the number of calls that a server runs at once.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ServerLoad {
     look: Look,
     looks: VecDeque<Seen>,
 }
 
-/// Sums since the last look.
+/// Sums of the measurement in progress.
 #[derive(Debug, Clone, Copy, Default)]
 struct Look {
     calls: u32,
@@ -53,11 +54,11 @@ struct Look {
     accompanied_took: u64,
 }
 
-/// Calls that ran at once, in thousandths.
+/// Result of a measurement: the calls that ran at once, in thousandths.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     milli: u64,
-    /// Others waited inside the server: it runs no more.
+    /// `true` if others waited inside the server, so that it runs no more than these.
     saturated: bool,
 }
 
@@ -88,24 +89,25 @@ impl ServerLoad {
         self.looks.push_back(seen);
     }
 
-    /// Calls that may run at once: unbounded as long as no queue inside the server was seen.
-    /// Absence of evidence means that calls go as they go without a proxy.
+    /// Returns the number of calls that may run at once. It is unbounded as long as no queue inside
+    /// the server was observed: without evidence calls proceed as without a proxy.
     pub(super) fn places(&self) -> usize {
         if self.looks.iter().any(|seen| seen.saturated) { self.side_by_side() } else { usize::MAX }
     }
 
-    /// Calls that were seen to run at once, at least 1.
+    /// Returns the number of calls that were observed to run at once, at least 1.
     pub(super) fn side_by_side(&self) -> usize {
         let queues = || self.looks.iter().rev().filter(|seen| seen.saturated).take(SATURATED);
         let count = u64::try_from(queues().count()).unwrap_or(0);
         let measured = queues().map(|seen| seen.milli).fold(0, u64::saturating_add).checked_div(count).unwrap_or(0);
-        // What ran at once since then shows that there is room for this many.
+        // The calls that ran at once since then show that there is room for this many.
         let since = self.looks.iter().rev().take_while(|seen| !seen.saturated);
         let most = since.map(|seen| seen.milli).fold(measured, u64::max).max(1000);
         usize::try_from(most.saturating_add(500) / 1000).unwrap_or(usize::MAX)
     }
 
-    /// The pace of a busy server in thousandths of that of lone calls, at most all of it.
+    /// Returns the number of calls that ran at once in the last measurement, in thousandths. Below
+    /// 1000 it is the pace of a busy server in relation to that of lone calls.
     pub(super) fn pace(&self) -> u64 {
         self.looks.back().map_or(1000, |seen| seen.milli)
     }

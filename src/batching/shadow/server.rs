@@ -1,12 +1,14 @@
-//! The server of a [`super::Shadow`]: what an execution would take, learned from calls that pass one by one.
+//! Server model of a [`super::Shadow`]: execution times, learned from calls that are forwarded one
+//! by one.
 //!
-//! A call that has the server for itself until its answer shows what it takes. Where calls never
-//! do, those at loads at which none waits inside the server stand for it (`light`), and where the
-//! server is measured to run one call after the other the time between two of its answers. A
-//! client's own batch shows what several items take; beyond the largest of those, [`Cost`] takes
-//! half of a lone call's time as shared by all items. How many calls the server runs side by side
-//! is measured too (`load`); where that is less than one, it is slower under load than lone calls
-//! say. Nothing is ever predicted to take less than the fastest call that was seen.
+//! A call that has the server for itself until its answer shows its execution time. If no call ever
+//! does, the calls at loads at which none waits inside the server are used instead (`light`), and,
+//! if the server is measured to run one call after the other, the time between two of its answers.
+//! A client's own batch shows the time of several items; beyond the largest of those, [`Cost`]
+//! assumes that half of a lone call's time is shared by all items. The number of calls that the
+//! server runs side by side is measured too (`load`). If it is below one, the server is slower
+//! under load than lone calls show. No prediction is below the time of the fastest call that was
+//! observed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,51 +20,57 @@ use super::super::tick::{Tick, nanos};
 use super::light::{LightLoads, LoadVerdict};
 use super::load::{Answered, ServerLoad};
 
-/// Samples from which on something is predicted: the core itself trusts its curve from there.
+/// Minimum number of samples for a prediction. From there on the core uses its curve too.
 const LEARNED: u32 = 8;
-/// Cost classes remembered: as many as the core keeps curves of.
+/// Maximum number of cost classes, equal to the number of curves that the core keeps.
 const CLASSES_MAX: usize = 64;
-/// Calls that pass at once and are timed; of more the oldest are not. As many as the events that a scheduler queues.
+/// Maximum number of calls in flight that are timed, equal to the number of events that a scheduler
+/// queues. Beyond it the oldest are dropped.
 const PASSING_MAX: usize = 8192;
-/// A call that has had no answer for so long is taken for gone: what is told of its end may be lost, and then no call would ever seem to be alone.
+/// Age at which a call without an answer is dropped. The event of its end may be lost, and then no
+/// call would ever seem to be alone.
 const PASSING_AGE: Duration = Duration::from_secs(120);
-/// Answers of a busy server that make one sample: single ones come in any order.
+/// Number of answers of a busy server that form one sample, because single ones arrive in any
+/// order.
 const BUSY_CALLS: u32 = 16;
-/// In thousandths, how much of a lone call's pace a busy server keeps at least, as far as is believed.
+/// Minimum pace of a busy server in relation to lone calls, in thousandths. Lower measurements are
+/// clamped.
 const PACE_MIN: u64 = 100;
-/// In thousandths, how often an execution takes as long as the slowest ones of what was seen do (`Cost::late`).
+/// Probability that an execution takes as long as the slowest ones that were observed
+/// (`Cost::late`), in thousandths.
 const LATE_PERMILLE: u32 = 20;
-/// Calls over which the fastest one is remembered, at least: a server may become slower.
+/// Minimum number of calls over which the fastest one is kept: a server may become slower.
 const FASTEST_CALLS: u32 = 512;
 
-/// A server that answers in the shadow.
+/// A model of the server that answers the batches of the shadow.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     classes: BTreeMap<CostClassId, Class>,
     uses: u64,
     passing: BTreeMap<CallId, Passing>,
-    /// When the last call was answered.
+    /// Instant of the last answer.
     last: Tick,
     load: ServerLoad,
     draw: Draw,
 }
 
-/// What is known of a cost class.
+/// Measurements of one cost class.
 #[derive(Debug, Clone, Default)]
 struct Class {
-    /// Of calls that had the server for themselves.
+    /// Curve of calls that had the server for themselves.
     lone: Cost,
-    /// Of calls at light loads.
+    /// Curve of calls at light loads.
     light: Cost,
     loads: LightLoads,
-    /// Of answers of a busy server, if it ran them one after the other.
+    /// Curve of the times between answers of a busy server, valid if it runs one call after the
+    /// other.
     busy: Cost,
     gathered: Gathered,
     fastest: Fastest,
     used: u64,
 }
 
-/// Answers of a busy server that are not a sample yet.
+/// Answers of a busy server that do not form a sample yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Gathered {
     calls: u32,
@@ -71,8 +79,7 @@ struct Gathered {
     nanos: u64,
 }
 
-/// The least latency of the last calls, in nanoseconds: of those since the last turn, and of those
-/// before it.
+/// Least latency of the last calls, in nanoseconds: in the current period and in the one before.
 #[derive(Debug, Clone, Copy)]
 struct Fastest {
     calls: u32,
@@ -80,15 +87,15 @@ struct Fastest {
     before: u64,
 }
 
-/// A call on its way.
+/// A call in flight.
 #[derive(Debug, Clone, Copy)]
 struct Passing {
     sent: Tick,
-    /// Calls in flight then, itself among them.
+    /// Number of calls in flight at its dispatch, itself included.
     beside: u32,
-    /// No other was on its way since it was sent.
+    /// `true` if no other call was in flight since its dispatch.
     lone: bool,
-    /// What it is; `None` where it says nothing of what merged calls take.
+    /// Cost class, items and weight; `None` if the call shows nothing about merged calls.
     work: Option<(CostClassId, u32, Weight)>,
 }
 
@@ -106,7 +113,7 @@ impl Server {
         }
     }
 
-    /// A call passes.
+    /// Records that a call is forwarded.
     pub(super) fn sent(&mut self, now: Tick, id: CallId, work: Option<(CostClassId, u32, Weight)>) {
         while let Some(oldest) = self.passing.first_entry() {
             if now.since(oldest.get().sent) < PASSING_AGE {
@@ -118,7 +125,8 @@ impl Server {
             self.passing.pop_first();
         }
         let lone = self.passing.is_empty();
-        // Of a burst the first one may be the last to reach the server: it says what it takes only if no other came before its answer.
+        // The first call of a burst may be the last to reach the server. It shows its own time only
+        // if no other call arrived before its answer.
         if self.passing.len() == 1 {
             self.passing.values_mut().for_each(|only| only.lone = false);
         }
@@ -126,7 +134,7 @@ impl Server {
         self.passing.insert(id, Passing { sent: now, beside, lone, work });
     }
 
-    /// Its answer is there, or it is known that none comes.
+    /// Records that a call was answered, or that no answer will arrive.
     pub(super) fn ended(&mut self, now: Tick, id: CallId, well: bool) {
         let Some(Passing { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
         let busy = nanos(now.since(sent.max(self.last)));
@@ -154,33 +162,34 @@ impl Server {
         class
     }
 
-    /// Whether anything can be said of what a batch of this class takes.
+    /// Returns `true` if the time of a batch of this class can be predicted.
     pub(super) fn knows(&self, id: CostClassId) -> bool {
         self.classes.get(&id).and_then(Class::cost).is_some()
     }
 
-    /// What one execution takes, in nanoseconds.
+    /// Returns the time of one execution, in nanoseconds.
     pub(super) fn time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
         let Some(class) = self.classes.get(&id) else { return 0 };
         let (Some(cost), fastest) = (class.cost(), class.fastest.least()) else { return 0 };
         let time = if cost.weights_matter() { cost.time_of(items, weight) } else { cost.time(items) };
         let time = if self.draw.chance(LATE_PERMILLE) { cost.late(time) } else { time };
-        // Under load it may be slower than lone calls say.
+        // Under load the server may be slower than lone calls show.
         let pace = self.load.pace().clamp(PACE_MIN, 1000);
         (time.saturating_mul(1000) / pace).max(fastest)
     }
 
-    /// Executions that may run at once.
+    /// Returns the number of executions that may run at once.
     pub(super) fn places(&self) -> usize {
         self.load.places()
     }
 
-    /// Executions that it was seen to run side by side, at least 1.
+    /// Returns the number of executions that were observed to run side by side, at least 1.
     pub(super) fn side_by_side(&self) -> usize {
         self.load.side_by_side()
     }
 
-    /// What a lone call takes, in nanoseconds, and the most items in one call of which that was learned; by class.
+    /// Returns by class the nanoseconds of a lone call, and the most items of a call that was
+    /// learned from.
     pub(super) fn learned(&self) -> impl Iterator<Item = (CostClassId, u64, u32)> {
         let learned = |(id, class): (&CostClassId, &Class)| Some((*id, class.cost()?.time(1), class.cost()?.largest()));
         self.classes.iter().filter_map(learned)
@@ -190,13 +199,13 @@ impl Server {
 // === impl Class ===
 
 impl Class {
-    /// The best one of what is known.
+    /// Returns the most reliable curve that has enough samples.
     fn cost(&self) -> Option<&Cost> {
         let busy = self.loads.is_serial().then_some(&self.busy);
         [Some(&self.lone), Some(&self.light), busy].into_iter().flatten().find(|cost| cost.samples() >= LEARNED)
     }
 
-    /// Learns from a call that was answered well.
+    /// Learns from a call that was answered successfully.
     fn learn(&mut self, sample: Sample, beside: u32, lone: bool) {
         self.fastest.observe(sample.nanos);
         if lone {
@@ -229,7 +238,7 @@ impl Fastest {
         }
     }
 
-    /// 0 before the first call.
+    /// Returns the least latency; 0 before the first call.
     fn least(&self) -> u64 {
         let least = self.now.min(self.before);
         if least == u64::MAX { 0 } else { least }
@@ -239,7 +248,7 @@ impl Fastest {
 // === impl Gathered ===
 
 impl Gathered {
-    /// Another answer; a sample of the mean call once there are enough.
+    /// Adds an answer. Returns a sample of the mean call once there are enough of them.
     fn add(&mut self, items: u32, weight: Weight, nanos: u64) -> Option<Sample> {
         self.calls += 1;
         self.items += u64::from(items);
@@ -261,7 +270,7 @@ impl Gathered {
 
 #[cfg(test)]
 impl Server {
-    /// Cost classes and calls that are remembered.
+    /// Returns the number of cost classes and of calls that are tracked.
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.classes.len(), self.passing.len())
     }

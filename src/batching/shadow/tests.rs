@@ -11,19 +11,21 @@ fn limits() -> Limits {
     Limits { policy: Policy::Adaptive { hold_permille: 0 }, slots: 16, scopes: vec![scope], ..Limits::default() }
 }
 
-/// A server that runs calls side by side in so many places, each in turn, and what a call of so many items takes there.
+/// A server that runs as many calls side by side as it has `places`, each in turn. `takes` returns
+/// the time of a call with this many items.
 struct Real {
     places: Vec<u64>,
     takes: fn(u32) -> u64,
 }
 
-/// What there is to see of calls that pass before such a server: `every` nanoseconds on average one of `items` items.
+/// Result of forwarding calls to such a server: one call of `items` items every `every` nanoseconds
+/// on average.
 struct Run {
     shadow: Shadow,
     would: Vec<Would>,
-    /// Calls, of which so many were predicted.
+    /// Number of calls, and number of predicted calls.
     came: (u64, u64),
-    /// How long calls took as they passed, together.
+    /// Sum of the times that the forwarded calls took.
     passed: u64,
     calls: u64,
 }
@@ -32,7 +34,7 @@ fn pass(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u
     pass_keys(real, every, calls, items, (1, limits()), seed)
 }
 
-/// The same with calls of this many merge keys in turn, within these limits.
+/// Like [`pass`], with calls of this many merge keys in turn, within these limits.
 fn pass_keys(
     mut real: Real,
     every: u64,
@@ -46,7 +48,7 @@ fn pass_keys(
     let mut would = Vec::new();
     let (mut at, mut ends, mut predicted, mut passed) = (0_u64, BTreeMap::new(), 0, 0);
     for id in 0..calls {
-        // Not a Poisson stream, but as uneven: between nothing and twice the mean.
+        // Not a Poisson process, but as uneven: gaps between zero and twice the mean.
         at += draw.bits() % (2 * every).max(1);
         while let Some(entry) = ends
             .first_entry()
@@ -71,7 +73,8 @@ fn pass_keys(
     Run { shadow, would, came: (calls, predicted), passed, calls }
 }
 
-/// Mean latency in nanoseconds, thousandths of items in a batch, calls answered.
+/// Returns the mean latency in nanoseconds, the mean items in a batch in thousandths, and the calls
+/// answered.
 fn told(run: &Run) -> (u64, u64, u64) {
     let (mut latency, mut answered, mut sent, mut batches) = (0, 0, 0, 0);
     for would in &run.would {
@@ -112,7 +115,7 @@ fn nothing_is_said_before_it_is_known_what_a_call_takes() {
 
 #[test]
 fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
-    // 5 ms for a call, one after the other; 180 calls a second are nine tenths of what it can do.
+    // A serial server at 5 ms a call. 180 calls per second are nine tenths of its capacity.
     let real = Real { places: vec![0], takes: |_| 5000 * US };
     let run = pass(real, 5_500 * US, 4000, |_| 1, 3);
     let (latency, items, answered) = told(&run);
@@ -134,7 +137,7 @@ fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
 
 #[test]
 fn what_clients_send_in_batches_of_their_own_says_what_batches_take() {
-    // 4 ms and half a millisecond for every item.
+    // 4 ms, and half a millisecond per item.
     let real = Real { places: vec![0], takes: |items| 4000 * US + 500 * US * u64::from(items) };
     let run = pass(real, 30_000 * US, 2000, |draw| [1, 2, 4, 8, 16][usize::try_from(draw.bits() % 5).unwrap()], 5);
     let known = run.shadow.known();
@@ -150,7 +153,7 @@ fn what_clients_send_in_batches_of_their_own_says_what_batches_take() {
 
 #[test]
 fn calls_that_run_side_by_side_are_seen_to() {
-    // First seldom enough to find it idle, then three at a time.
+    // First rarely enough to find the server idle, then three at a time.
     let mut draw = Draw::new(6);
     let mut shadow = Shadow::new(limits(), 6);
     let call = |id| Call { key: KeyId(1), ..Call::new(CallId(id)) };
@@ -183,7 +186,7 @@ fn a_server_that_is_slower_under_load_is_predicted_to_be() {
         shadow.came(Tick(at), Tick(at), call(id));
         shadow.answered(Tick(at + 5_000_000), CallId(id), true);
     }
-    // Never idle from here on, and twice as slow.
+    // From here on the server is never idle, and twice as slow.
     at += 100_000_000;
     shadow.came(Tick(at), Tick(at), call(20));
     for id in 21..221 {
@@ -249,7 +252,8 @@ fn what_is_remembered_is_bounded() {
     assert!(shadow.calls.len() <= 2048 + 16 * 64, "{}", shadow.calls.len());
 }
 
-/// The same calls as [`pass`] makes, batched by a core before such a server: mean latency in nanoseconds, thousandths of items in a batch.
+/// Batches the calls of [`pass`] in a core before such a server. Returns the mean latency in
+/// nanoseconds and the mean items in a batch in thousandths.
 fn batched(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
     batched_keys(real, every, calls, items, (1, limits()), seed)
 }
@@ -311,7 +315,8 @@ fn batched_keys(
 
 #[test]
 fn what_is_predicted_is_about_what_batching_then_does() {
-    // 4 ms and half a millisecond for every item: alone it takes some 200 calls a second, in batches many more.
+    // 4 ms, and half a millisecond per item: some 200 calls per second one by one, many more in
+    // batches.
     let takes = |items: u32| 4000 * US + 500 * US * u64::from(items);
     for (seed, every) in [(11, 12_000), (12, 8_000), (13, 6_500)] {
         let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
@@ -327,7 +332,7 @@ fn what_is_predicted_is_about_what_batching_then_does() {
     }
 }
 
-/// Limits without a wall of slots.
+/// Returns limits without a bound on slots.
 fn open() -> Limits {
     Limits { slots: 1024, ..limits() }
 }
@@ -345,7 +350,7 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
     let one: fn(&mut Draw) -> u32 = |_| 1;
     let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
     let cases = [
-        // 48 calls in flight on average, each caller with a key of its own.
+        // 48 calls in flight on average, each client with a key of its own.
         Case { name: "64 at once", places: 64, takes: |_| 200_000 * US, every: 4200 * US, items: one, keys: 48 },
         // A batch takes as long as its calls one by one.
         Case {

@@ -1,20 +1,21 @@
-//! What is kept of the slots across restarts.
+//! Snapshots of the slot estimate across restarts.
 //!
-//! The number, the lead and how much is still explored; not the doubts: a slot that is gone by then is found out like any that vanishes.
+//! The number of slots, the lead and the exploration rate are kept. The doubts are not: a slot that
+//! vanished meanwhile is detected like any other.
 
 use super::super::math::{float, whole};
 use super::{COUNT_MAX, EXPLORE_MIN, EXPLORE_START, Slots};
 
-/// What a later process may begin with.
+/// State of the slot estimate from which a later process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct UpstreamSnapshot {
-    /// C: batches in flight that the upstream runs side by side; 0: nothing was learned.
+    /// Number of batches that the upstream runs side by side; 0: nothing was learned.
     pub slots: u32,
-    /// By how many nanoseconds the next batch may leave before one comes back.
+    /// The lead: nanoseconds by which the next batch may leave before another one returns.
     pub lead_nanos: u64,
-    /// T: the running mean of execution times, in nanoseconds.
+    /// Mean execution time T, in nanoseconds.
     pub mean_nanos: u64,
-    /// How often a completion is followed by an exploring batch, in thousandths.
+    /// Probability that a completion is followed by an exploring batch, in thousandths.
     pub explore_permille: u32,
 }
 
@@ -33,7 +34,7 @@ impl Slots {
         *self = Self {
             slots_max: self.slots_max,
             count: kept.slots.min(COUNT_MAX),
-            // What was written by somebody else is held to what could have been learned.
+            // A snapshot from another source is clamped to values that could have been learned.
             lead: float(kept.lead_nanos.min(kept.mean_nanos)),
             explore: (f64::from(kept.explore_permille) / 1000.0).clamp(EXPLORE_MIN, EXPLORE_START),
             ..Self::new()

@@ -1,82 +1,89 @@
-//! What a batch that comes back says about the others that were in flight.
-//!
-//! Measuring only: what follows from it is decided by `slots`.
+//! Measurements on a batch that returns, relative to the other batches in flight. The conclusions
+//! are drawn in `slots`.
 
 use super::super::math::float;
 use super::super::tick::Tick;
 
-/// A batch this many times slower than alone, after its wait, stalled: it moves no lead and is no sample. It still counts as one that waited, or slots that
-/// vanish several at once would make every batch look stalled, and nothing would ever be learned again.
+/// A batch that took this many times its lone time, in addition to its wait, stalled: it moves no
+/// lead and is no sample. It still counts as having waited; otherwise several slots that vanish at
+/// once would make every batch look stalled, and nothing would be learned any more.
 const STALL_TIMES: f64 = 3.0;
-/// One batch counts as having waited at most this much of what it could have; as much less than nothing, or noise would add up.
+/// Maximum part of the possible wait that one batch counts as having waited. The same bound holds
+/// below zero, or noise would add up.
 pub(super) const WAITED_MAX: f64 = 1.5;
 
-/// More extra time than this part of an execution is no noise (the tail ratio is at most 1.6, `scheduling.md` §3).
+/// Extra time above this part of an execution is not noise: the tail ratio is at most 1.6.
 const LATE_EXTRA: f64 = 0.5;
 
-/// Returns of others that are remembered: enough to see a fall from five slots to one at once, and more fall twice.
+/// Number of returns of other batches that are recorded: enough to detect a fall from five slots to
+/// one at once. A larger fall is detected in two steps.
 pub(super) const RETURNS: usize = 4;
-/// A batch that waited started with the last return up to this part of an execution after its wait: the way back takes some time too.
+/// Tolerance for the start of a batch that waited, as a part of an execution: it started with the
+/// last return up to this long after its wait, because the way back takes time too.
 const STARTED: f64 = 0.2;
 
-/// What is kept of a batch in flight.
+/// Record of a batch in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Flight {
     pub(super) sent: Tick,
     pub(super) others: u32,
     pub(super) explores: bool,
-    /// When the first others came back since it left, in order.
+    /// Instants at which the first other batches returned since this one left, in order.
     pub(super) returns: [Option<Tick>; RETURNS],
 }
 
-/// What the time of a batch that came back is good for.
+/// Use of a returned batch's execution time as a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Sample {
-    /// It ran alone: a sample for the curve and for T.
+    /// The batch ran alone: a sample for the cost curve and for T.
     Alone,
-    /// It ran on a slot of its own beside others: a sample for the curve.
+    /// The batch ran on a slot of its own beside others: a sample for the cost curve.
     Beside,
-    /// It may have waited upstream, as on a slot that is in doubt, or stalled beside others: no sample.
+    /// The batch may have waited upstream, as on a slot in doubt, or stalled beside others: no
+    /// sample.
     No,
 }
 
-/// A batch that came back, as the rules see it; nanoseconds.
+/// A returned batch as the rules evaluate it. All times are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Seen {
-    /// How long one like it takes alone.
+    /// Expected time of such a batch alone.
     pub(super) alone: f64,
-    /// How long it took beyond that.
+    /// Time that it took beyond that.
     pub(super) extra: f64,
-    /// Until the first of the others came back: its wait, had every slot been taken.
+    /// Time until the first of the others returned: its wait if every slot was taken.
     pub(super) wait: f64,
-    /// The mean time between returns with so many others out: no wait is much longer. With one it is the execution itself, and with more the rules scale
-    /// with it; by the execution alone, more than some five slots would never be found, since every wait is short.
+    /// Mean time between returns with this many others in flight. No wait is much longer. With one
+    /// other it is the execution time itself, and the rules scale with it; if they used the
+    /// execution time alone, no more than about five slots would ever be found, because every wait
+    /// is short.
     pub(super) turn: f64,
-    /// Slots that ran side by side, by the number of others that had to come back before this one began.
+    /// Number of slots that ran side by side, from the number of others that had to return before
+    /// this batch began.
     pub(super) beside: f64,
 }
 
 // === impl Flight ===
 
 impl Flight {
-    /// When it left.
+    /// Returns the instant of dispatch.
     pub(in super::super) const fn sent_at(&self) -> Tick {
         self.sent
     }
 
-    /// Nothing else was in flight when it left.
+    /// Returns `true` if nothing else was in flight at dispatch.
     pub(in super::super) const fn is_alone(&self) -> bool {
         self.others == 0
     }
 
-    /// Another batch came back, well or not, while this one is in flight.
+    /// Records the return of another batch, successful or not, while this one is in flight.
     pub(in super::super) fn saw_return(&mut self, now: Tick) {
         if let Some(free) = self.returns.iter_mut().find(|at| at.is_none()) {
             *free = Some(now);
         }
     }
 
-    /// When the first of the others came back.
+    /// Returns the instant at which the first of the others returned.
     pub(super) fn first_return(&self) -> Option<Tick> {
         self.returns[0]
     }
@@ -100,12 +107,14 @@ impl Seen {
         self.alone + self.extra > STALL_TIMES * self.alone + self.wait
     }
 
-    /// Whether it took so much longer that it waited upstream or stalled: no sample, or the curve would learn the wait for a slot that has vanished.
+    /// Returns `true` if the batch took long enough to show that it waited upstream or stalled. It
+    /// is no sample then, because the curve would learn the wait for a slot that has vanished.
     pub(super) fn late(self) -> bool {
         self.stalled() || self.extra > LATE_EXTRA * self.alone
     }
 
-    /// The extra time as a part of the possible wait, between these bounds: one batch proves no more.
+    /// Returns the extra time as a part of the possible wait, clamped because a single batch proves
+    /// no more.
     pub(super) fn waited(self, min: f64) -> f64 {
         (self.extra / self.wait).clamp(min, WAITED_MAX)
     }

@@ -2,25 +2,26 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// An upstream of alike slots and one queue before them; host work before and after overlaps with other batches, execution does not.
+/// An upstream of equal slots with one queue before them. Host work before and after an execution
+/// overlaps with other batches; executions do not.
 struct Server {
     free: Vec<u64>,
     host: u64,
     time: u64,
-    /// Each execution is up to this many thousandths longer or shorter.
+    /// Maximum deviation of an execution in either direction, in thousandths.
     noise: u64,
-    /// So many thousandths of the executions take six times as long.
+    /// Probability of an execution that takes six times as long, in thousandths.
     stall_permille: u32,
     draw: Draw,
 }
 
-/// A proxy that always has a full batch queued, or one every `gap`.
+/// A proxy with a full batch queued at any time, or with one every `gap`.
 struct World {
     server: Server,
     slots: Slots,
     draw: Draw,
     now: u64,
-    /// Flight, due, back.
+    /// Flight, expected completion, actual completion.
     out: Vec<(Flight, u64, u64)>,
     slots_max: u32,
     samples: u64,
@@ -109,7 +110,7 @@ impl World {
         self.samples += u64::from(sample != Sample::No);
     }
 
-    /// With always a batch waiting to leave, until so many more were answered.
+    /// Runs with a batch waiting at any time, until this many more were answered.
     fn run(&mut self, batches: u64) {
         let end = self.answered + batches;
         while self.answered < end {
@@ -125,7 +126,7 @@ impl World {
         }
     }
 
-    /// Batches answered in a second of the server's time.
+    /// Returns the batches answered per second of the server's time.
     fn pace(&mut self, batches: u64) -> u64 {
         let start = self.now;
         self.run(batches);
@@ -352,7 +353,8 @@ fn what_a_slot_in_doubt_takes_is_no_sample_until_it_has_proved_real() {
         world.slots.returned(Tick(8 * MS + extra), &flight, 8 * MS)
     };
     assert_eq!(beside(3 * MS), Sample::Beside, "one late batch proves nothing");
-    // Three quarters of what it could have waited: too little to give the slot up, and too early to be left out for its own lateness.
+    // Three quarters of the possible wait: too little to give the slot up, and not late enough to
+    // be excluded as a sample for its own lateness.
     for _ in 0..20 {
         beside(3 * MS);
     }

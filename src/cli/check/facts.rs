@@ -1,4 +1,4 @@
-//! Facts about a cluster, gathered before any is judged.
+//! Facts about a cluster, collected before any of them is evaluated.
 
 use std::collections::BTreeMap;
 
@@ -16,36 +16,40 @@ use crate::cli::ways::{self, Ways};
 use crate::controller::world;
 use crate::injector::INJECT;
 
-/// Names that the installation has.
+/// Name of the `MutatingWebhookConfiguration` that an installation creates.
 pub(super) const WEBHOOK: &str = "groupage-injector";
+/// Name of the controller's Deployment.
 pub(super) const CONTROLLER: &str = "groupage-controller";
 
-/// Facts about a cluster, as raw JSON; null where there is nothing or it may not be read.
+/// Facts about a cluster, as raw JSON. A value is null where the object does not exist or cannot be
+/// read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Facts {
     pub(super) minor: Option<u32>,
-    /// The kubelets' versions.
+    /// Kubelet versions, one per node.
     pub(super) kubelets: Vec<String>,
     pub(super) crds: Vec<Value>,
     pub(super) webhook: Value,
     pub(super) controller: Value,
-    /// Where the controller is looked for.
+    /// Namespace in which the controller is looked up.
     pub(super) home: String,
     pub(super) namespaces: Vec<Value>,
     pub(super) pods: Vec<Value>,
     pub(super) policies: Vec<Value>,
-    /// The pod that was tried, as it would have been made, or why not.
+    /// Result of the dry run: the pod that the API server would create, or the reason it refuses
+    /// it.
     pub(super) tried: Option<Result<Value, String>>,
-    /// Parts that could not be read, with the reason.
+    /// Parts that could not be read, each with the reason.
     pub(super) refused: Vec<(&'static str, String)>,
-    /// Kinds that lead to pods and could not be read: the records of injections are shown instead.
+    /// Kinds that route traffic to pods and could not be read. The bypasses recorded at injection
+    /// are shown instead.
     pub(super) recorded: Vec<String>,
 }
 
 // === impl Facts ===
 
 impl Facts {
-    /// Returns `true` for a part that could be read: another is not judged.
+    /// Returns `true` if the part could be read. A part that could not be read is not judged.
     pub(super) fn asked(&self, what: &str) -> bool {
         self.refused.iter().all(|(refused, _)| *refused != what)
     }
@@ -97,7 +101,7 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
     Ok(facts)
 }
 
-/// The parts of a pod that are judged.
+/// Reduces a pod to the fields that are judged.
 pub(super) fn in_short(pod: &Pod, ways: &Ways) -> Value {
     let spec = pod.spec.as_ref();
     let names = |containers: Vec<&Container>| -> Vec<Value> {
@@ -117,17 +121,18 @@ pub(super) fn in_short(pod: &Pod, ways: &Ways) -> Value {
             "initContainers": names(spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).collect()),
         },
         "status": {"phase": pod.status.as_ref().and_then(|status| status.phase.as_ref())},
-        // Our own words, no fields of a pod.
+        // These keys are not fields of a Pod.
         "around": ways.around(&world::from_pod(pod).1),
         "remedy": ways.remedy(&world::from_pod(pod).1),
         "trouble": trouble(pod),
     })
 }
 
-/// Has the API server make a pod that wants a sidecar, as a dry run: the webhook is called as for
-/// any other.
+/// Creates a pod that requests a sidecar, as a dry run: the API server calls the webhook as it does
+/// for any other pod.
 pub(super) async fn tried(client: &Client, namespace: &str, controller: &Value) -> Result<Value, String> {
-    // Nothing runs, but an admission controller that looks at images finds one that is there.
+    // Nothing runs, but an admission controller that verifies images must find one that exists,
+    // hence the image of the controller.
     let image = controller.pointer("/spec/template/spec/containers/0/image").and_then(Value::as_str);
     let pod = json!({
         "metadata": {"generateName": "groupage-check-", "annotations": {INJECT: "enabled"}},

@@ -1,4 +1,4 @@
-//! The judgement of facts: pure, with no network in it.
+//! Evaluation of the facts about a cluster: a pure function without I/O.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,15 @@ use super::facts::{CONTROLLER, Facts, WEBHOOK};
 use crate::cli::trouble::UNPLACED;
 use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
 
-/// The oldest version that the chart takes.
+/// Oldest Kubernetes minor version that the chart supports.
 const VERSION_MIN: u32 = 30;
-/// From here on native sidecars' named ports reach Services (kubernetes/kubernetes#127958).
+/// First Kubernetes minor version in which Services reach named ports of native sidecars
+/// (kubernetes/kubernetes#127958).
 const VERSION_NATIVE: u32 = 33;
-/// Pods that are named in one finding; the rest is counted.
+/// Maximum number of pods named in one finding; the others are only counted.
 const NAMED_MAX: usize = 5;
 
-/// A level of a finding.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
@@ -24,13 +25,13 @@ pub(super) enum Level {
     Error,
 }
 
-/// One thing that was looked at.
+/// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub(super) struct Finding {
     pub(super) category: &'static str,
     pub(super) level: Level,
     pub(super) what: String,
-    /// The remedy, where it does not hold.
+    /// Remedy, for a check that fails.
     pub(super) hint: Option<String>,
 }
 
@@ -38,7 +39,7 @@ pub(super) fn worst(findings: &[Finding]) -> Level {
     findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
 }
 
-/// Judges what was seen.
+/// Evaluates the facts. With `pre`, only the prerequisites of an installation are checked.
 pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut say = |category, level, what: String, hint: Option<&str>| {
@@ -112,7 +113,8 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             };
             match facts.pods.iter().filter(own).find_map(|pod| pod["trouble"].as_str()) {
                 Some(trouble) => say("controller", Level::Error, format!("{what}: {trouble}"), None),
-                // There are logs only where its container has started.
+                // Logs exist only if the container has started. A container that has not started is
+                // reported as trouble.
                 None => {
                     let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
                     say("controller", Level::Error, what.to_owned(), Some(&hint));
@@ -152,7 +154,8 @@ fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Level, String, Op
     }
 }
 
-/// Pods that ask for a sidecar and have none, and pods that traffic goes around.
+/// Reports pods that request a sidecar and have none, sidecars that are bypassed, and pods that do
+/// not run.
 fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
     let asked = |pod: &&Value| {
         let labels = facts.namespaces.iter().find(|space| space["metadata"]["name"] == pod["metadata"]["namespace"]);
@@ -196,7 +199,7 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
             Some("kubectl get events -A says why one was skipped; one that was missed gets it when it is made again");
         say("injection", Level::Warning, format!("{} ask for a sidecar and have none", several(&missing)), hint);
     }
-    // Pods of one workload have one remedy.
+    // Pods of one workload share a remedy, so they are reported together.
     let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for pod in facts.pods.iter().filter(|pod| !ended(pod)) {
         if let (Some(way), Some(remedy)) = (pod["around"][0].as_str(), pod["remedy"].as_str()) {
@@ -207,7 +210,8 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
         let what = format!("calls go around the sidecar of {}: {way}", several(&pods));
         say("injection", Level::Warning, what, Some(remedy));
     }
-    // Of pods of one workload the sentences differ in the pod's name alone.
+    // The messages for pods of one workload differ only in the pod's name, which is removed to
+    // group them.
     let mut broken: BTreeMap<String, (&str, Vec<String>)> = BTreeMap::new();
     for pod in facts.pods.iter().filter(|pod| has_sidecar(pod)) {
         if let Some(trouble) = pod["trouble"].as_str() {
@@ -234,7 +238,7 @@ fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String
         let (own, space) = (word("name"), word("namespace"));
         let name = format!("batchpolicy/{own} in {space}");
         let conditions = policy["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
-        // That batches do not pay is how the server is, and nothing to mend.
+        // `NoGain` is a property of the server: batches do not pay, and nothing needs to be fixed.
         let is_bad = |condition: &&Value| condition["status"] == "False" && condition["reason"] != "NoGain";
         let bad: Vec<&Value> = conditions.iter().filter(is_bad).collect();
         if conditions.is_empty() {
@@ -269,7 +273,7 @@ fn several(names: &[String]) -> String {
     }
 }
 
-/// The minor version in `v1.33.2`.
+/// Parses the minor version of a version string such as `v1.33.2`.
 pub(super) fn minor(version: &str) -> Option<u32> {
     version.trim_start_matches('v').split('.').nth(1)?.parse().ok()
 }

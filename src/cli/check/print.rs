@@ -1,4 +1,4 @@
-//! The findings as they are printed.
+//! Formatting of findings as text or JSON.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Facts and what they are judged to be.
+//! Tests of the evaluation of facts.
 
 use serde_json::{Value, json};
 

@@ -1,7 +1,9 @@
-//! Certificates of a process: read at the start, and again when their files change, by inotify, by SIGHUP, and now and then in any case.
+//! Certificate reloading: reads certificates at the start, and again on inotify events, on SIGHUP
+//! and at a fixed interval.
 //!
-//! Files that cannot be used at the start end it with what is wrong; later they change nothing, and that is said once and counted. Looking is done beside the data
-//! path: a file on a server that is away keeps no call waiting.
+//! Unusable files at the start end the process with an error. Later they change nothing; the error
+//! is logged once and counted. Files are read outside the data path, so that an unreachable network
+//! file system delays no call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,24 +17,26 @@ use crate::telemetry::Metrics;
 use crate::telemetry::names::Reload;
 use crate::tls::{CallerFiles, Callers, Kept, Look, ServerFiles, Servers, Unusable};
 
-/// From the first sign of a change to the look at it: certificate and key are written one after the other. As for settings.
+/// Delay from the first event of a change until the files are read, since certificate and key are
+/// written one after the other. The same as for settings.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Between two looks that nothing asked for: what a network's file system changes, no inotify tells.
+/// Interval between two unconditional reads: inotify reports no changes made on a network file
+/// system by other machines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Certificates in use.
+/// TLS certificates in use.
 #[derive(Debug, Default)]
 pub(super) struct Certs {
-    /// Towards callers.
+    /// Downstream TLS.
     pub(super) callers: Option<Arc<Callers>>,
-    /// Towards the model server.
+    /// Upstream TLS.
     pub(super) servers: Option<Arc<Servers>>,
 }
 
 // === impl Certs ===
 
 impl Certs {
-    /// Reads what the policy names.
+    /// Loads the certificates that the policy names.
     pub(super) fn load(proxy: &config::Proxy) -> Result<Self, Unusable> {
         let callers = proxy.tls.clone().map(|config::Tls { cert_file, key_file, client_ca_file }| {
             Callers::load(CallerFiles { cert: cert_file, key: key_file, client_ca: client_ca_file })
@@ -48,7 +52,8 @@ impl Certs {
         Ok(Self { callers: callers.transpose()?.map(Arc::new), servers: servers.transpose()?.map(Arc::new) })
     }
 
-    /// Work that looks at them for as long as it runs.
+    /// Returns the tasks that watch the certificates' files, one for each side. A task
+    /// runs as long as the process, unless its side has no files.
     pub(super) fn watch(&self, metrics: &Arc<Metrics>) -> Vec<BoxFuture<'static, ()>> {
         let callers = self.callers.clone().map(|callers| callers as Arc<dyn Kept>);
         let servers = self.servers.clone().map(|servers| servers as Arc<dyn Kept>);
@@ -57,11 +62,11 @@ impl Certs {
     }
 }
 
-/// One side as it is watched.
+/// A watched set of certificates, downstream or upstream.
 struct Watching {
     kept: Arc<dyn Kept>,
     metrics: Arc<Metrics>,
-    /// What was wrong at the last look: it is said once, not at each of them.
+    /// Error of the last read. Each error is logged once, not at every read.
     said: Option<Unusable>,
 }
 
@@ -85,7 +90,7 @@ impl Watching {
         }
         let mut hup = signal(SignalKind::hangup()).ok();
         loop {
-            // The first one for what changed between the start and the watch.
+            // The first read finds changes made between the start and the watch.
             self.look().await;
             tokio::select! {
                 () = changed(&mut watches) => tokio::time::sleep(SETTLE).await,
@@ -94,7 +99,8 @@ impl Watching {
             }
             for watch in &mut watches {
                 watch.settle();
-                // Before the files are read: what happens from here on is told. A folder that is gone is looked for every minute.
+                // Renew the watch before the files are read, so that no later change is missed. A
+                // folder that does not exist is covered by the fixed interval.
                 watch.follow().ok();
             }
         }
@@ -131,7 +137,8 @@ impl Watching {
     }
 }
 
-/// Resolves when one of the files may say something else. A watch that ends is taken out: a look every minute is left.
+/// Resolves when one of the files may have changed. A watch that fails is removed; the fixed
+/// interval remains.
 async fn changed(watches: &mut Vec<Watch>) {
     while !watches.is_empty() {
         let (seen, which, _) = select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await;
@@ -146,7 +153,7 @@ async fn changed(watches: &mut Vec<Watch>) {
     std::future::pending::<()>().await;
 }
 
-/// Never where signals cannot be heard.
+/// Resolves on SIGHUP; never, if the signal handler could not be installed.
 async fn told(hup: Option<&mut Signal>) {
     if let Some(hup) = hup
         && hup.recv().await.is_some()

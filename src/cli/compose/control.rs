@@ -1,12 +1,14 @@
-//! Other settings for a running proxy: all at once, or none.
+//! Reconfiguration of a running proxy: new settings take effect all at once, or not at all.
 //!
-//! The core gets its limits first and says that it has them, then calls that begin see the new routes: a call may only name a scope that the core knows. What
-//! is queued leaves under the new limits, what is in flight is untouched, and a call keeps the routes and headers that it began with. What stands under
-//! `proxy` was used at the start; a change of it is told as pending.
+//! The core receives its limits first and confirms them; only then do new calls use the new routes,
+//! because a call may only name a scope that the core knows. Queued calls are dispatched under the
+//! new limits, calls in flight are untouched, and a call keeps the routes and headers that it began
+//! with. Settings below `proxy` are used only at the start; changes of them are reported as
+//! pending.
 //!
-//! After crashes (`keep::crashes`) everything passes through for a while, whatever the settings say: those that come meanwhile are kept until it is over.
-//!
-//! What it leaves out: when settings are read again, and from where (`reload`).
+//! After crashes (`keep::crashes`) everything passes through for a while, whatever the settings
+//! are. Settings that arrive meanwhile take effect afterwards. When and from where settings are
+//! read is decided elsewhere (`reload`).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -23,50 +25,51 @@ use crate::config::{Change, LoadError, Policy, Setting};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::Reload;
 
-/// As `/api/config` says it of each setting that turns batching on.
+/// Source of each setting that turns batching on, as shown by `/api/config` in the crash guard's
+/// pass-through mode.
 pub(super) const CRASHED: &str = "crashed 3 times in 60 s";
 
-/// Changes the settings of a running proxy.
+/// A handle that changes the settings of a running proxy.
 #[derive(Debug, Clone)]
 pub struct Control {
     inner: Arc<Inner>,
 }
 
-/// What came of new settings.
+/// Result of applying new settings.
 #[derive(Debug, Clone, Default)]
 pub struct Applied {
-    /// What is otherwise now.
+    /// Changes that are in force now.
     pub changes: Vec<Change>,
-    /// What will be after the next start.
+    /// Changes that take effect at the next start.
     pub pending: Vec<Change>,
 }
 
 #[derive(Debug)]
 struct Inner {
     parts: Parts,
-    /// One change at a time.
+    /// Serializes changes.
     turn: tokio::sync::Mutex<Turn>,
     shown: RwLock<Shown>,
-    /// The controller's settings are in force, whatever a file says.
+    /// The settings come from the controller, and a file's are ignored.
     told: AtomicBool,
 }
 
-/// What a change goes on from.
+/// State that is carried from one change to the next.
 #[derive(Debug)]
 struct Turn {
     scopes: Scopes,
-    /// While everything passes through after crashes: what would be in force otherwise.
+    /// In pass-through mode after crashes: the settings that are in force afterwards.
     wanted: Option<Policy>,
 }
 
-/// Everything passes through after crashes.
+/// Pass-through mode after crashes.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct Aside {
-    /// Until then.
+    /// End of the pass-through mode.
     pub(in super::super) until: Tick,
 }
 
-/// What a change reaches.
+/// Components that a change of settings acts on.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) ports: Vec<Reach>,
@@ -74,7 +77,7 @@ pub(super) struct Parts {
     pub(super) clock: Clock,
 }
 
-/// What is in force, and how it came to be.
+/// The settings in force and the history of their changes.
 #[derive(Debug)]
 struct Shown {
     policy: Policy,
@@ -85,20 +88,21 @@ struct Shown {
     aside: Option<Aside>,
 }
 
-/// The last change.
+/// Result of the last change.
 #[derive(Debug)]
 struct Last {
     at: Tick,
     result: Reload,
     changes: Vec<Change>,
-    /// What was wrong.
+    /// Errors of a refused change.
     why: Value,
 }
 
 // === impl Control ===
 
 impl Control {
-    /// `scopes` are those of `policy`, which is in force; `wanted` would be, did not everything pass through.
+    /// Creates the handle. `policy` is in force and `scopes` are its own. `aside` has the
+    /// pass-through mode and the policy to resume afterwards.
     pub(super) fn new(parts: Parts, policy: Policy, scopes: Scopes, aside: Option<(Aside, Policy)>) -> Self {
         let (aside, wanted) = aside.unzip();
         parts.metrics.crash_guard(aside.is_some());
@@ -107,10 +111,10 @@ impl Control {
         Self { inner: Arc::new(Inner { parts, turn: tokio::sync::Mutex::new(Turn { scopes, wanted }), shown, told }) }
     }
 
-    /// Puts these settings in force, all but what stands under `proxy`.
+    /// Puts new settings in force, except those below `proxy`.
     ///
     /// # Errors
-    /// Why they cannot be; what was in force stays.
+    /// The reason why they cannot be applied. The previous settings stay in force.
     pub async fn apply(&self, policy: Policy) -> Result<Applied, String> {
         let mut turn = self.inner.turn.lock().await;
         if turn.wanted.is_none() {
@@ -121,7 +125,8 @@ impl Control {
         Ok(applied)
     }
 
-    /// Time has passed without a crash: what is wanted is in force again.
+    /// Ends the pass-through mode after a time without a crash, and puts the pending settings in
+    /// force.
     pub(super) async fn resume(&self) {
         let mut turn = self.inner.turn.lock().await;
         let Some(policy) = turn.wanted.take() else { return };
@@ -141,8 +146,9 @@ impl Control {
         let (policy, pending) = policy.within(&before);
         let mut next = scopes.clone();
         let ids = next.take(&policy)?;
-        // What can be wrong is found before anything is changed.
+        // Find every error before anything is changed.
         let tables = parts.ports.iter().map(|port| port.table(&policy, &ids)).collect::<Result<Vec<_>, _>>()?;
+        // The cores must know the new scopes before any call can name them.
         for port in &parts.ports {
             if !port.scheduler.set_limits(core_limits(&policy, next.limits())).await {
                 return Err("a scheduler has ended".to_owned());
@@ -168,7 +174,7 @@ impl Control {
         Ok(applied)
     }
 
-    /// Settings were read and are wrong: those before stay in force, and it is shown why.
+    /// Records that settings were read and are invalid. Those before stay in force.
     pub fn refused(&self, error: &Refusal) {
         let at = self.inner.parts.clock.now();
         let pending = self.write(|shown| {
@@ -179,27 +185,27 @@ impl Control {
         self.inner.parts.metrics.reloaded(Reload::Refused, pending);
     }
 
-    /// Whether the servers are there that the settings in force ask for.
+    /// Returns `true` if the servers are ready that the settings in force require.
     pub(super) fn is_ready(&self) -> bool {
         self.shown(|shown| port::is_ready(&shown.policy, &self.inner.parts.ports))
     }
 
-    /// From now on the controller says what is in force.
+    /// Marks the controller as the source of the settings from now on.
     pub(in super::super) fn is_told_from_now_on(&self) {
         self.inner.told.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the controller says what is in force.
+    /// Returns `true` if the settings come from the controller.
     pub(in super::super) fn is_told(&self) -> bool {
         self.inner.told.load(Ordering::Relaxed)
     }
 
-    /// Until when everything passes through after crashes.
+    /// Returns the pass-through mode after crashes, if it is on.
     pub(in super::super) fn aside(&self) -> Option<Aside> {
         self.shown(|shown| shown.aside)
     }
 
-    /// The same as JSON, for `/api/scheduler`.
+    /// Returns the pass-through mode as JSON, for `/api/scheduler`.
     pub(super) fn aside_json(&self) -> Value {
         let now = self.inner.parts.clock.now();
         self.aside().map_or(Value::Null, |aside| {
@@ -211,27 +217,28 @@ impl Control {
         })
     }
 
-    /// The ports that it changes.
+    /// Returns the ports that the settings apply to.
     pub(in super::super) fn ports(&self) -> &[Reach] {
         &self.inner.parts.ports
     }
 
-    /// The clock of the process.
+    /// Returns the clock of the process.
     pub(in super::super) fn clock(&self) -> Clock {
         self.inner.parts.clock
     }
 
-    /// What adds up over ports.
+    /// Returns the metrics of the process.
     pub(in super::super) fn metrics(&self) -> &Arc<Metrics> {
         &self.inner.parts.metrics
     }
 
-    /// Settings that wait for the next start.
+    /// Returns the number of settings that take effect at the next start.
     pub(in super::super) fn pending(&self) -> usize {
         self.shown(|shown| shown.pending.len())
     }
 
-    /// Every setting in force with its source, as JSON; `pending` beside those that a start would change.
+    /// Returns every setting in force with its source, as JSON. `pending` has the value that the
+    /// next start would use, if it differs.
     pub(super) fn config(&self) -> Value {
         self.shown(|shown| {
             let wanted = |path: &str| shown.pending.iter().find(|change| change.path == path);
@@ -246,7 +253,7 @@ impl Control {
         })
     }
 
-    /// How the last change went, as JSON.
+    /// Returns the result of the last change, as JSON.
     pub(super) fn reload(&self) -> Value {
         let now = self.inner.parts.clock.now();
         self.shown(|shown| {
@@ -263,7 +270,7 @@ impl Control {
     }
 
     fn shown<T>(&self, look: impl FnOnce(&Shown) -> T) -> T {
-        // Nobody can panic while he writes it.
+        // No code panics while holding this lock, so a poisoned lock is safe to use.
         look(&self.inner.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -272,12 +279,12 @@ impl Control {
     }
 }
 
-/// Why settings are not put in force.
+/// Reason why settings are not put in force.
 #[derive(Debug)]
 pub enum Refusal {
-    /// They cannot be read, or say something wrong.
+    /// They are unreadable or invalid.
     Load(LoadError),
-    /// Something else, in words.
+    /// Any other reason, as a message.
     Because(String),
 }
 
@@ -293,7 +300,7 @@ impl Refusal {
     }
 }
 
-/// The limits of a policy as gauges; those of another source are over.
+/// Publishes the limits of a policy as gauges, and removes gauges of a previous source.
 pub(super) fn publish(metrics: &Metrics, before: Option<&Policy>, policy: &Policy) {
     let before = before.map(published_limits);
     for (index, (limit, source, value)) in published_limits(policy).into_iter().enumerate() {

@@ -1,6 +1,8 @@
-//! Does what `life` says: has the schedulers hold nothing, tells clients to go, answers who waits for the end.
+//! The drain task: carries out the decisions of the drain state machine (`life`).
 //!
-//! One task, asleep while the process serves. It leaves out the end itself (`Running::drain`), after which nobody is served.
+//! It stops the schedulers from holding calls, signals clients to disconnect, and answers pending
+//! `preStop` hooks. The task sleeps while the process serves. The end of the process is not part of
+//! it (`Running::drain`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +18,11 @@ use crate::clock::Clock;
 use crate::proxy::{Connections, Host, Welcome};
 use crate::telemetry::Metrics;
 
-/// Words that wait: hooks of a pod's containers, of which there are a few; more of them wait to be said.
+/// Capacity of the command channel. Commands come from the hooks of a pod's containers, of which
+/// there are few; further senders wait.
 const WORDS_MAX: usize = 16;
 
-/// Tells the process to end, or to flush.
+/// A handle to the drain task: starts a drain or a flush.
 #[derive(Debug, Clone)]
 pub(super) struct Drainer {
     words: mpsc::Sender<Word>,
@@ -27,7 +30,7 @@ pub(super) struct Drainer {
     leaving: watch::Receiver<bool>,
 }
 
-/// What can be seen of it without asking.
+/// State of the drain that is readable without a message to its task.
 #[derive(Debug)]
 struct Shown {
     leaving: AtomicBool,
@@ -36,13 +39,13 @@ struct Shown {
 
 #[derive(Debug)]
 enum Word {
-    /// Flush, and say whether nobody was left behind once it is over.
+    /// Flush, and reply at its end whether all calls were answered.
     Flush(oneshot::Sender<bool>),
-    /// End, and say since when.
+    /// Drain, and reply with the instant at which the drain began.
     Drain(oneshot::Sender<Tick>),
 }
 
-/// What a drain reaches.
+/// Components that a drain acts on.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) clock: Clock,
@@ -54,7 +57,7 @@ pub(super) struct Parts {
 // === impl Drainer ===
 
 impl Drainer {
-    /// Starts the task. Call it inside a tokio runtime.
+    /// Starts the task. Must be called inside a tokio runtime.
     pub(super) fn start(times: Times, parts: Parts) -> Self {
         let (words, inbox) = mpsc::channel(WORDS_MAX);
         let shown = Arc::new(Shown { leaving: AtomicBool::new(false), stage: std::sync::Mutex::new("serving") });
@@ -63,36 +66,38 @@ impl Drainer {
         Self { words, shown, leaving }
     }
 
-    /// Whether the process wants calls, as far as this goes.
+    /// Returns `false` once the drain makes the process unready.
     pub(super) fn wants_calls(&self) -> bool {
         !self.shown.leaving.load(Ordering::Relaxed)
     }
 
-    /// `serving`, `flushing` or `draining`.
+    /// Returns `serving`, `flushing` or `draining`.
     pub(super) fn stage(&self) -> &'static str {
         self.shown.stage.lock().map_or("draining", |stage| *stage)
     }
 
-    /// The application is about to be stopped: resolves when it may be, with whether everybody was answered.
+    /// Starts a flush, since the application is about to be stopped. Resolves when it may stop,
+    /// with `true` if all calls were answered.
     pub(super) async fn flush(&self) -> bool {
         let (done, over) = oneshot::channel();
-        // A process that has ended serves nobody.
+        // A stopped task means that the process has ended and has no calls left.
         if self.words.send(Word::Flush(done)).await.is_err() {
             return true;
         }
         over.await.unwrap_or(true)
     }
 
-    /// The process is about to be stopped; since when. It goes on serving.
+    /// Starts a drain, since the process is about to be stopped, and returns the instant at which
+    /// it began. The process continues to serve.
     pub(super) async fn drain(&self) -> Option<Tick> {
         let (reply, since) = oneshot::channel();
         self.words.send(Word::Drain(reply)).await.ok()?;
         since.await.ok()
     }
 
-    /// Resolves when clients are told to go.
+    /// Resolves when clients are signalled to disconnect.
     pub(super) async fn leaving(&self) {
-        // An error means that there is nobody to tell.
+        // An error means that the task has stopped, so that no clients are left.
         self.leaving.clone().wait_for(|leaving| *leaving).await.ok();
     }
 }
@@ -113,6 +118,8 @@ async fn attend(
     };
     loop {
         let now = life.look(clock.now(), look(&returns));
+        // Act only on changes. The schedulers start in the serving state, so the first round
+        // resumes nothing.
         if before.is_none_or(|before| before.flushed != now.flushed) && (now.flushed || before.is_some()) {
             join_all(ports.iter().map(|(port, _)| async {
                 if now.flushed { port.scheduler.drain().await } else { port.scheduler.resume().await }
@@ -135,7 +142,7 @@ async fn attend(
             }
         }
         if let Some(whole) = now.over {
-            // Who asked may have gone.
+            // The hook's connection may be closed by now.
             waiting.drain(..).for_each(|hook| _ = hook.send(whole));
         }
         before = Some(now);
@@ -143,13 +150,13 @@ async fn attend(
         let back = select_all(returns.iter_mut().map(|port| port.changed().boxed()));
         tokio::select! {
             word = inbox.recv() => match word {
-                // Everybody who could say anything has gone.
+                // All handles are dropped.
                 None => return,
                 Some(Word::Flush(done)) => {
                     life.flush(clock.now(), look(&counted));
                     waiting.push(done);
                 }
-                // Who asked may have gone.
+                // The hook's connection may be closed by now.
                 Some(Word::Drain(reply)) => _ = reply.send(life.drain(clock.now())),
             },
             () = connections.none(), if !waiting.is_empty() && now.leaving => {}
@@ -160,7 +167,8 @@ async fn attend(
             }
             () = rest(clock, now.until) => {
                 if now.ask {
-                    // One that refuses is looked for until it is back.
+                    // A server that refuses the connection is probed until it accepts again; that
+                    // counts as a return.
                     join_all(ports.iter().map(|(port, _)| port.upstream.check())).await;
                 }
             }

@@ -1,33 +1,41 @@
-//! From serving to the end, and back where it was no end: what holds at which moment, and nothing of how it is done.
+//! The drain state machine, pure: from serving to the end of the process, and back if only the
+//! application was restarted.
 //!
 //! ```text
-//!             hook of the application                    its own hook, SIGTERM
-//! Serving ────────────────────────────▶ Flushing ──────────────────────────────▶ Draining
-//!    ▲                                     │ nothing waits; after `delay` not ready, and clients are told to go;
-//!    └──── the application was back ───────┘ over when no connection is left, or at `limit`
+//!             hook of the application               own hook, SIGTERM
+//! Serving ────────────────────────────▶ Flushing ────────────────────▶ Draining
+//!    ▲                                     │ no call is held; after `delay` the process is not
+//!    └────── application returned ─────────┘ ready and clients are signalled to disconnect; over
+//!                                            when no connection is left, or at `limit`
 //! ```
-//! A pod that ends runs the application's hook and ours at the same moment. The application's alone means that its container is being restarted: then it is to
-//! go on as before once the application is back, or when it was never away, some time after it must have been.
+//!
+//! If the pod terminates, the hooks of the application and of the sidecar run at the same moment.
+//! The application's hook alone means that its container is being restarted: the process serves as
+//! before once the application has returned or, if it was never seen to stop, some time after it
+//! must have stopped.
 
 use std::time::Duration;
 
 use crate::batching::Tick;
 
-/// How long after the limit an application that never went away is believed to stay: its pod's grace has passed by then (5 s more than the limit), and 5 s.
+/// Time after the limit at which an application that was never seen to stop is assumed to continue.
+/// The pod's termination grace period, which is 5 s longer than the limit, has elapsed by then,
+/// plus 5 s of margin.
 const SPARE: Duration = Duration::from_secs(10);
-/// How often it is looked whether the application has gone, once it may: a container takes longer to be restarted.
+/// Interval between two probes of the application, once it may have stopped. A restart of a
+/// container takes longer.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long things take.
+/// Durations of a drain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times {
-    /// Until the process is not ready and tells its clients to go.
+    /// Time until the process becomes unready and clients are signalled to disconnect.
     pub(super) delay: Duration,
-    /// Until it is over, whoever is left.
+    /// Time until the drain is over even if connections are left.
     pub(super) limit: Duration,
 }
 
-/// Where a process stands.
+/// The drain state machine.
 #[derive(Debug, Clone)]
 pub(super) struct Life {
     times: Times,
@@ -41,29 +49,29 @@ enum Stage {
     Draining { since: Tick },
 }
 
-/// What is looked at from outside.
+/// Inputs that are observed from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen {
-    /// Connections of clients.
+    /// Number of downstream connections.
     pub(super) open: usize,
-    /// How often the application was back after it had been away.
+    /// Number of times that the application accepted connections again after it had refused them.
     pub(super) returns: u64,
 }
 
-/// What holds now.
+/// Outputs of the state machine at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Now {
-    /// Nothing waits any more.
+    /// No call is held in a queue any longer.
     pub(super) flushed: bool,
-    /// Not ready, and clients are told to go.
+    /// The process is not ready, and clients are signalled to disconnect.
     pub(super) leaving: bool,
-    /// Whoever waits for the end may go on; whether nobody was left behind.
+    /// The drain is over and its waiters may continue; `true` if all calls were answered.
     pub(super) over: Option<bool>,
-    /// The application may be going away: it is to be asked whether it still is there.
+    /// The application may have stopped: probe whether it accepts connections.
     pub(super) ask: bool,
-    /// The word for people.
+    /// Name of the stage, for logs and the admin port.
     pub(super) stage: &'static str,
-    /// When something else will hold, if nothing happens before.
+    /// Instant of the next change, if no event happens before.
     pub(super) until: Option<Tick>,
 }
 
@@ -74,14 +82,15 @@ impl Life {
         Self { times, stage: Stage::Serving }
     }
 
-    /// The application is about to be stopped. Told again, it changes nothing.
+    /// Handles a flush: the application is about to be stopped. A repetition has no effect.
     pub(super) fn flush(&mut self, now: Tick, seen: Seen) {
         if self.stage == Stage::Serving {
             self.stage = Stage::Flushing { since: now, returns: seen.returns, over: false };
         }
     }
 
-    /// The process is about to be stopped. The time counts from the first word of it, since when.
+    /// Handles a drain: the process is about to be stopped. Returns the instant from which its
+    /// times count, which is that of the first flush or drain.
     pub(super) fn drain(&mut self, now: Tick) -> Tick {
         let since = match self.stage {
             Stage::Serving => now,
@@ -91,7 +100,8 @@ impl Life {
         since
     }
 
-    /// What holds now. It goes back to serving by itself.
+    /// Returns the outputs at an instant. A flush ends here by itself: once the application has
+    /// returned, or some time after the limit if it was never seen to stop.
     pub(super) fn look(&mut self, now: Tick, seen: Seen) -> Now {
         let Times { delay, limit } = self.times;
         if let Stage::Flushing { since, returns, .. } = self.stage
@@ -118,7 +128,7 @@ impl Life {
         let over = if leaving && seen.open == 0 { Some(true) } else { late.then_some(false) };
         let mut ask = false;
         if let Stage::Flushing { over: was_over, .. } = &mut self.stage {
-            // Who was told that it is over stops the application now, whatever comes after.
+            // A hook that was answered lets the application stop, whatever connects afterwards.
             *was_over |= over.is_some();
             ask = *was_over;
         }
@@ -161,7 +171,7 @@ mod tests {
         assert_eq!(life.look(at(16), seen(0, 0)).over, Some(true));
         let late = life.look(at(35), seen(3, 0));
         assert_eq!((late.over, late.until), (Some(false), None));
-        // It was no restart, so nothing takes it back.
+        // This was no restart, so that nothing cancels the drain.
         assert!(life.look(at(100), seen(0, 7)).flushed);
     }
 
@@ -173,7 +183,7 @@ mod tests {
         assert!(!life.look(at(4), seen(1, 4)).ask);
         let over = life.look(at(6), seen(0, 4));
         assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(LOOK))));
-        // A client that comes now does not take back what was said.
+        // A client that connects now does not revoke the answer to the hook.
         assert!(life.look(at(7), seen(1, 4)).ask);
         let back = life.look(at(20), seen(0, 5));
         assert_eq!((back.flushed, back.leaving, back.stage), (false, false, "serving"));

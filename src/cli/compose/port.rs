@@ -1,7 +1,9 @@
-//! One port with all that is its own: an upstream, a scheduler, routes, connections. A process has one, or one for each captured port of its pod.
+//! One port with its own upstream, scheduler, routes and connections. A process has one port, or
+//! one for each captured port of its pod.
 //!
-//! Ports share no batch and no slot: each has a queue before a server of its own. They share what the process has one of: the bound on buffered bytes and on
-//! connections, the registry of metrics, the access log, the policy.
+//! Ports share no batch and no slot, since each has a queue in front of its own server. They share
+//! the bounds on buffered bytes and connections, the metrics registry, the access log and the
+//! policy.
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -24,19 +26,19 @@ use crate::scheduler::{self, Onlooker, Scheduler};
 use crate::telemetry::Metrics;
 use crate::upstream::{Target, Upstream, UpstreamPlaces};
 
-/// A port that is bound, and what stands behind it.
+/// A bound port with its target.
 #[derive(Debug)]
 pub(super) struct Place {
-    /// The application's port, if this one is captured.
+    /// The captured port of the application, if this port captures one.
     pub(super) capture: Option<Capture>,
     pub(super) target: Target,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) metrics: Arc<Metrics>,
-    /// Where what is learned of it is kept.
+    /// Folder for what is learned about this port's server.
     pub(super) folder: Option<Folder>,
 }
 
-/// What all ports of a process are made with.
+/// Inputs that all ports of a process have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Common<'a> {
     pub(super) policy: &'a Policy,
@@ -70,7 +72,7 @@ pub(super) struct Port {
     pub(super) keeper: Option<Keeper>,
 }
 
-/// What others need of a running port.
+/// A handle to the components of a port.
 #[derive(Debug, Clone)]
 pub(in crate::cli) struct Reach {
     pub(in crate::cli) capture: Option<Capture>,
@@ -84,7 +86,7 @@ pub(in crate::cli) struct Reach {
 // === impl Place ===
 
 impl Place {
-    /// Puts it together, and says nothing yet. Call it inside a tokio runtime.
+    /// Builds the port; it serves nothing yet. Must be called inside a tokio runtime.
     pub(super) fn make(self, common: Common<'_>) -> Result<Made, BoxError> {
         let Self { capture, target, sockets, metrics, folder } = self;
         let Common { policy, scopes, ids, clock, buffers, upstream_places, access_log, seed, certs } = common;
@@ -118,12 +120,12 @@ impl Place {
 // === impl Made ===
 
 impl Made {
-    /// Whoever says whether its connections are wanted.
+    /// Returns the handle that starts and ends the drain of its connections.
     pub(super) fn host(&self) -> Host {
         self.door.host()
     }
 
-    /// Serves it.
+    /// Starts serving the port.
     pub(super) fn serve(self, connections: &Arc<Connections>) -> std::io::Result<Port> {
         let Self { reach, scheduler, sockets, door, keeping, .. } = self;
         let keeper = keeping.map(|(folder, found, learned)| {
@@ -140,12 +142,13 @@ impl Made {
 // === impl Reach ===
 
 impl Reach {
-    /// What of a policy holds for its calls.
+    /// Builds the port's route table from a policy.
     pub(super) fn table(&self, policy: &Policy, ids: &[ScopeId]) -> Result<Table, String> {
         table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()))
     }
 
-    /// What its scheduler learned and decided, as JSON; `None` when it does not answer.
+    /// Returns what its scheduler has learned and decided as JSON, or `None` if the scheduler does
+    /// not answer.
     pub(super) async fn learned(&self) -> Option<Value> {
         let mut learned = report::json(&self.scheduler.report().await?);
         why::add(&mut learned, &self.scheduler.why().await?);
@@ -161,9 +164,11 @@ impl Reach {
     }
 }
 
-/// Whether the process wants calls, as far as its servers go: where routes in force name ports, each of these has its server; elsewhere one of them has.
+/// Returns `true` if the servers behind the ports are ready: all servers of the ports that routes
+/// in force name, or, if no route names a port, at least one server.
 ///
-/// A pod may declare ports that nothing ever listens on, so all of them cannot be asked for.
+/// Readiness of all ports cannot be required, since a pod may declare ports on which nothing ever
+/// listens.
 pub(super) fn is_ready(policy: &Policy, ports: &[Reach]) -> bool {
     let named = |port: &&Reach| {
         let captured = port.capture.as_ref();

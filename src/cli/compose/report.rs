@@ -1,4 +1,4 @@
-//! What the scheduler learned, as the JSON of `/api/scheduler`.
+//! The JSON of `/api/scheduler`: what the scheduler has learned.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::batching::{
 use crate::protocol::class_name;
 use crate::scheduler::{Recent, Seen};
 
-/// The whole of it. Times are in microseconds unless their name says otherwise.
+/// Returns the whole report. Times are in microseconds unless their name contains another unit.
 pub(super) fn json(report: &Report) -> Value {
     json!({
         "slots": report.slots,
@@ -27,7 +27,8 @@ pub(super) fn json(report: &Report) -> Value {
     })
 }
 
-/// What batching would have done with the calls that passed in mode `Observe`, since the process started.
+/// Returns the outcome that batching would have had for the calls forwarded in mode `Observe`,
+/// since the start of the process.
 pub(super) fn predicted(seen: &Seen) -> Value {
     let mean =
         |all: std::time::Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
@@ -58,7 +59,7 @@ pub(super) fn predicted(seen: &Seen) -> Value {
     })
 }
 
-/// The same of the last one to two minutes.
+/// Returns the same figures for the last one to two minutes.
 fn recent(recent: &Recent) -> Value {
     let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     json!({
@@ -72,7 +73,8 @@ fn recent(recent: &Recent) -> Value {
     })
 }
 
-/// What bounds batches, and who says so. Instants are seconds since the process started.
+/// Returns a limit on batches and its source. Instants are in seconds since the start of the
+/// process.
 fn ceiling(CeilingInForce { class, scope, ceiling }: &CeilingInForce) -> Value {
     json!({
         "class": class.0,
@@ -85,7 +87,8 @@ fn ceiling(CeilingInForce { class, scope, ceiling }: &CeilingInForce) -> Value {
     })
 }
 
-/// How often the upstream told calls of a class to come back later.
+/// Returns the number of times that the upstream answered calls of a class with `Retry-After`, with
+/// the requested and the applied pause.
 fn pauses(pauses: &Pauses) -> Value {
     let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     json!({
@@ -132,7 +135,7 @@ fn class(id: u32, cost: &CostReport) -> Value {
     })
 }
 
-/// What the limiter of a cost class does, and the load curve that it goes by.
+/// Returns the state of a cost class's concurrency limiter, and the load curve that it uses.
 fn concurrency((id, flow): &(CostClassId, FlowReport)) -> Value {
     let (mode, limit, reason) = match flow.mode {
         FlowMode::Open(reason) => ("open", None, Some(reason)),
@@ -168,7 +171,8 @@ fn concurrency((id, flow): &(CostClassId, FlowReport)) -> Value {
     })
 }
 
-/// Thousandths of a call a second, by Little's law: requests in flight over their latency.
+/// Returns the throughput in thousandths of a call per second by Little's law: calls in flight over
+/// latency.
 fn per_second_milli(in_flight_milli: u64, latency_nanos: u64) -> u64 {
     let rate = u128::from(in_flight_milli) * 1_000_000_000 / u128::from(latency_nanos.max(1));
     if latency_nanos == 0 { 0 } else { u64::try_from(rate).unwrap_or(u64::MAX) }

@@ -1,4 +1,4 @@
-//! Routes of a policy as the rules that `protocol` compiles: the words of one, key by key, in the types of the other.
+//! Converts the routes of a policy, field by field, to the rules that `protocol` compiles.
 
 use http::Method;
 
@@ -6,7 +6,7 @@ use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
 use crate::protocol::{Named, PathPattern, RouteRules};
 
-/// Every route that an adapter recognises.
+/// The default route: every path, with the protocol detected by an adapter.
 pub(super) fn default(policy: &Policy) -> RouteRules {
     RouteRules {
         path: PathPattern::parse("/*").expect("the pattern of every path is one"),
@@ -26,7 +26,8 @@ pub(super) fn default(policy: &Policy) -> RouteRules {
     }
 }
 
-/// None at all: every route of the policy is for other ports.
+/// A default route that recognizes nothing, for a port of a policy with routes for other ports
+/// only.
 pub(super) fn none(policy: &Policy) -> RouteRules {
     RouteRules { protocol: Named::PassThrough, ..default(policy) }
 }
@@ -35,7 +36,7 @@ fn items(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
-/// A route as the policy writes it.
+/// Converts a route of the policy.
 pub(super) fn written(policy: &Policy, route: &config::Route) -> Result<RouteRules, String> {
     let limits = policy.limits.overridden(&route.limits);
     Ok(RouteRules {

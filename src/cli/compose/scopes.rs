@@ -1,7 +1,8 @@
-//! The numbers of scopes: a route keeps its own for as long as the process lives, and no other ever gets it.
+//! Scope numbers: each route keeps its number for the lifetime of the process, and no other route
+//! ever gets it.
 //!
-//! Calls that are queued know their scope by its number. When settings are read again, routes come, go and move; a call of a route that has gone leaves under
-//! the limits that the route had last.
+//! Queued calls refer to their scope by number. A reload may add, remove and reorder routes; a
+//! queued call of a removed route is dispatched under the last limits of that route.
 
 use http::Method;
 
@@ -9,13 +10,14 @@ use super::core_scope;
 use crate::batching::{ScopeId, ScopeLimits};
 use crate::config::{Policy, RoutePort};
 
-/// Routes that may come by in the life of a process: sixteen times as many as a policy may have, each different from all before.
+/// Maximum number of different routes in the lifetime of a process: sixteen times the maximum of
+/// one policy.
 const SCOPES_MAX: usize = 4096;
 
-/// Every route since the start.
+/// Every route since the start of the process.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Scopes {
-    /// By method, path and ports as written; `None`: what stands for all routes where none is written.
+    /// Method, path and ports as written; `None` is the default route.
     names: Vec<Option<(Method, String, Vec<RoutePort>)>>,
     limits: Vec<ScopeLimits>,
 }
@@ -23,7 +25,8 @@ pub(super) struct Scopes {
 // === impl Scopes ===
 
 impl Scopes {
-    /// Takes the routes of a policy, and gives their numbers in order; the last is that of the default route.
+    /// Registers the routes of a policy and returns their numbers in order. The last one is that of
+    /// the default route.
     pub(super) fn take(&mut self, policy: &Policy) -> Result<Vec<ScopeId>, String> {
         let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
         let written = policy.routes.iter().map(|route| {
@@ -46,7 +49,8 @@ impl Scopes {
                 }
             };
             let id = ScopeId(u16::try_from(index).unwrap_or(u16::MAX));
-            // Of two routes that are written alike only the first ever matches.
+            // Of two routes that are written alike, only the first ever matches, so that its limits
+            // apply.
             if !ids.contains(&id)
                 && let Some(own) = self.limits.get_mut(index)
             {
@@ -57,7 +61,7 @@ impl Scopes {
         Ok(ids)
     }
 
-    /// The limits of every number given.
+    /// Returns the limits of every number in use.
     pub(super) fn limits(&self) -> &[ScopeLimits] {
         &self.limits
     }

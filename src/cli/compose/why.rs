@@ -1,4 +1,4 @@
-//! What was decided and why, laid over the JSON of `/api/scheduler`.
+//! Decisions of the scheduler and their reasons, merged into the JSON of `/api/scheduler`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::protocol::class_name;
 use crate::proxy::Priorities;
 use crate::scheduler::{ClassApart, Why};
 
-/// Adds it: totals beside what was learned of the upstream, the rest to each cost class.
+/// Adds the totals to the top level, and the other figures to each cost class.
 pub(super) fn add(learned: &mut Value, why: &Why) {
     let Value::Object(all) = learned else { return };
     let totals = &why.core.totals;
@@ -37,7 +37,7 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
             describe(class, of, why);
         }
     }
-    // Of what an earlier process learned nothing was decided yet, but what it is of is known.
+    // Classes restored from an earlier process have no decisions yet, but their names are known.
     for class in classes.iter_mut().filter_map(Value::as_object_mut) {
         name(class, "id", why);
     }
@@ -48,7 +48,7 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
     }
 }
 
-/// Adds the path and model of the cost class whose number stands under this key.
+/// Adds path and model of the cost class that this key refers to by number.
 fn name(class: &mut Map<String, Value>, key: &str, why: &Why) {
     let id = class.get(key).and_then(Value::as_u64);
     let bytes = why.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
@@ -58,7 +58,7 @@ fn name(class: &mut Map<String, Value>, key: &str, why: &Why) {
     }
 }
 
-/// How the calls of each priority class ended; empty where no header tells them apart.
+/// Returns the outcome counts of each priority class. Empty if no header selects the class.
 pub(super) fn priorities(priorities: &Priorities) -> Value {
     let told = priorities.classes.iter().filter(|_| priorities.header.is_some());
     let ended = |class: &crate::proxy::PriorityClass| {
@@ -89,7 +89,8 @@ fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
     class.insert("apart".into(), kept.map_or(Value::Null, apart));
 }
 
-/// Since when nothing is merged, how the server answered the last batch, and when the next one is tried.
+/// Returns a suspension of merging: its age, the time until the next trial, and the server's
+/// response to the last batch.
 fn suspended(found: Suspension, now: Tick) -> Value {
     let micros = |span: Duration| u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
     json!({

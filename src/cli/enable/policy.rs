@@ -1,4 +1,5 @@
-//! The policy that `--slo-p99` makes: for one workload, and how fast.
+//! The `BatchPolicy` that `groupage enable --slo-p99` creates: one workload and its latency
+//! objective.
 
 use std::time::Duration;
 
@@ -10,19 +11,19 @@ use super::FIELD_MANAGER;
 use crate::cli::cluster::{self, Cluster, WorkloadName, explain};
 use crate::config::parse_duration;
 
-/// The fate of a call that cannot be in time any more: `slo.late`.
+/// Treatment of calls that can no longer meet their deadline: `slo.late`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Late {
-    /// Served behind those that can
+    /// Serve late calls after those that can still meet their deadline
     Serve,
-    /// Ended in the queue with 503 or 504
+    /// Answer late calls while they are queued, with 503 or 504
     Refuse,
 }
 
-/// The smallest useful policy.
+/// Returns the smallest useful policy: one target and its latency objective.
 ///
 /// # Errors
-/// The latency is no duration.
+/// The latency is not a duration of at least 1 ms.
 pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> Result<Value, String> {
     if parse_duration(slo).is_none_or(|time| time < Duration::from_millis(1)) {
         return Err(format!("--slo-p99 {slo:?} is no duration such as 150ms"));
@@ -42,10 +43,10 @@ pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> 
     }))
 }
 
-/// Writes the policy, unless one of its name is for something else.
+/// Applies the policy, unless a policy of the same name has other targets.
 ///
 /// # Errors
-/// It is, or the API server's.
+/// A policy of that name has other targets, or the API server refuses the request.
 pub(super) async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &Value) -> Result<(), String> {
     let api: Api<DynamicObject> = Api::namespaced_with(
         cluster.client.clone(),
@@ -54,7 +55,7 @@ pub(super) async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &V
     );
     let name = &workload.name;
     let failed = |error: &kube::Error| {
-        // A kind that is not there, and not an object.
+        // Here 404 means that the kind is not installed; a missing object is `None`.
         let hint = match error {
             kube::Error::Api(status) if status.code == 404 => {
                 "; are the CRDs installed? groupage install | kubectl apply --server-side -f -"
@@ -77,7 +78,7 @@ pub(super) async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &V
     applied.map(drop).map_err(|error| failed(&error))
 }
 
-/// The targets of a policy, where they are not this workload alone.
+/// Returns the targets of a policy as text, or `None` if this workload is its only target.
 fn elsewhere(policy: &Value, workload: &WorkloadName) -> Option<String> {
     let targets = policy["spec"]["targetRefs"].as_array().map_or(&[][..], Vec::as_slice);
     if let [one] = targets

@@ -1,4 +1,4 @@
-//! The result of a rollout: pods with the sidecar, and calls that go around it.
+//! Result of a rollout: the pods that have a sidecar, and the routes by which calls bypass it.
 
 use std::fmt::Write as _;
 
@@ -17,19 +17,19 @@ use crate::injector::{CONTAINER, STATUS, ServiceFix};
 #[derive(Debug, Default)]
 pub(super) struct Proof {
     pods: Vec<PodProof>,
-    /// Services and the like could all be read.
+    /// `true` if all objects that route traffic to the pods could be read.
     whole: bool,
 }
 
-/// One pod that has not ended and is not on its way out.
+/// A pod that has not ended and is not being deleted.
 #[derive(Debug, Default)]
 struct PodProof {
     name: String,
     has_sidecar: bool,
-    /// The ways around its sidecar.
+    /// Routes by which calls bypass its sidecar.
     ways: Vec<String>,
     fixes: Vec<ServiceFix>,
-    /// The reason that it does not run.
+    /// Reason that it does not run.
     trouble: Option<String>,
     numbers: Option<PodNumbers>,
 }
@@ -37,7 +37,7 @@ struct PodProof {
 // === impl Proof ===
 
 impl Proof {
-    /// Looks at the pods, at what the Services lead to, and at what the sidecars have counted.
+    /// Reads the pods, the objects that route traffic to them, and the call counts of the sidecars.
     pub(super) async fn read(cluster: &Cluster, workload: &DynamicObject) -> Result<Self, String> {
         let pods = pods(cluster, workload).await?;
         let ways = Ways::read(&cluster.client, Some(&cluster.namespace)).await.0;
@@ -45,7 +45,7 @@ impl Proof {
             let (key, pod) = world::from_pod(pod);
             Some((key.namespace, key.name, metrics_port(pod.annotations.get(STATUS)?)?))
         });
-        // Without the right to read them nothing is missing but the numbers.
+        // Without the permission to read the metrics, only the call counts are missing.
         let (mut numbers, _) = numbers::read(&cluster.client, ports.collect()).await;
         let pods = pods.iter().map(|object| {
             let (key, pod) = world::from_pod(object);
@@ -61,7 +61,7 @@ impl Proof {
         Ok(Self { pods: pods.collect(), whole: ways.whole() })
     }
 
-    /// Returns `true` if a pod has no sidecar.
+    /// Returns `true` if at least one pod has no sidecar.
     fn has_missed(&self) -> bool {
         self.pods.iter().any(|pod| !pod.has_sidecar)
     }
@@ -71,21 +71,21 @@ impl Proof {
         self.pods.iter().all(|pod| !pod.has_sidecar)
     }
 
-    /// Returns `true` if calls go around a sidecar.
+    /// Returns `true` if calls bypass a sidecar.
     pub(super) fn goes_around(&self) -> bool {
         self.pods.iter().any(|pod| !pod.ways.is_empty())
     }
 
-    /// Returns `true` if every pod runs with a sidecar that nothing is known to go around, and all that
-    /// could lead around it was read.
+    /// Returns `true` if every pod runs with a sidecar, no bypass of it is known, and every object
+    /// that could cause one was read.
     pub(super) fn is_captured(&self) -> bool {
         self.whole && !self.has_missed() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
     }
 
-    /// The Services that have to name a port.
+    /// Returns the Services that have to refer to a port by its name.
     ///
     /// # Errors
-    /// Not all Services can be read.
+    /// Not all Services, network policies and `InferencePool`s can be read.
     pub(super) fn fixes(&self) -> Result<Vec<ServiceFix>, String> {
         if !self.whole {
             return Err("not all Services, network policies and InferencePools of the namespace can be read: ask for the right to list them".to_owned());
@@ -96,7 +96,7 @@ impl Proof {
         Ok(fixes)
     }
 
-    /// The lines that `enable` prints of the pods.
+    /// Formats the lines about the pods that `groupage enable` prints.
     pub(super) fn with(&self, workload: &WorkloadName, space: &str) -> String {
         let mut out = String::new();
         for pod in &self.pods {
@@ -114,7 +114,7 @@ impl Proof {
         out
     }
 
-    /// The lines that `disable` prints of the pods.
+    /// Formats the lines about the pods that `groupage disable` prints.
     pub(super) fn without(&self) -> String {
         let line = |pod: &PodProof| {
             let name = &pod.name;
@@ -157,22 +157,23 @@ impl PodProof {
     }
 }
 
-/// The number of the metrics port in the annotation `groupage.dev/status`.
+/// Returns the metrics port from the value of the annotation `groupage.dev/status`.
 fn metrics_port(status: &str) -> Option<u64> {
     serde_json::from_str::<Value>(status).ok()?["metrics"].as_u64()
 }
 
-/// The reasons that pods of a workload do not run, by pod.
+/// Returns the pods of a workload that do not run, each with the reason.
 ///
 /// # Errors
-/// The API server's.
+/// The API server cannot be reached or refuses the request.
 pub(super) async fn troubles(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<(String, String)>, String> {
     let pods = pods(cluster, workload).await?;
     let found = pods.iter().filter_map(|pod| Some((pod.metadata.name.clone()?, trouble(pod)?)));
     Ok(found.collect())
 }
 
-/// The command that shows the reason: events about a pod that got no sidecar are on its workload.
+/// Returns the command that shows why a pod has no sidecar: events about such a pod are recorded on
+/// its workload.
 fn events(workload: &WorkloadName, space: &str) -> String {
     let WorkloadName { kind, name } = workload;
     format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")

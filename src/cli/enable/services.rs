@@ -1,4 +1,5 @@
-//! `--fix-services`: has Services refer to a port by its name, once the pods have that name.
+//! `--fix-services`: changes Services to refer to a port by its name, once the pods have a port of
+//! that name.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +12,11 @@ use crate::cli::cluster::{Cluster, explain};
 use crate::cli::pods::lives;
 use crate::injector::ServiceFix;
 
-/// Refuses to change what another controller keeps, which would change it back.
+/// Refuses to change an object that another controller owns, because that controller would revert
+/// the change.
 ///
 /// # Errors
-/// One does, or the API server's.
+/// An object has a controller as its owner, or the API server refuses a request.
 pub(super) async fn allowed(cluster: &Cluster, workload: &DynamicObject, fixes: &[ServiceFix]) -> Result<(), String> {
     let keeper = |what: String, owners: Option<Vec<OwnerReference>>| {
         let keeper = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
@@ -29,10 +31,11 @@ pub(super) async fn allowed(cluster: &Cluster, workload: &DynamicObject, fixes: 
     Ok(())
 }
 
-/// Checks that every pod that a Service leads to has the port's name: others would lose their calls.
+/// Checks that every pod selected by a Service has a port of that name. A pod without it would no
+/// longer receive calls.
 ///
 /// # Errors
-/// One has not, or the API server's.
+/// A pod has no port of that name, or the API server refuses a request.
 pub(super) async fn everywhere(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     for fix in fixes {
@@ -62,10 +65,10 @@ async fn service(cluster: &Cluster, name: &str) -> Result<Service, String> {
     api.get(name).await.map_err(|error| format!("svc/{name}: {}", explain(&error)))
 }
 
-/// Writes the names into the Services.
+/// Writes the port names into the Services.
 ///
 /// # Errors
-/// The API server's, or a Service changed meanwhile.
+/// The API server refuses a request, or a Service has changed in the meantime.
 pub(super) async fn write(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(), String> {
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     for fix in fixes {

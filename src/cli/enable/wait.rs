@@ -1,4 +1,5 @@
-//! Waiting for a workload's rollout, as `kubectl rollout status` does; one that cannot end is not waited for.
+//! Waits for the rollout of a workload, as `kubectl rollout status` does, and returns early if it
+//! cannot finish.
 
 use futures_util::TryStreamExt as _;
 use kube::api::{Api, DynamicObject};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::cli::cluster::WorkloadName;
 
-/// Waits until every pod is of the newest template and ready, as `kubectl rollout status` does.
+/// Waits until every pod is of the newest template and available, as `kubectl rollout status` does.
 pub(super) async fn rolled_out(api: &Api<DynamicObject>, workload: &WorkloadName, space: &str) -> Result<(), String> {
     let only = watcher::Config::default().fields(&format!("metadata.name={}", workload.name));
     let mut seen = std::pin::pin!(watcher(api.clone(), only).default_backoff().applied_objects());
@@ -25,7 +26,8 @@ pub(super) async fn rolled_out(api: &Api<DynamicObject>, workload: &WorkloadName
     Err(format!("the watch of {} ended", workload.shown()))
 }
 
-/// Why a rollout will not end however long one waits, and what to do.
+/// Returns the reason that a rollout cannot finish, with the remedy; `None` while it can still
+/// progress.
 fn stuck(workload: &WorkloadName, space: &str, object: &Value) -> Option<String> {
     let number = |path: &str| object.pointer(path).and_then(Value::as_u64).unwrap_or(0);
     if object["spec"]["paused"] == true {

@@ -1,4 +1,5 @@
-//! `groupage explain CODE`: what an error code means, why it is said and what to do. The tables stand where the codes are defined.
+//! `groupage explain CODE`: the meaning of an error code, its cause and its remedy. The texts are
+//! defined together with the codes.
 
 use serde_json::{Value, json};
 
@@ -6,11 +7,11 @@ use crate::config::Code;
 use crate::error::FailureKind;
 use crate::injector;
 
-/// What there is to say of a code.
+/// Explanation of an error code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Told {
     code: &'static str,
-    /// The reason word and the status, of a code that answers a call.
+    /// Reason label and HTTP status, for a code that answers a call.
     answer: Option<(&'static str, u16)>,
     message: &'static str,
     whose: &'static str,
@@ -18,10 +19,10 @@ pub(super) struct Told {
     advice: &'static str,
 }
 
-/// Finds what a user calls by its code, in any case, or by its reason word.
+/// Looks up an error by its code or by its reason label, ignoring case.
 ///
 /// # Errors
-/// That there is no such code, with the list of all.
+/// The code does not exist; the message lists all codes.
 pub(super) fn find(word: &str) -> Result<Told, String> {
     let all = || {
         let calls = FailureKind::ALL.into_iter().map(Told::from);
@@ -40,14 +41,14 @@ pub(super) fn find(word: &str) -> Result<Told, String> {
 // === impl Told ===
 
 impl Told {
-    /// For people.
+    /// Formats the explanation as text.
     pub(super) fn text(&self) -> String {
         let answer = self.answer.map_or(String::new(), |(reason, status)| format!(" (`{reason}`, {status})"));
         let Self { code, message, whose, why, advice, .. } = self;
         format!("{code}{answer}: {message}\n  whose doing: {whose}\n  why: {why}\n  what to do: {advice}\n")
     }
 
-    /// For programs.
+    /// Formats the explanation as JSON.
     pub(super) fn json(&self) -> Value {
         json!({
             "code": self.code,

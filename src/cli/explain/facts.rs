@@ -1,242 +1,245 @@
-//! What is known of a proxy, wherever it comes from. Times are in microseconds.
+//! Facts about a proxy, independent of their source: the admin API or an access log. Times are in
+//! microseconds.
 
-/// Counts by word, as metrics and logs have them.
+/// Counts by label, as metrics and logs report them.
 pub(super) type Words = Vec<(String, u64)>;
 
-/// Everything that sentences are made of.
+/// The facts from which an explanation is composed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Facts {
-    /// Of what the sentences tell: which proxy, over how long.
+    /// The proxy that the explanation is about, and the period that it covers.
     pub(super) over: String,
-    /// Calls seen, merged or not.
+    /// Calls received, merged or not.
     pub(super) calls: u64,
-    /// Those that were not merged, by reason.
+    /// Calls that were not merged, by reason.
     pub(super) passed: Words,
-    /// Items that were refused or ended early, by reason.
+    /// Items that were rejected or expired, by reason.
     pub(super) unserved: Words,
-    /// Items that were accepted or refused: what `unserved` is a share of.
+    /// Items that were accepted or rejected. `unserved` is reported as a share of them.
     pub(super) items: u64,
-    /// What is known of the upstream's slots.
+    /// Slots of the upstream, if known.
     pub(super) slots: Option<Slots>,
-    /// What batching would have done with calls that passed in mode `Observe`.
+    /// Predicted effect of batching on the calls that passed in mode `Observe`.
     pub(super) predicted: Option<Predicted>,
-    /// Everything passes through after crashes, for so many seconds more.
+    /// Remaining seconds in pass-through mode after a crash loop.
     pub(super) crashed_seconds: Option<u64>,
-    /// Seconds since the upstream was found to be another one.
+    /// Seconds since the upstream was found to have been replaced by another one.
     pub(super) changed_seconds: Option<u64>,
-    /// Batches that failed, where somebody counted.
+    /// Failed batches, if they were counted.
     pub(super) failures: Option<Failures>,
-    /// By priority class: calls by how they ended.
+    /// Calls of each priority class, by outcome.
     pub(super) priorities: Vec<(String, Words)>,
-    /// By route, or by route and model.
+    /// Calls by route, or by route and model.
     pub(super) kinds: Vec<Kind>,
 }
 
-/// Slots.
+/// Execution slots of the upstream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Slots {
-    /// C.
+    /// Number of slots: learned, or set by the policy.
     pub(super) learned: u32,
-    /// The wall.
+    /// Maximum number of slots, `limits.slotsMax`.
     pub(super) max: u32,
-    /// The number is the policy's; none was learned.
+    /// `true` if the policy sets the number and none is learned.
     pub(super) fixed: bool,
 }
 
-/// What the concurrency limiter of a kind does, and why.
+/// State of the concurrency limiter for one kind of calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Concurrency {
-    /// The limit; none while calls are forwarded at once.
+    /// The limit; `None` while calls are forwarded at once.
     pub(super) limit: Option<u32>,
-    /// The reason for forwarding, as `/api/scheduler` names it.
+    /// Reason for forwarding, as `/api/scheduler` names it.
     pub(super) reason: String,
-    /// Too little has been answered to judge it.
+    /// `true` while too few calls have been answered to derive a limit.
     pub(super) learning: bool,
-    /// Requests in flight beyond which throughput does not grow, in thousandths; 0 if unknown.
+    /// Knee of the load curve in thousandths: the requests in flight beyond which throughput does
+    /// not grow; 0 if unknown.
     pub(super) knee_milli: u64,
-    /// The most requests in flight that were seen, in thousandths, and the mean latency of a lone call then.
+    /// Highest number of requests in flight observed, in thousandths.
     pub(super) most_milli: u64,
-    /// See there.
+    /// Mean latency of an unbatched call at `most_milli` requests in flight.
     pub(super) most_us: u64,
-    /// A lone call below the knee.
+    /// Latency of an unbatched call below the knee.
     pub(super) lone_us: u64,
-    /// Recent batches: items in thousandths, and latency.
+    /// Mean number of items in recent batches, in thousandths.
     pub(super) batch_items_milli: u64,
-    /// See there.
+    /// Mean latency of recent batches.
     pub(super) batch_us: u64,
-    /// The cost of an item in a batch that did not pay, in thousandths of a lone call.
+    /// Cost of an item in a batch that did not pay, in thousandths of an unbatched call.
     pub(super) item_permille: Option<u64>,
 }
 
-/// What batching would have done in the last one to two minutes.
+/// Predicted effect of batching over the last one to two minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Predicted {
-    /// Seconds that it covers.
+    /// Seconds that the prediction covers.
     pub(super) over_seconds: u64,
-    /// Whether it would be worth it, as `/api/scheduler` words it.
+    /// Verdict on the benefit, as `/api/scheduler` names it.
     pub(super) benefit: String,
-    /// Calls that the server was seen to run at once.
+    /// Number of calls that the server was observed to run at once.
     pub(super) side_by_side: u64,
-    /// Calls that it is about.
+    /// Calls that the prediction covers.
     pub(super) calls: u64,
-    /// Upstream calls that they would have been, and what those would have carried.
+    /// Upstream calls that batching would have made.
     pub(super) executions: u64,
-    /// See `executions`.
+    /// Calls that these upstream calls would have carried.
     pub(super) carried: u64,
-    /// Items in those.
+    /// Items that these upstream calls would have carried.
     pub(super) items: u64,
-    /// Mean from arrival to answer, had they been batched.
+    /// Mean time from arrival to answer, had the calls been batched.
     pub(super) latency_us: u64,
-    /// The same as they passed.
+    /// Mean time from arrival to answer as the calls passed.
     pub(super) passed_us: u64,
-    /// Calls that would have been refused or given up.
+    /// Calls that would have been rejected or would have expired.
     pub(super) unserved: u64,
-    /// The most items in one call of which it is known what they take.
+    /// Largest number of items in one call for which the execution time was measured.
     pub(super) measured_items: u32,
 }
 
-/// Batches that failed, those of one call among them.
+/// Failed batches, batches of one call included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Failures {
-    /// All batches.
+    /// Number of batches.
     pub(super) batches: u64,
-    /// Those that failed.
+    /// Number of batches that failed.
     pub(super) failed: u64,
-    /// Answers that could not be split.
+    /// Number of answers that could not be split.
     pub(super) mismatched: u64,
-    /// Upstream calls that isolation made.
+    /// Number of upstream calls made to isolate members of failed batches.
     pub(super) executions: u64,
-    /// Items that it answered.
+    /// Number of items answered by isolation.
     pub(super) items: u64,
 }
 
-/// Why and until when nothing is merged.
+/// Suspension of merging because the server refuses batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Suspended {
-    /// How the server answered a batch.
+    /// Kind of the answer to a batch.
     pub(super) answer: String,
-    /// Its status, if that was it.
+    /// HTTP status of that answer, if the refusal was a status.
     pub(super) status: Option<u64>,
-    /// When one batch of two is tried.
+    /// Time until one batch of two calls is tried.
     pub(super) retest_us: u64,
 }
 
-/// How often the server told calls of a kind to come back later.
+/// Pauses of one kind of calls that the server requested with `Retry-After`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Pauses {
-    /// How often.
+    /// Number of pauses.
     pub(super) count: u64,
-    /// When last.
+    /// Seconds since the last pause.
     pub(super) ago_seconds: u64,
-    /// What it asked for then.
+    /// Duration that the server requested for the last pause.
     pub(super) asked_us: u64,
-    /// For how long nothing was sent then.
+    /// Duration of the last pause, in which no call was sent.
     pub(super) held_us: u64,
-    /// One is not over.
+    /// `true` while a pause is in effect.
     pub(super) now: bool,
 }
 
-/// Calls of one kind.
+/// Calls of one kind: a route, or a route and a model.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Kind {
-    /// As a user would call it.
+    /// Name shown to the user.
     pub(super) name: String,
-    /// Seconds that the counts cover; `None` where all is counted.
+    /// Seconds that the counts cover; `None` if they cover the whole period.
     pub(super) over_seconds: Option<u64>,
-    /// Batches of mergeable calls, those of one call among them.
+    /// Batches of mergeable calls, batches of one call included.
     pub(super) batches: u64,
-    /// Their calls.
+    /// Calls in these batches.
     pub(super) calls: u64,
-    /// Their items.
+    /// Items in these batches.
     pub(super) items: u64,
-    /// Batches that left while others were in flight; `None` where nobody counted.
+    /// Batches dispatched while others were in flight; `None` if they were not counted.
     pub(super) beside: Option<u64>,
-    /// Batches with room left beside which calls of another merge key waited.
+    /// Batches with room left, dispatched while calls of another merge key were queued.
     pub(super) apart_batches: u64,
-    /// Calls forwarded one by one because merging them was measured not to pay.
+    /// Calls forwarded unbatched because batching was measured not to pay.
     pub(super) passed: u64,
-    /// Mean wait of a call.
+    /// Mean queueing time of a call.
     pub(super) wait_us: u64,
-    /// Mean time of an execution, where no curve was learned.
+    /// Mean execution time, if no latency curve was learned.
     pub(super) exec_us: Option<u64>,
-    /// Batches by cause.
+    /// Batches by the cause of their dispatch.
     pub(super) causes: Words,
-    /// The policy's most items.
+    /// Maximum number of items in a batch that the policy sets.
     pub(super) items_max: Option<u32>,
-    /// The most items that were learned or published.
+    /// Maximum number of items in a batch that was learned or published by the server.
     pub(super) ceiling: Option<u32>,
-    /// Where that ceiling comes from, if it is known.
+    /// Source of that ceiling, if known.
     pub(super) ceiling_from: Option<CeilingFrom>,
-    /// Nothing is merged for now.
+    /// `true` while calls are in quarantine and are not merged.
     pub(super) quarantined: bool,
-    /// What its concurrency limiter does.
+    /// State of the concurrency limiter.
     pub(super) concurrency: Option<Concurrency>,
-    /// The server refuses batches.
+    /// Suspension of merging, if the server refuses batches.
     pub(super) suspended: Option<Suspended>,
-    /// The server asked for pauses.
+    /// Pauses that the server requested.
     pub(super) pauses: Option<Pauses>,
-    /// What users want.
+    /// Latency objective of the calls.
     pub(super) slo_us: Option<u64>,
-    /// Thousandths of an item a second.
+    /// Arrival rate in thousandths of an item per second.
     pub(super) rate_milli: Option<u64>,
-    /// Where on its curve it works.
+    /// Operating point on the learned latency curve.
     pub(super) point: Option<Point>,
-    /// Merge keys of late.
+    /// Number of merge keys seen recently.
     pub(super) keys: u64,
-    /// What differs between them, what alone keeps most apart first.
+    /// Parts in which the merge keys differ. The part that alone separates the most keys comes
+    /// first.
     pub(super) differs: Vec<Differs>,
 }
 
-/// Where a ceiling comes from.
+/// Source of a learned or published ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CeilingFrom {
-    /// The server published it; otherwise it refused more.
+    /// `true` if the server published the ceiling; `false` if it refused larger batches.
     pub(super) published: bool,
-    /// For so many seconds.
+    /// Seconds since the ceiling was set.
     pub(super) age_seconds: u64,
-    /// In so many seconds a larger batch may be tried again.
+    /// Seconds until a larger batch may be tried again.
     pub(super) retest_seconds: Option<u64>,
 }
 
-/// Where on its curve a kind of calls works.
+/// Operating point of one kind of calls on its latency curve.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Point {
-    /// The most efficient size.
+    /// Most efficient batch size, in items.
     pub(super) best_items: u32,
-    /// What it takes.
+    /// Execution time of a batch of that size.
     pub(super) best_us: u64,
-    /// What twice as many would take.
+    /// Execution time of a batch of twice that size.
     pub(super) double_us: u64,
-    /// What one takes.
+    /// Mean execution time of a single item.
     pub(super) lone_us: u64,
-    /// What one takes in 98 of 100 cases.
+    /// 98th percentile of the execution time of a single item.
     pub(super) lone_late_us: u64,
 }
 
-/// A part of merge keys that is not the same in all.
+/// A part of the merge key in which the merge keys differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Differs {
-    /// What it is, as `/api/scheduler` has it.
+    /// Kind of the part, as `/api/scheduler` names it.
     pub(super) what: String,
-    /// The header or field.
+    /// Name of the header or field.
     pub(super) name: String,
-    /// Its values.
+    /// Number of distinct values.
     pub(super) values: u64,
-    /// Keys left without it.
+    /// Number of merge keys that would remain without this part.
     pub(super) keys_without: u64,
 }
 
 // === impl Kind ===
 
 impl Kind {
-    /// Batches that left for this cause, as a share.
+    /// Returns the share of batches that were dispatched for `cause`.
     pub(super) fn share(&self, cause: &str) -> f64 {
         let count = self.causes.iter().find(|(word, _)| word == cause).map_or(0, |(_, count)| *count);
         ratio(count, self.batches)
     }
 }
 
-/// A share or a mean; 0 of nothing.
+/// Returns a share or a mean; 0 if `whole` is 0.
 #[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53, and these are told with two digits")]
 pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }

@@ -1,4 +1,5 @@
-//! Facts of a running proxy, by its admin port: what `/api/scheduler`, `/api/stats` and nothing else say. Of several captured ports each has facts of its own.
+//! Facts about a running proxy, read from `/api/scheduler` and `/api/stats` of its admin port. Each
+//! captured port has facts of its own.
 
 use serde_json::Value;
 
@@ -7,10 +8,10 @@ use super::facts::{
 };
 use crate::cli::local::get;
 
-/// Asks; of several captured ports each is told for itself.
+/// Reads the facts from the admin port at `address`, one entry for each captured port.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// The admin port cannot be read; the error is a message for the user.
 pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
     let json = |path| {
         let body = get(address, path)?;
@@ -20,14 +21,14 @@ pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
     Ok(all(&format!("the proxy at {address}"), &scheduler, &stats))
 }
 
-/// The facts of each captured port; `whose` names the proxy.
+/// Returns the facts of each captured port. Their description contains the name of the proxy.
 pub(super) fn all(whose: &str, scheduler: &Value, stats: &Value) -> Vec<Facts> {
     let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(whose, scheduler, stats)] };
     let of = |port: &Value| {
         let (number, name) = (number(&port["port"]), text(&port["name"]));
         let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
         let facts = facts(whose, port, stats);
-        // What passed, failed and was refused is counted for the process.
+        // Passed, failed and rejected calls are counted per process, not per port.
         Facts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
     };
     ports.iter().map(of).collect()
@@ -136,7 +137,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
     }
 }
 
-/// What the concurrency limiter of a cost class does.
+/// Returns the state of the concurrency limiter of a cost class.
 fn concurrency(class: &Value, scheduler: &Value) -> Option<Concurrency> {
     let flow = scheduler["concurrency"].as_array()?.iter().find(|flow| flow["class"] == *class)?;
     let most = flow["curve"].as_array().and_then(|curve| curve.last());
@@ -155,7 +156,7 @@ fn concurrency(class: &Value, scheduler: &Value) -> Option<Concurrency> {
     })
 }
 
-/// Who bounds the items of a cost class, if it is not the policy.
+/// Returns the source of the item limit of a cost class, unless it is the policy.
 fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingFrom> {
     let mut limits = scheduler["limits"].as_array()?.iter();
     let of = |limit: &&Value| limit["class"] == *class && limit["limit"] == "batch_items_max";
@@ -176,7 +177,7 @@ fn suspended(found: &Value) -> Option<Suspended> {
     })
 }
 
-/// How often calls of a cost class were paused.
+/// Returns the pauses of a cost class.
 fn pauses(class: &Value, scheduler: &Value) -> Option<Pauses> {
     let of = |list: &str| scheduler[list].as_array().into_iter().flatten().find(|one| one["class"] == *class);
     let told = of("pauses")?;
@@ -201,7 +202,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Counts that are not zero.
+/// Returns the counts that are not zero.
 fn words(value: &Value) -> Words {
     let counts = value.as_object().into_iter().flatten();
     counts.map(|(word, count)| (word.clone(), number(count))).filter(|(_, count)| *count > 0).collect()

@@ -1,8 +1,11 @@
-//! Facts from an access log: JSON lines, read one by one, so that a day of traffic needs no more memory than a minute.
+//! Facts from an access log in JSON lines. Records are read one at a time, so a day of traffic
+//! needs no more memory than a minute.
 //!
-//! A log may be a sample. A call says how many items its batch had, so each stands for its part of a batch, and means over batches are right whatever part
-//! of the calls was written. What a sample cannot tell is the load. Which header or field differs is told by the digests of the parts of keys, among calls
-//! of one process: a log may hold those of several.
+//! A log may be a sample. Each record contains the number of items of its batch, so it counts as
+//! its fraction of a batch, and means over batches are correct whatever fraction of the calls was
+//! logged. The load cannot be derived from a sample. The header or field that separates calls is
+//! found by comparing the digests of merge-key parts. Digests are comparable only within one
+//! process, and a log may contain records of several.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
@@ -11,23 +14,26 @@ use super::facts::{Differs, Facts, Kind, Words};
 use crate::accesslog::Record;
 use crate::protocol::{Keys, PartDigest, PartKind};
 
-/// Merge keys told apart for one process and route.
+/// Maximum number of merge keys tracked per process and route.
 const KEYS_MAX: usize = 1024;
-/// Processes whose keys are compared for one route, the first ones: the pods of a workload all tell the same.
+/// Maximum number of processes per route for which merge keys are compared. The first ones are
+/// used: all pods of a workload give the same result.
 const PROCESSES_MAX: usize = 4;
-/// Routes told apart: more than a policy has.
+/// Maximum number of routes tracked, more than a policy can have.
 const ROUTES_MAX: usize = 64;
-/// Reasons and causes told apart: some three times as many as there are.
+/// Maximum number of reasons or causes tracked, about three times as many as exist.
 const WORDS_MAX: usize = 64;
-/// A route, a protocol, a reason, a cause or the digest of a key is never longer; what is, is cut.
+/// Maximum length of a route, protocol, reason, cause or key digest. The proxy never writes a
+/// longer one; longer values are truncated.
 const WORD_BYTES_MAX: usize = 256;
-/// The longest line that is read: some seven times the longest record.
+/// Maximum length of a line, about seven times that of the longest record.
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
-/// What is counted of a route.
+/// Counts for one route.
 #[derive(Debug, Default)]
 struct Route {
-    /// Parts of batches, summed: as many as there were, of those written.
+    /// Sum of the fractions of batches that the records represent: the number of batches, as far as
+    /// they were logged.
     batches: f64,
     causes: BTreeMap<String, f64>,
     apart: f64,
@@ -39,16 +45,16 @@ struct Route {
     processes: BTreeMap<String, Process>,
 }
 
-/// What only calls of one process can be compared by: their keys.
+/// Merge keys of the calls of one process, which are comparable only with each other.
 #[derive(Debug, Default)]
 struct Process {
     keys: HashSet<String>,
     parts: Keys,
-    /// The key of the last call, and from when to when it waited.
+    /// Merge key of the previous call, and the start and end of its queueing time.
     last: Option<(String, u64, u64)>,
 }
 
-/// What is counted of all.
+/// Counts for the whole log.
 #[derive(Debug, Default)]
 struct Counts {
     calls: u64,
@@ -64,7 +70,7 @@ struct Counts {
 /// Reads a file, or standard input for `-`.
 ///
 /// # Errors
-/// What went wrong, in words.
+/// The input cannot be read; the error is a message for the user.
 pub(super) fn read(path: &str) -> Result<Facts, String> {
     let source: Box<dyn Read> = if path == "-" {
         Box::new(std::io::stdin())
@@ -118,7 +124,7 @@ impl Counts {
                 return;
             }
             "served" | "passed" => {}
-            // Who left, and what failed, says nothing about batches.
+            // Cancelled and failed calls reveal nothing about batches.
             _ => return,
         }
         if !record.reason.is_empty()
@@ -208,9 +214,11 @@ impl Route {
 // === impl Process ===
 
 impl Process {
-    /// Whether this call waited beside one of another key.
+    /// Returns `true` if this call was queued at the same time as the previous one and has another
+    /// merge key.
     fn apart(&mut self, record: Record) -> bool {
-        // Lines come in the order in which calls end: two that waited at one time stand close together.
+        // Records are written in the order in which calls end, so calls that were queued at the
+        // same time are close together.
         let (from, to) = (record.time_us, record.time_us.saturating_add(record.queue_us));
         let before = self.last.replace((record.key.clone(), from, to));
         let whole = number(&record.key);
@@ -225,13 +233,14 @@ impl Process {
     }
 }
 
-/// A part of a key; none of a kind that nobody knows.
+/// Parses a part of a merge key; `None` if the kind is unknown.
 fn part_of((kind, mut name, digest): (String, String, String)) -> Option<PartDigest> {
     name.truncate(name.floor_char_boundary(WORD_BYTES_MAX));
     Some((PartKind::of(&kind)?, name.into(), number(&digest)))
 }
 
-/// A short digest as a number; what is none is as good as any other.
+/// Parses a short hexadecimal digest. An invalid one becomes 0, which serves as well as any other
+/// value.
 fn number(digest: &str) -> u64 {
     u64::from_str_radix(digest, 16).unwrap_or(0)
 }
@@ -240,7 +249,7 @@ fn many(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// What is counted of a word; none beyond as many as are told apart.
+/// Returns the counter of `word`, or `None` if the maximum number of words is already tracked.
 fn counted<T: Default>(counts: &mut BTreeMap<String, T>, word: String) -> Option<&mut T> {
     if counts.len() >= WORDS_MAX && !counts.contains_key(&word) {
         return None;
@@ -248,7 +257,7 @@ fn counted<T: Default>(counts: &mut BTreeMap<String, T>, word: String) -> Option
     Some(counts.entry(word).or_default())
 }
 
-/// The nearest whole number of batches.
+/// Rounds a sum of fractions to the nearest whole number of batches.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of parts of calls, far below 2^53")]
 fn whole(parts: f64) -> u64 {
     parts.round() as u64

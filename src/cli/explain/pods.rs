@@ -1,6 +1,6 @@
-//! Facts of the sidecars of a workload, from the admin port of each: it listens on the pod's
-//! loopback alone, so the API server forwards to it (`pods/portforward`), as for `kubectl
-//! port-forward`.
+//! Facts about the sidecars of a workload, read from the admin port of each. That port listens on
+//! the pod's loopback interface only, so the API server forwards the connection
+//! (`pods/portforward`), as for `kubectl port-forward`.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use crate::cli::cluster::{Cluster, WorkloadName, explain};
 use crate::cli::{local, pods};
 use crate::injector::STATUS;
 
-/// The wait for one pod: a node that cannot be reached does not refuse.
+/// Time limit for one pod. A node that cannot be reached does not refuse the connection.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Pods that are read at once.
+/// Maximum number of pods read concurrently.
 const READ_MAX: usize = 8;
 
-/// The admin port of a pod's sidecar.
+/// Admin port of a pod's sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct AdminPort {
     pod: String,
     port: u16,
 }
 
-/// Reads the facts of each sidecar of a workload, in the order of the pods' names. The second list
-/// has those that could not be read, with the reason.
+/// Reads the facts of every sidecar of a workload, ordered by pod name. The second list contains
+/// the pods that could not be read, each with the reason.
 ///
 /// # Errors
 /// The workload cannot be read, or none of its pods has a sidecar.
@@ -64,7 +64,7 @@ pub(super) async fn read(cluster: &Cluster, workload: &WorkloadName) -> Result<(
 // === impl AdminPort ===
 
 impl AdminPort {
-    /// The one that the injection has recorded.
+    /// Returns the admin port that was recorded at injection.
     fn of(pod: &Pod) -> Option<Self> {
         let record: Value = serde_json::from_str(pod.metadata.annotations.as_ref()?.get(STATUS)?).ok()?;
         let port = record["admin"].as_u64().and_then(|port| u16::try_from(port).ok())?;

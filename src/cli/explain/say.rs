@@ -1,7 +1,9 @@
-//! Sentences from facts: what binds, with its numbers. Pure.
+//! Composes an explanation from facts: sentences about what limits batching, with the numbers.
+//! Pure.
 //!
-//! For each kind of calls one sentence says what sets the size of its batches, and up to two more what else there is to know: the first that applies
-//! of a short list, since somebody who reads five reasons reads none.
+//! For each kind of calls, one sentence names the factor that determines the size of its batches.
+//! Up to two more report the first that apply of a short list of findings, because a long list of
+//! reasons is not read.
 
 mod concurrency;
 mod observed;
@@ -13,43 +15,43 @@ use serde_json::{Value, json};
 use self::words::{advice, kept_apart, millis, percent, reason, span, times};
 use super::facts::{CeilingFrom, Facts, Kind, Point, Slots, Suspended, ratio};
 
-/// From this share of the batches on something binds.
+/// Share of the batches from which a factor is considered binding.
 const BINDS: f64 = 0.3;
-/// From this share on it is worth a sentence.
+/// Share of the batches from which a finding is reported.
 const WORTH: f64 = 0.2;
-/// Reasons below this share of the calls are left out.
+/// Share of the calls below which a reason is left out.
 const REASON_MIN: f64 = 0.01;
-/// Reasons in one sentence.
+/// Maximum number of reasons in one sentence.
 const REASONS_MAX: usize = 3;
-/// Fewer calls than this many to a batch is next to none sharing.
+/// Mean number of calls per batch below which calls are considered not to share batches.
 const SHARED_MIN: f64 = 1.5;
-/// A client sends several items at a time from this mean on.
+/// Mean number of items per call from which clients are considered to send batches of their own.
 const CLIENT_BATCH: f64 = 1.5;
-/// Batches by which a kind can be judged.
+/// Minimum number of batches required to judge a kind of calls.
 const BATCHES_MIN: u64 = 5;
-/// Kinds that are spoken of, those with most calls.
+/// Maximum number of kinds of calls reported. Those with the most calls are chosen.
 const KINDS_MAX: usize = 8;
-/// Sentences about one kind.
+/// Maximum number of sentences about one kind of calls.
 const ABOUT_MAX: usize = 3;
-/// A change of the upstream is news for this many seconds.
+/// Seconds for which a change of the upstream or a pause is reported after it happened.
 const NEWS_SECONDS: u64 = 120;
 
-/// One thing to know.
+/// One statement of an explanation.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Sentence {
-    /// Of which kind of calls; empty for all.
+    /// Name of the kind of calls; empty if the statement is about all calls.
     pub(super) about: String,
-    /// Seconds that its counts cover; `None`: since the start, or all of a log.
+    /// Seconds that the counts cover; `None` if they cover the whole uptime or the whole log.
     pub(super) over_seconds: Option<u64>,
-    /// What it says, in one word, for programs.
+    /// Identifier of the statement, for programs.
     pub(super) what: &'static str,
-    /// The sentence.
+    /// The statement, for people.
     pub(super) text: String,
-    /// Its numbers.
+    /// Numbers that support the statement.
     pub(super) numbers: Value,
 }
 
-/// What binds.
+/// Composes the explanation.
 pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     let mut said = Vec::new();
     let mut all = |what, text: String, numbers| {
@@ -124,7 +126,7 @@ fn unserved(facts: &Facts) -> Option<(String, Value)> {
     })
 }
 
-/// That the server takes no batches, how it shows, and when it is tried again.
+/// Reports that the server refuses batches, the evidence, and the time of the next attempt.
 fn refused(found: &Suspended) -> (String, Value) {
     let answer = found.status.map_or_else(|| format!("`{}`", found.answer), |status| format!("status {status}"));
     let retest = found.retest_us / 1_000_000;
@@ -135,7 +137,7 @@ fn refused(found: &Suspended) -> (String, Value) {
     (text, json!({"status": found.status, "answer": found.answer, "retest_in_us": found.retest_us}))
 }
 
-/// What there is to know of one kind, the most pressing first.
+/// Returns the sentences about one kind of calls, the most urgent first.
 fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
     let over_seconds = kind.over_seconds;
     let sentence = |what, (text, numbers)| Sentence { about: kind.name.clone(), over_seconds, what, text, numbers };
@@ -161,7 +163,7 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
         return said;
     }
     let apart = apart(kind);
-    // A limit that is reached binds whoever waits beside it.
+    // A limit that is reached is binding even if calls of several merge keys are queued.
     if apart.is_none() || ratio(kind.apart_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
         let (what, found) = binds(kind, slots);
         said.push(sentence(what, found));
@@ -183,7 +185,7 @@ fn infeasible(kind: &Kind) -> Option<(String, Value)> {
     })
 }
 
-/// What sets the size of batches: the first of these.
+/// Returns the factor that determines the size of batches, the first that applies.
 fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
     let mean = ratio(kind.items, kind.batches);
     let numbers = json!({
@@ -194,6 +196,7 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
         "wait_us": kind.wait_us,
     });
     let share = |cause| kind.share(cause);
+    // A limit that closes batches comes first: items, then weight and bytes.
     if share("full") >= BINDS {
         return ("limit_items", (full(kind), numbers));
     }
@@ -204,6 +207,7 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
             return ("limit_weight", (text, numbers));
         }
     }
+    // A deadline closes batches before they reach the best size.
     if share("deadline") >= BINDS {
         let text = format!(
             "{} of the batches left smaller than they would be best, since a deadline would not have waited; they hold {mean:.1} items on average",
@@ -213,16 +217,19 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
     }
     let per_call = ratio(kind.items, kind.calls);
     let sharing = ratio(kind.calls, kind.batches);
+    // Clients that send batches of their own seldom have two calls queued at once.
     if sharing < SHARED_MIN && per_call >= CLIENT_BATCH {
         let text = format!(
             "batches hold {mean:.1} items on average because clients send {per_call:.1} at a time, and seldom two calls at once"
         );
         return ("clients", (text, numbers));
     }
+    // Calls that hardly wait find a free slot on arrival: the load is too low to form batches.
     let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
     if sharing < SHARED_MIN && lone.is_none_or(|lone| kind.wait_us < lone / 2) {
         return ("load", (load(kind, slots, lone), numbers));
     }
+    // Otherwise the batch size is the number of items that arrive while calls are held.
     let by = if per_call >= CLIENT_BATCH {
         format!(", from clients that send {per_call:.1} at a time")
     } else {
@@ -276,12 +283,12 @@ fn full(kind: &Kind) -> String {
     }
 }
 
-/// Twice as many in well below twice the time.
+/// Returns `true` if twice as many items take well below twice the time.
 fn cheap(point: Point) -> bool {
     ratio(point.double_us, point.best_us) < 1.8
 }
 
-/// Why calls went alone although they might have shared.
+/// Explains why calls were forwarded alone although they could have shared a batch.
 fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
     let sharing = ratio(kind.calls, kind.batches);
     let alone = if sharing < 1.05 {
@@ -342,7 +349,7 @@ fn apart(kind: &Kind) -> Option<(String, Value)> {
 
 fn curve(kind: &Kind, slots: Option<Slots>) -> Option<(String, Value)> {
     let point = kind.point?;
-    // Calls are forwarded as they come: how many batches run side by side was not learned.
+    // Calls are forwarded as they arrive, so the number of concurrent batches was not learned.
     if slots.is_some_and(|slots| !slots.fixed && slots.learned == 0) {
         return None;
     }

@@ -1,4 +1,4 @@
-//! What the other objects of the manifests say about a pod.
+//! Context of an injection: the other objects of the manifests that matter for a pod.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +9,15 @@ use crate::injector::{
     Code, Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults, View,
 };
 
-/// The objects of the manifests that an injection looks at, by namespace.
+/// Objects of the manifests that an injection takes into account, by namespace.
 pub(super) struct Around {
-    /// What is the same for all.
+    /// Context shared by all namespaces.
     common: Context,
     default_namespace: String,
     spaces: BTreeMap<String, Context>,
 }
 
-/// What one namespace has.
+/// Objects of one namespace.
 #[derive(Default)]
 struct Space {
     namespace: Namespace,
@@ -26,18 +26,18 @@ struct Space {
     referrers: Vec<Value>,
 }
 
-/// The namespaces while they are looked for.
+/// Namespaces found while the manifests are searched.
 struct Spaces<'a> {
     default_namespace: &'a str,
     found: BTreeMap<String, Space>,
-    /// Policies of the whole cluster.
+    /// Network policies of the whole cluster.
     everywhere: Vec<Value>,
 }
 
 // === impl Around ===
 
 impl Around {
-    /// Looks through the manifests.
+    /// Searches the manifests.
     ///
     /// # Errors
     /// A policy or profile among them cannot be read.
@@ -82,7 +82,7 @@ impl Around {
         Ok(Self { common, default_namespace: args.namespace.clone(), spaces })
     }
 
-    /// What is known around one pod.
+    /// Returns the context of a pod.
     pub(super) fn context(&self, object: &Value, place: &Place) -> Context {
         let name = namespace(object).unwrap_or(&self.default_namespace).to_owned();
         let mut context = self.spaces.get(&name).unwrap_or(&self.common).clone();
@@ -139,7 +139,8 @@ impl Spaces<'_> {
     }
 }
 
-/// Where Groupage itself runs, as far as a file can know: where the controller's Service is, else where the chart and `groupage install` put it.
+/// Returns the namespace of the Groupage installation, as far as files reveal it: the namespace of
+/// the controller's Service, else the default of the chart and of `groupage install`.
 fn own_namespace(controller: &str) -> &str {
     let host = controller.rsplit_once("://").map_or(controller, |(_, rest)| rest);
     let host = host.split([':', '/']).next().unwrap_or_default();
@@ -154,7 +155,7 @@ fn namespace(object: &Value) -> Option<&str> {
     object.pointer("/metadata/namespace").and_then(Value::as_str)
 }
 
-/// A spec as the types have it; `groupage validate` says more of what is wrong.
+/// Deserializes the `spec` of an object. `groupage validate` reports its errors in more detail.
 fn read<T: serde::de::DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, String> {
     let Some(spec) = object.get("spec") else { return Ok(T::default()) };
     serde_json::from_value(spec.clone())

@@ -1,4 +1,4 @@
-//! The manifests that a user names: files, folders of them, or standard input.
+//! Input manifests: files, folders of them, or standard input.
 
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use super::Source;
 use crate::cli::yaml;
 use crate::injector::Code;
 
-/// What of a folder is read, as `kubectl` does.
+/// File name extensions that are read from a folder, as `kubectl` does.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 
-/// Reads everything that was named, a folder in the order of its names.
+/// Reads all inputs. The files of a folder are read in the order of their names.
 ///
 /// # Errors
-/// The first that cannot be read.
+/// The first input that cannot be read.
 pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Source>, String> {
     let mut sources = Vec::new();
     for path in paths {

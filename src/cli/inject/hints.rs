@@ -1,20 +1,22 @@
-//! What nobody reads: words of ours that stand in a wrong place, and pods that stand where none is looked for.
+//! Hints about input that has no effect: annotations and labels of Groupage in a wrong place, and
+//! pods in places that are not searched.
 
 use serde_json::Value;
 
 use crate::injector::{COMPONENT, INJECT, INJECTED, Place};
 
-/// How everything of ours begins.
+/// Prefix of every annotation and label of Groupage.
 const PREFIX: &str = "groupage.dev/";
 
-/// Words of ours on an object of which only others are read, one sentence each.
+/// Returns one sentence for each annotation or label of Groupage that has no effect where it is
+/// written.
 pub(super) fn misplaced(object: &Value, places: &[Place]) -> Vec<String> {
     let mut found = Vec::new();
     let mut say = |pointer: &str, read: &[&str], why: &dyn Fn(&str) -> String| {
         let map = object.pointer(pointer).and_then(Value::as_object);
         let keys = map.into_iter().flatten().map(|(key, _)| key.as_str());
         for said in keys.filter(|key| key.starts_with(PREFIX) && !read.contains(key)).map(why) {
-            // An object with two templates says it once.
+            // Two templates of one object produce the same sentence.
             if !found.contains(&said) {
                 found.push(said);
             }
@@ -45,7 +47,8 @@ pub(super) fn misplaced(object: &Value, places: &[Place]) -> Vec<String> {
     found
 }
 
-/// Whether pods stand in an object of a kind whose templates nobody here knows to find.
+/// Returns `true` if an object contains a pod at any depth. It is used for kinds with unknown pod
+/// templates.
 pub(super) fn has_pods(object: &Value) -> bool {
     let is_container = |container: &Value| container.get("name").is_some() && container.get("image").is_some();
     let here = object.pointer("/spec/containers").and_then(Value::as_array);

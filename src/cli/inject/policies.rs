@@ -1,7 +1,8 @@
-//! The policies among manifests, held to what `groupage validate` holds them to.
+//! Validation of the policies among the manifests, by the rules of `groupage validate`.
 //!
-//! A controller goes on where a policy says what it does not know: it may be the older one. Whoever runs this has the file in hand, and a capture that is
-//! misspelt there would be a default that nobody chose.
+//! A controller accepts a policy with values that it does not know, because the policy may be of a
+//! newer version. Here the file is at hand and can be corrected, and a misspelt capture mode would
+//! silently become the default.
 
 use serde_json::Value;
 
@@ -9,14 +10,15 @@ use super::Source;
 use crate::cli::yaml;
 use crate::config;
 
-/// What is wrong with the policies, as `groupage validate` says it; empty where nothing is.
+/// Returns the problems of the policies, in the format of `groupage validate`; empty if there are
+/// none.
 pub(super) fn wrong(sources: &[Source]) -> String {
     let mut said = String::new();
     for source in sources {
         for document in &source.documents {
             let text = source.text.get(document.text.clone()).unwrap_or_default();
             if is_policy(&document.value) {
-                // Empty lines before it, so that its lines are those of the file.
+                // Leading empty lines preserve the line numbers of the file.
                 let before = source.text.get(..document.text.start).unwrap_or_default().matches('\n').count();
                 check(&format!("{}{text}", "\n".repeat(before)), &source.name, &mut said);
             }

@@ -1,15 +1,21 @@
-//! Whether the process ended again and again without being told to: then it begins as a plain proxy for a while.
+//! Crash-loop guard: after three crashes within 60 s the process starts in pass-through mode for 10
+//! minutes.
 //!
 //! ```text
-//! run.json    start ──▶ "running" ──▶ told to end: gone
-//!                          └─ killed, out of memory, a defect: still there, so the next start has seen a crash
+//! run.json    start ──▶ "running" ──▶ deliberate end: removed
+//!                          └─ killed, out of memory, a defect: still present, so the next start
+//!                             counts a crash
 //! ```
-//! Where a call of somebody's ends the process, batching it anew after each start would keep the whole pod down; a plain proxy does least and looks into nothing.
-//! Three crashes in a minute are no accident: the kubelet waits 10 s and then 20 s before it starts a container again, so they are all that a
-//! minute holds of quick ones.
 //!
-//! Times are those since the machine started, so that no change of the wall clock counts or hides a crash; a record of an earlier boot says nothing. `judge` is pure; the rest
-//! reads and writes one small file. It need not outlast the machine, so nothing waits for the disk.
+//! If a particular call crashes the process, batching it again after each restart would keep the
+//! whole pod down; a plain proxy does the least and parses nothing. Three crashes in a minute are
+//! no coincidence: the kubelet waits 10 s and then 20 s before it restarts a container, so a minute
+//! holds no more than three quick ones.
+//!
+//! Times are relative to the boot of the machine, so that a change of the wall clock neither adds
+//! nor hides a crash; a record of an earlier boot is ignored. `judge` is pure; the rest reads and
+//! writes one small file. The record does not have to survive a crash of the machine, so it is not
+//! flushed to disk.
 
 use std::io;
 use std::path::Path;
@@ -20,44 +26,46 @@ use serde::{Deserialize, Serialize};
 use super::{Folder, kept};
 use crate::clock::Clock;
 
-/// So many crashes…
+/// Number of crashes within [`WITHIN`] that trigger the guard.
 pub(in crate::cli) const CRASHES: usize = 3;
-/// …in so long.
+/// Time window in which crashes are counted.
 pub(in crate::cli) const WITHIN: Duration = Duration::from_secs(60);
-/// How long everything passes through then. After so long without a crash the kubelet forgets how often it has waited, so the next crashes are as near to one another.
+/// Duration of the pass-through mode. After as long without a crash the kubelet resets its restart
+/// back-off, so that further crashes would again be close together.
 pub(in crate::cli) const ASIDE: Duration = Duration::from_secs(600);
 
 const NAME: &str = "run.json";
-/// Changes with the meaning of any field.
+/// Version of the file format. It changes with the meaning of any field.
 const FORMAT: u32 = 1;
-/// Where the kernel names a boot.
+/// File in which the kernel publishes the id of the current boot.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What one process leaves to the next. Times are milliseconds since the machine started.
+/// Record that one process leaves for the next. Times are in milliseconds since the boot of the
+/// machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     format: u32,
-    /// The boot that they are of.
+    /// Boot that the times refer to.
     boot: String,
-    /// When crashes were found, the last ones.
+    /// Times at which the last crashes were detected.
     crashes: Vec<u64>,
-    /// Until when everything passes through.
+    /// End of the pass-through mode.
     aside_until: Option<u64>,
 }
 
-/// What a start came to.
+/// Result of registering a start.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Begun {
-    /// How long everything is to pass through, since the process crashed again and again.
+    /// Remaining time of the pass-through mode, after repeated crashes.
     pub(in crate::cli) aside: Option<Duration>,
-    /// Why the next start will not know of this one.
+    /// Error that keeps the next start from detecting a crash of this process.
     unnoted: Option<io::Error>,
 }
 
 // === impl Begun ===
 
 impl Begun {
-    /// Says what there is to say, once there is a log that names the ports.
+    /// Logs the result, once the log line with the bound addresses is written.
     pub(in crate::cli) fn log(&self) {
         if let Some(error) = &self.unnoted {
             tracing::warn!(%error, "the start cannot be noted: the next one will not know whether this process crashed");
@@ -72,7 +80,8 @@ impl Begun {
     }
 }
 
-/// What a start leaves, and how long everything is to pass through. `before` is there if the process before was not told to end.
+/// Computes the record of this start and the remaining time of the pass-through mode. `before` is
+/// the record of the previous process, present only if that process did not end deliberately.
 fn judge(before: Option<Record>, boot: String, now: u64) -> (Record, Option<Duration>) {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let crashed = before.filter(|before| before.boot == boot).map(|mut before| {
@@ -82,14 +91,14 @@ fn judge(before: Option<Record>, boot: String, now: u64) -> (Record, Option<Dura
     let mut record = crashed.unwrap_or_else(|| Record { format: FORMAT, boot, ..Record::default() });
     let earliest = now.saturating_sub(millis(WITHIN));
     record.crashes.retain(|at| (earliest..=now).contains(at));
-    // Of more the oldest say nothing new.
+    // Older crashes than the last three do not matter.
     let old = record.crashes.len().saturating_sub(CRASHES);
     record.crashes.drain(..old);
     let latest = now.saturating_add(millis(ASIDE));
     record.aside_until = if record.crashes.len() == CRASHES {
         Some(latest)
     } else {
-        // Another crash meanwhile ends it no sooner.
+        // A further crash does not shorten the current pass-through mode.
         record.aside_until.filter(|until| (now + 1..=latest).contains(until))
     };
     let left = record.aside_until.map(|until| Duration::from_millis(until - now));
@@ -99,7 +108,7 @@ fn judge(before: Option<Record>, boot: String, now: u64) -> (Record, Option<Dura
 // === impl Folder ===
 
 impl Folder {
-    /// A process begins. Where nothing can be kept, no crash is ever seen.
+    /// Registers the start of this process. If no state can be written, no crash is ever detected.
     pub(in crate::cli) fn begin_run(&self) -> Begun {
         if !self.may_write() {
             return Begun::default();
@@ -112,7 +121,8 @@ impl Folder {
         Begun { aside, unnoted: write(&self.path, &record).err() }
     }
 
-    /// It was told to end, or could not begin: whatever comes of it now is no crash.
+    /// Registers a deliberate end, or a failed start: an end of the process from now on is no
+    /// crash.
     pub(in crate::cli) fn end_run(&self) {
         if !self.may_write() {
             return;
@@ -126,7 +136,7 @@ impl Folder {
     }
 }
 
-/// Whole or not at all, as far as other processes see it.
+/// Replaces the record atomically, as far as other processes can observe.
 fn write(folder: &Path, record: &Record) -> io::Result<()> {
     let beside = folder.join(format!(".{NAME}.new"));
     std::fs::write(&beside, serde_json::to_vec(record)?)?;
@@ -141,7 +151,8 @@ mod tests {
 
     const SECOND: u64 = 1000;
 
-    /// Starts at these seconds, each after a crash but the first: whether each stands aside.
+    /// Returns the remaining pass-through time in seconds of starts at the given seconds, each but
+    /// the first after a crash.
     fn starts(at: &[u64]) -> Vec<Option<u64>> {
         let mut before = None;
         at.iter()
@@ -174,7 +185,7 @@ mod tests {
         assert_eq!(judge(Some(second.clone()), "b".to_owned(), 30).0.crashes, [0_u64; 0]);
         let ended = judge(None, "a".to_owned(), 40);
         assert_eq!((ended.0.crashes, ended.1), (vec![], None));
-        // What cannot be: times that are yet to come.
+        // Impossible values: times in the future.
         let odd = Record { crashes: vec![u64::MAX; 9], aside_until: Some(u64::MAX), ..second };
         let (record, left) = judge(Some(odd), "a".to_owned(), 50);
         assert_eq!((record.crashes, left), (vec![50], None));
@@ -204,7 +215,7 @@ mod tests {
         }
         let one = folder();
         assert_eq!(one.begin_run().aside, Some(ASIDE));
-        // Another process on the same folder sees nothing and changes nothing.
+        // A second process on the same folder detects nothing and changes nothing.
         let before = std::fs::read(&path).unwrap();
         assert_eq!(folder().begin_run().aside, None);
         folder().end_run();

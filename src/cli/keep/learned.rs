@@ -1,7 +1,9 @@
-//! The file of what was learned: plain serde types of its own, so that what the core remembers may change its shape without changing the file.
+//! The file format of learned state. It has serde types of its own, so that the core's types may
+//! change without a change of the file.
 //!
-//! A cost class is named by its bytes (`protocol`: method, route, path, model as written, item form), which mean the same to every process. Numbers are whole.
-//! A file of another format, or about another model server, is not read.
+//! A cost class is identified by its name in bytes (`protocol`: method, route, path, model as
+//! written, item form), which has the same meaning in every process. All numbers are integers. A
+//! file of another format version, or about another model server, is rejected.
 
 use std::io;
 
@@ -13,11 +15,12 @@ use crate::batching::{
 use crate::scheduler::Kept;
 use crate::upstream::Identity;
 
-/// Changes with the meaning of any field.
+/// Version of the file format. It changes with the meaning of any field.
 const FORMAT: u32 = 1;
-/// Cost classes with a curve (`scheduling.md` §1).
+/// Maximum number of cost classes, the same as the scheduler learns cost curves for.
 const CLASSES_MAX: usize = 64;
-/// A class with a longer name is not kept: a path and the name of a model have no more.
+/// Maximum length of a cost class's name. Classes with longer names are not written; a path and a
+/// model name are shorter.
 const NAME_BYTES_MAX: usize = 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -35,7 +38,7 @@ struct Learned {
     classes: Vec<Class>,
 }
 
-/// Only to see whether the rest can be understood.
+/// Fields that decide whether the rest of the file can be parsed.
 #[derive(Debug, Deserialize)]
 struct Header {
     format: u32,
@@ -44,13 +47,13 @@ struct Header {
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Class {
-    /// As `u8::escape_ascii` writes it.
+    /// Name of the class, escaped by `u8::escape_ascii`.
     class: String,
     base: BaseName,
     first_ns: u64,
-    /// Items, the sum of their weights, the heaviest one, nanoseconds.
+    /// Number of items, sum of their weights, largest weight, nanoseconds.
     samples: Vec<(u32, u64, u64, u64)>,
-    /// Items, nanoseconds, count.
+    /// Number of items, nanoseconds, number of samples.
     points: Vec<(u32, u64, u32)>,
     largest: u32,
     tail_permille: u64,
@@ -65,7 +68,7 @@ struct Class {
     limiter: Option<Limiter>,
 }
 
-/// A concurrency limiter.
+/// State of a concurrency limiter.
 #[derive(Debug, Serialize, Deserialize)]
 struct Limiter {
     limit: u32,
@@ -73,7 +76,7 @@ struct Limiter {
     base_ns: u64,
 }
 
-/// A learned ceiling.
+/// A learned limit on batches.
 #[derive(Debug, Serialize, Deserialize)]
 struct Ceiling {
     bounded: BoundedName,
@@ -100,7 +103,10 @@ enum BaseName {
     SizeOnly,
 }
 
-/// What was learned of this model server, and what it said of itself; or why that cannot be said.
+/// Parses what was learned about this model server, and the identity that the server reported.
+///
+/// # Errors
+/// If the file is unreadable, or about another model server. The message contains the reason.
 pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), String> {
     let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if header.format != FORMAT {
@@ -125,7 +131,7 @@ pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), Str
     Ok((Kept { upstream, classes }, Identity { server: learned.server, model: learned.model }))
 }
 
-/// The file, with as many classes as it may have bytes for.
+/// Serializes the state, with as many classes as fit into `bytes_max`.
 pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: usize) -> io::Result<Vec<u8>> {
     let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
     let mut learned = Learned {
@@ -144,7 +150,8 @@ pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: 
         if bytes.len() <= bytes_max || learned.classes.is_empty() {
             return Ok(bytes);
         }
-        // A few classes are common, and all of them fit; of very many some are left out.
+        // A few classes are the common case, and all of them fit. Of very many classes, half are
+        // dropped until the rest fits.
         learned.classes.truncate(learned.classes.len() / 2);
     }
 }
@@ -204,7 +211,7 @@ impl From<Ceiling> for CeilingSnapshot {
 impl From<Class> for ClassSnapshot {
     fn from(class: Class) -> Self {
         let sample = |(items, sum, max, nanos)| Sample { items, weight: Weight { sum, max }, nanos };
-        // One of each kind at most.
+        // At most one of each kind.
         let ceilings = class.ceilings.into_iter().take(Bounded::ALL.len()).map(Into::into).collect();
         let cost = Snapshot {
             base: match class.base {
@@ -239,7 +246,7 @@ impl From<Limiter> for FlowSnapshot {
     }
 }
 
-/// The bytes that `u8::escape_ascii` wrote.
+/// Decodes the bytes that `u8::escape_ascii` encoded.
 pub(in super::super) fn unescape(text: &str) -> Result<Box<[u8]>, String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

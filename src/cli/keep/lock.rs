@@ -1,7 +1,10 @@
-//! Whose the folder is: one process writes it, and another that is told the same folder finds that out.
+//! Ownership of the state folder: one process writes to it, and another process that is configured
+//! with the same folder detects that.
 //!
-//! A file in it is locked for as long as the process lives, so the system gives it back however the process ends; what stands in the file is the holder's
-//! process id, for whoever is turned away. Where the system cannot lock (some network file systems), nobody is turned away.
+//! A lock file in the folder is locked for the lifetime of the process, so that the system releases
+//! it however the process ends. The file contains the process id of the holder, for the log of a
+//! process that does not get the lock. If the file system does not support locks (some network file
+//! systems), no process is turned away.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
@@ -9,24 +12,24 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 const NAME: &str = "lock";
-/// A process id has ten digits at most.
+/// Maximum number of digits of a process id.
 const PID_BYTES_MAX: u64 = 10;
 
-/// Whether a folder is this process's.
+/// Result of locking a folder.
 #[derive(Debug)]
 pub(super) enum Hold {
-    /// It is, for as long as this lives.
+    /// This process holds the folder for the lifetime of this value.
     Ours(#[expect(dead_code, reason = "closing it gives the lock back")] File),
-    /// Another process has it; its id, if it can be read.
+    /// Another process holds the folder; its process id, if readable.
     Theirs(Option<u32>),
-    /// It cannot be found out.
+    /// The state of the lock is unknown.
     Unknown(io::Error),
 }
 
 // === impl Hold ===
 
 impl Hold {
-    /// Takes the folder, if nobody has it.
+    /// Takes the folder, unless another process holds it.
     pub(super) fn take(folder: &Path) -> Self {
         Self::lock(folder).unwrap_or_else(Self::Unknown)
     }
@@ -34,7 +37,7 @@ impl Hold {
     fn lock(folder: &Path) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let path = folder.join(NAME);
-        // Not cut: what stands in it is its holder's.
+        // Not truncated: the content belongs to the holder.
         let mut file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
         match file.try_lock() {
             Ok(()) => {
@@ -44,7 +47,7 @@ impl Hold {
             }
             Err(TryLockError::WouldBlock) => {
                 let mut text = String::new();
-                // What is not text names nobody.
+                // Content that is not text has no process id.
                 file.take(PID_BYTES_MAX).read_to_string(&mut text).ok();
                 Ok(Self::Theirs(text.parse().ok()))
             }
@@ -52,12 +55,13 @@ impl Hold {
         }
     }
 
-    /// Whether something may be written there. Where it cannot be found out it may be, as before a file was locked: writing says what is wrong.
+    /// Returns `true` if files may be written to the folder. With an unknown lock state they may: a
+    /// write reports its own error.
     pub(super) const fn may_write(&self) -> bool {
         !matches!(self, Self::Theirs(_))
     }
 
-    /// Says it if the folder is not ours.
+    /// Logs an error if this process does not hold the folder.
     pub(super) fn log(&self, folder: &Path) {
         let folder = folder.display();
         match self {

@@ -1,9 +1,10 @@
-//! Notices when a file says something else: written in place, replaced by a rename as editors do, or swapped by a symbolic link as the kubelet does with the
-//! `..data` of a mounted `ConfigMap`.
+//! Detects changes of a file by inotify: written in place, replaced by a rename as editors do, or
+//! swapped by a symbolic link, as the kubelet does with the `..data` of a mounted `ConfigMap`.
 //!
-//! The kernel tells (inotify), so nothing is asked while nothing happens. Folders are watched rather than the file, since a file that is replaced is another
-//! one: each folder on the way from the path through its symbolic links, and there only the names that the way goes by. The file itself is watched as well,
-//! for it may be written by another path, as one that is mounted alone.
+//! Nothing is polled. Folders are watched rather than the file alone, since a replaced file is
+//! another inode: each folder on the path through its symbolic links, and in it only the names on
+//! the path. The file itself is watched too, since it may be written by another path, such as one
+//! that is mounted alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,27 +17,28 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use tokio::io::unix::AsyncFd;
 
-/// Symbolic links that are followed: as many as the kernel does.
+/// Maximum number of symbolic links to follow, the same as the kernel's.
 const LINKS_MAX: usize = 40;
-/// Some dozens of events; what does not fit is read by the next look.
+/// Buffer size for some dozens of events. The rest is read in the next round.
 const BUFFER: usize = 4096;
 
-/// One watched file.
+/// A watch on one file.
 #[derive(Debug)]
 pub(in crate::cli) struct Watch {
     events: AsyncFd<OwnedFd>,
     path: PathBuf,
-    /// What is watched, and the names that matter there; no name: whatever happens.
+    /// Names that matter in each watched folder, by watch descriptor; without a name, every event
+    /// matters.
     watched: BTreeMap<i32, BTreeSet<OsString>>,
 }
 
 // === impl Watch ===
 
 impl Watch {
-    /// Watches a file from now on. Call it inside a tokio runtime.
+    /// Starts to watch a file. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// When the system gives no more watches, or there is no such folder.
+    /// If the system provides no more watches, or the folder does not exist.
     pub(in crate::cli) fn new(path: &Path) -> io::Result<Self> {
         let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         #[expect(
@@ -49,15 +51,15 @@ impl Watch {
         Ok(watch)
     }
 
-    /// Watches where the path leads now: after a change it may be elsewhere.
+    /// Watches the current path of the file, which a change may have moved.
     pub(in crate::cli) fn follow(&mut self) -> io::Result<()> {
         let before = std::mem::take(&mut self.watched);
         let way = way(&self.path);
         let added = way.iter().try_for_each(|(folder, name)| self.add(folder, Some(name)));
-        // It may be gone at this moment; its folder tells when it is back.
+        // The file may be absent at this moment; its folder reports when it is created.
         self.add(&self.path.clone(), None).ok();
         for stale in before.keys().filter(|wd| !self.watched.contains_key(wd)) {
-            // The kernel has forgotten it already where the folder is gone.
+            // The kernel has removed the watch already if its folder is deleted.
             inotify::remove_watch(self.events.get_ref(), *stale).ok();
         }
         added
@@ -74,30 +76,33 @@ impl Watch {
         Ok(())
     }
 
-    /// Resolves once the file may say something else. Dropping the future loses nothing that was not read.
+    /// Resolves when the file may have changed. Cancel safe: events that were not read stay in the
+    /// queue.
     ///
     /// # Errors
-    /// When the kernel tells nothing more: it would say so again at once, for ever.
+    /// If the kernel reports an error on read. The watch is then unusable: the same error would
+    /// follow at once, forever.
     pub(in crate::cli) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.events.readable().await?;
             match ready.try_io(|events| read(events.get_ref(), &self.path, &self.watched)) {
                 Ok(Ok(true)) => return Ok(()),
                 Ok(Err(error)) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-                // Nothing that matters, or nothing at all.
+                // Irrelevant events, or none.
                 Ok(Ok(false) | Err(_)) | Err(_) => {}
             }
         }
     }
 
-    /// Takes what has happened meanwhile: it is looked at once for all.
+    /// Discards the events that have accumulated: they belong to the change that is being handled.
     pub(in crate::cli) fn settle(&self) {
-        // An error means that there is nothing.
+        // An error means that there are no events.
         read(self.events.get_ref(), &self.path, &self.watched).ok();
     }
 }
 
-/// Reads events to the last; whether one of them matters. An error, would-block, if there was none.
+/// Reads all pending events. Returns `true` if one of them matters, and a would-block error if
+/// there are none.
 fn read(events: &OwnedFd, path: &Path, watched: &BTreeMap<i32, BTreeSet<OsString>>) -> io::Result<bool> {
     let mut buffer = [MaybeUninit::uninit(); BUFFER];
     let mut reader = Reader::new(events, &mut buffer);
@@ -109,7 +114,7 @@ fn read(events: &OwnedFd, path: &Path, watched: &BTreeMap<i32, BTreeSet<OsString
             Err(error) => return Err(error.into()),
         };
         any = true;
-        // Too much happened at once, or a folder is gone: look.
+        // The event queue overflowed, or a folder is deleted: check the file.
         if event.events().intersects(ReadFlags::QUEUE_OVERFLOW | ReadFlags::IGNORED) {
             matters = true;
             continue;
@@ -117,7 +122,8 @@ fn read(events: &OwnedFd, path: &Path, watched: &BTreeMap<i32, BTreeSet<OsString
         let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
         matters |= match (watched.get(&event.wd()), name) {
             (Some(names), Some(name)) if names.contains(name) => {
-                // A file that was only made is empty; its end of writing is told. A link is whole.
+                // A file that was only created is empty, and the end of its writing is another
+                // event. A link is complete when created.
                 !event.events().contains(ReadFlags::CREATE) || is_link(path, name)
             }
             (Some(_), Some(_)) | (None, _) => false,
@@ -132,7 +138,8 @@ fn is_link(path: &Path, name: &OsStr) -> bool {
     })
 }
 
-/// Folders and names that a path leads through, from itself to what its symbolic links end in.
+/// Returns the folders and names on a path, from the path itself to the target of its symbolic
+/// links.
 fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
     let mut out = Vec::new();
     let mut path = path.to_owned();
@@ -145,7 +152,8 @@ fn way(path: &Path) -> Vec<(PathBuf, OsString)> {
         };
         out.push((folder.clone(), name.to_owned()));
         let Ok(target) = std::fs::read_link(&path) else { break };
-        // A link through links, as `policy.yaml` to `..data/policy.yaml`: each part may be swapped in the folder where it stands.
+        // A link through other links, such as `policy.yaml` to `..data/policy.yaml`: each component
+        // may be swapped in its own folder.
         let mut at = folder;
         for part in target.components() {
             if let Component::Normal(part) = part
@@ -178,7 +186,8 @@ mod tests {
         watch.follow().unwrap();
     }
 
-    /// Events come in order: a change that does not matter is not told even when one after it is.
+    /// Returns `true` if no relevant event is pending. Events arrive in order, so that an
+    /// irrelevant change does not resolve the watch even if another event follows.
     fn quiet(watch: &Watch) -> bool {
         !matches!(read(watch.events.get_ref(), &watch.path, &watch.watched), Ok(true))
     }
@@ -209,7 +218,7 @@ mod tests {
     async fn a_watch_that_cannot_be_read_ends_and_does_not_spin() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let mut watch = Watch::new(file.path()).unwrap();
-        // Readable for as long as its own descriptor is, and never by `read`.
+        // Readable as long as its inner descriptor is, and never by `read`.
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let ready = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
         epoll::add(&epoll, &ready, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();

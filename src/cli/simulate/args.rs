@@ -1,4 +1,5 @@
-//! What `groupage simulate` can be told, and what it makes of scenarios, logs and profiles.
+//! Command-line arguments of `groupage simulate`, and the jobs that they select from scenarios,
+//! logs and profiles.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,24 +15,24 @@ use crate::simulate::curve::Curve;
 use crate::simulate::scenario::{self, Scenario};
 use crate::simulate::upstream::{Engine, Kind, Server, Shared};
 
-/// Factors of the rate that make sense: within them a run stays in memory.
+/// Factors of the arrival rate that are accepted. Within them a run fits in memory.
 const RATE_FACTORS: std::ops::RangeInclusive<f64> = 0.001..=20.0;
-/// The most calls of one run: a day at 50 a second, which takes some 2 GB.
+/// Maximum number of calls in one run: a day at 50 calls per second, which takes about 2 GB.
 const CALLS_MAX: f64 = 5_000_000.0;
-/// An access log to replay, so that the table holds one: written in the proxy's format from a simulated morning.
+/// Access log for the replay in the table, written in the proxy's format from a simulated morning.
 const LOG: &str = include_str!("../../../examples/scenarios/access-log.jsonl");
 const LOG_NAME: &str = "access log";
 
-/// How to print.
+/// Output format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Output {
-    /// For people.
+    /// Tables for people
     Table,
-    /// For programs.
+    /// JSON for programs
     Json,
 }
 
-/// What a larger batch may cost (`scheduling.preset`).
+/// Trade-off between latency and batch size (`scheduling.preset`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Preset {
     Latency,
@@ -39,130 +40,136 @@ enum Preset {
     Throughput,
 }
 
-/// What becomes of late calls (`slo.late`).
+/// Treatment of late calls (`slo.late`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum LateCalls {
     Serve,
     Refuse,
 }
 
-/// Calls, faster or slower.
+/// Change of the arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Rate {
-    /// So many times as often.
+    /// Multiple of the original rate.
     Times(f64),
-    /// So many a second.
+    /// Calls per second.
     PerSecond(f64),
 }
 
-/// What to run.
+/// Arguments of `groupage simulate`.
 #[derive(Debug, Clone, ClapArgs)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(in crate::cli) struct Args {
-    /// A scenario by name, or `all`; may be given more than once. Without it: the rows of the design
+    /// Scenario by name, or `all`; can be repeated [default: the reference scenarios]
     #[arg(long = "scenario", value_name = "NAME")]
     scenarios: Vec<String>,
-    /// Scenarios from a file (see examples/scenarios)
+    /// Read scenarios from a file (see examples/scenarios)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenarios", "access_log"])]
     file: Option<PathBuf>,
-    /// The calls of an access log, to the upstream of --profile or --curve
+    /// Replay the calls of an access log against the upstream of --profile or --curve
     #[arg(long, value_name = "FILE", conflicts_with = "scenarios")]
     access_log: Option<PathBuf>,
-    /// An upstream as a proxy learned it: the JSON of /api/scheduler
+    /// Use an upstream learned by a proxy: the JSON of /api/scheduler
     #[arg(long, value_name = "FILE", conflicts_with = "curve")]
     profile: Option<PathBuf>,
     /// List the scenarios and stop
     #[arg(long)]
     pub(super) list: bool,
-    /// Run all baselines and oracles on the same arrivals, and judge
+    /// Run all baselines and oracles on the same arrivals, and evaluate the criteria
     #[arg(long)]
     pub(super) compare: bool,
-    /// Everything the design asks for: all rows compared, curves at loads, capacities, cases, parts taken out
+    /// Run the full benchmark: all scenarios compared, latency curves by load, capacities, special
+    /// cases, ablations
     #[arg(long, conflicts_with_all = ["scenarios", "file", "access_log", "profile", "curves", "capacity", "cases", "ablate"])]
     table: bool,
-    /// With --table: a part of it that is over soon
+    /// With --table: run only a short part of it
     #[arg(long, requires = "table")]
     small: bool,
-    /// With --table: the rows in which ours may do no harm instead, beside calls that are forwarded
-    /// at once
+    /// With --table: run the no-harm scenarios instead, compared with calls that are forwarded at
+    /// once
     #[arg(long, requires = "table")]
     no_harm: bool,
-    /// With --no-harm: rows whose names have these words, joined by commas, alternatives by |:
-    /// k8,50ms,48
+    /// With --no-harm: only rows that have these words in their names, separated by commas,
+    /// alternatives by |: k8,50ms,48
     #[arg(long, requires = "no_harm", conflicts_with = "small", value_name = "WORDS")]
     only: Option<String>,
-    /// Curves at loads instead: the mean beside the optimum
+    /// Run latency curves by load instead: the mean compared with the optimum
     #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate"])]
     curves: bool,
-    /// Capacities instead: the largest rate that is served in time
+    /// Run capacities instead: the highest rate that is served in time
     #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds", "seeds"])]
     capacity: bool,
-    /// Cases instead: presets, slow loops, a warm start, SLOs near the time of a lone call
+    /// Run special cases instead: presets, slow control loops, a warm start, SLOs near the latency
+    /// of an unbatched call
     #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
     cases: bool,
-    /// Parts of the policy taken out instead, one at a time
+    /// Run ablations of the policy instead, one feature at a time
     #[arg(long, conflicts_with_all = ["scenarios", "compare", "slo", "cap", "rate", "seconds"])]
     ablate: bool,
-    /// Seeds, from 0 on
+    /// Number of seeds, starting at 0
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub(super) seeds: u64,
-    /// Virtual seconds for which calls come; a day has 86400 [default: 20; with --curves 30]
+    /// Virtual seconds during which calls arrive; a day has 86400 [default: 20; with --curves 30]
     #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: Option<u64>,
-    /// What if the SLO were this: 50 (milliseconds) or 50ms
+    /// Override the SLO: 50 (milliseconds) or 50ms
     #[arg(long, value_name = "TIME", value_parser = slo)]
     slo: Option<Duration>,
-    /// What if batches held at most this many items
+    /// Override the maximum number of items in a batch
     #[arg(long, visible_alias = "batch-items-max", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     cap: Option<u32>,
-    /// What if calls came this many times as often (2, x2), or so many a second (500/s)
+    /// Override the arrival rate: a multiple (2, x2) or calls per second (500/s)
     #[arg(long, value_name = "RATE", value_parser = rate)]
     rate: Option<Rate>,
-    /// What if the upstream's curve were this: affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:…, knee16:…, padded:…, ragged:…
+    /// Override the latency curve of the upstream: affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:…,
+    /// knee16:…, padded:…, ragged:…
     #[arg(long, value_name = "CURVE")]
     curve: Option<Curve>,
-    /// What if the upstream had this many slots
+    /// Override the number of slots of the upstream
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: Option<u32>,
-    /// What if at most this many batches were in flight
+    /// Override the maximum number of batches in flight
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots_max: Option<u32>,
-    /// What if nothing waited longer than this beside a free slot
+    /// Override the maximum time that a call is held beside a free slot
     #[arg(long, value_name = "TIME", value_parser = duration)]
     queue_delay_max: Option<Duration>,
-    /// What if the queue held at most this many items
+    /// Override the maximum number of items in the queue
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     queue_items_max: Option<u32>,
-    /// What if this preset were set
+    /// Override the preset
     #[arg(long, value_enum)]
     preset: Option<Preset>,
-    /// What if calls that cannot be in time were served behind the others; rows are stated with refuse
+    /// Override the treatment of calls that cannot be in time; the scenarios use refuse
     #[arg(long, value_enum)]
     late: Option<LateCalls>,
-    /// Draw rows into this file
+    /// Write a chart of the rows to this file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(super) svg: Option<PathBuf>,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value = "table")]
     pub(super) output: Output,
 }
 
-/// What is to be done.
+/// Work selected by the command line.
 #[derive(Debug)]
 pub(super) struct Todo {
     pub(super) jobs: Vec<Job>,
-    /// Bars are judged.
+    /// `true` if the criteria are evaluated.
     pub(super) judged: bool,
-    /// Rows are not what the design measured.
+    /// `true` if rows differ from the reference scenarios.
     pub(super) altered: bool,
-    /// What an access log says became of its calls.
+    /// Outcomes of the calls according to the access log.
     pub(super) recorded: Option<Recorded>,
 }
 
 // === impl Args ===
 
 impl Args {
-    /// What this command line asks for, or what is wrong with it.
+    /// Returns the work that the arguments select.
+    ///
+    /// # Errors
+    /// An argument is invalid, or a file cannot be read.
     pub(super) fn todo(&self) -> Result<Todo, String> {
         let plain = |jobs| Todo { jobs, judged: true, altered: false, recorded: None };
         if self.table {
@@ -219,7 +226,7 @@ impl Args {
         Ok(jobs)
     }
 
-    /// The rows that were asked for, in the order of the tables.
+    /// Returns the selected scenarios, in the order of the tables.
     fn rows(&self) -> Result<(Vec<Scenario>, Option<Recorded>), String> {
         let horizon = self.seconds.map_or(scenario::HORIZON, Duration::from_secs);
         let (rows, recorded) = if let Some(path) = &self.access_log {
@@ -327,12 +334,13 @@ impl Args {
     }
 }
 
-/// The rows that go beyond the design's.
+/// Returns the scenarios that extend the reference scenarios.
 pub(super) fn beyond() -> Vec<Scenario> {
     scenario::wider(scenario::HORIZON).into_iter().chain(shipped_log()).collect()
 }
 
-/// The log that comes with the binary, as a row; a test holds that it can be read.
+/// Returns the access log embedded in the binary as a scenario. A test verifies that it can be
+/// parsed.
 fn shipped_log() -> Option<Scenario> {
     traffic::parse(LOG).ok().map(|traffic| replay(LOG_NAME.to_owned(), traffic))
 }
@@ -343,7 +351,7 @@ fn replay(name: String, traffic: traffic::Traffic) -> Scenario {
     Scenario { slo: traffic.slo.unwrap_or(row.slo), cap: row.cap.max(traffic.batch_items).min(512), ..row }
 }
 
-/// The row before a server of another curve.
+/// Replaces the latency curve of the upstream.
 fn with_curve(row: Scenario, curve: Curve) -> Scenario {
     let upstream = match row.upstream {
         Kind::Server(server) => Kind::Server(Server { curve, ..server }),
@@ -355,7 +363,7 @@ fn with_curve(row: Scenario, curve: Curve) -> Scenario {
 
 fn set_slots(row: &mut Scenario, slots: u32) {
     if let Kind::Server(server) = &mut row.upstream {
-        // Oracles know one slot.
+        // Oracles are defined for one slot only.
         row.curve = row.curve.filter(|_| slots == 1);
         server.slots = slots;
     }

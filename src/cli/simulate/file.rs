@@ -1,6 +1,7 @@
-//! Scenario files: a YAML document that says what comes, to what, and by when an answer is wanted.
+//! Scenario files in YAML: arrivals, upstream and latency objective of simulated rows.
 //!
-//! `examples/scenarios` has one with every key. What is wrong is told with its line. It leaves out what a policy says: limits of the core are flags.
+//! `examples/scenarios` contains a file with every key. Errors name the line where possible. Limits
+//! of the batching core are command-line flags, not keys of a scenario.
 
 mod schema;
 
@@ -13,14 +14,15 @@ use crate::simulate::upstream::{Ceilings, Engine, Kind, Server, Stalls};
 use crate::simulate::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Think, Weights, Workload};
 use schema::{Bursts, Clients, Comes, File, Row, Span, SpreadOf, Swings, Upstream};
 
-/// A file is a page; a megabyte is none.
+/// Maximum size of a file: a scenario file is about a page.
 const BYTES_MAX: usize = 1 << 20;
-/// Bounds of what a run keeps in memory and in time: calls a second, clients, seconds.
+/// Maximum calls per second. Together with the bounds on clients and seconds it limits the memory
+/// and time of a run.
 const RATE_MAX: f64 = 100_000.0;
 const CLIENTS_MAX: u32 = 10_000;
 const SECONDS_MAX: u64 = 86_400;
 
-/// Reads a file; an error names line and column where it can.
+/// Parses a file. An error names line and column where possible.
 pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
     if text.len() > BYTES_MAX {
         return Err(format!("it has {} bytes, {BYTES_MAX} are allowed", text.len()));
@@ -67,7 +69,8 @@ impl Row {
 // === impl Upstream ===
 
 impl Upstream {
-    /// One slot of the curve and nothing else: then oracles can say what is possible.
+    /// Returns `true` for an upstream of one slot, a curve and nothing else, for which the oracles
+    /// can compute what is possible.
     fn is_exact(&self) -> bool {
         !self.batches_by_itself
             && self.slots == 1
@@ -122,7 +125,7 @@ impl Upstream {
 // === impl Comes ===
 
 impl Comes {
-    /// Single items of weight 1 under one key with the policy's SLO.
+    /// Returns `true` for single items of weight 1 with one merge key and the policy's SLO.
     fn is_plain(&self) -> bool {
         self.clients.is_none()
             && self.items_max.is_none_or(|most| most <= 1)

@@ -1,4 +1,4 @@
-//! Rows for programs. Times are in milliseconds; what has no finite value is null.
+//! Formatting of rows as JSON. Times are in milliseconds; a value that is not finite is null.
 
 use serde_json::{Value, json};
 

@@ -1,25 +1,27 @@
-//! What a proxy learned of its server, read back as an upstream: the JSON of `/api/scheduler`.
+//! Upstream profile: the state that a proxy learned about its server, read from the JSON of
+//! `/api/scheduler`.
 //!
-//! A curve is taken from the cost class that saw most batches: its points where the line was found not to fit, else the line. It leaves out what a
-//! profile does not say: noise, stalls, ceilings.
+//! The curve is that of the cost class with the most batches: its measured points if the linear fit
+//! was found not to match, else the linear fit. Noise, stalls and ceilings are left out, because a
+//! profile does not contain them.
 
 use serde_json::Value;
 
 use crate::simulate::curve::Curve;
 
-/// Sizes of a measured curve: the core's own bound.
+/// Number of sizes in a measured curve, the bound that the batching core uses.
 const SIZE_MAX: usize = 512;
-/// More slots than this no proxy learns.
+/// Maximum number of slots that a proxy learns.
 const SLOTS_MAX: u64 = 64;
 
-/// What there is to take from a profile.
+/// Latency curve and slots of a profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Profile {
     pub(super) curve: Curve,
     pub(super) slots: u32,
 }
 
-/// Reads a profile.
+/// Parses a profile.
 pub(super) fn parse(text: &str) -> Result<Profile, String> {
     let json: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let classes = json.get("cost_classes").and_then(Value::as_array).ok_or("it has no `cost_classes`")?;
@@ -47,7 +49,7 @@ fn curve(class: &Value) -> Result<Curve, String> {
     if line.millis_of(1) > 0.0 { Ok(line) } else { Err("its curve takes no time at all".to_owned()) }
 }
 
-/// Sizes and milliseconds, in order of size.
+/// Returns the measured sizes and milliseconds, ordered by size.
 fn points(class: &Value) -> Vec<(usize, f64)> {
     let one = |point: &Value| {
         let items = usize::try_from(point.get("items")?.as_u64()?).ok()?;
@@ -61,7 +63,8 @@ fn points(class: &Value) -> Vec<(usize, f64)> {
     points
 }
 
-/// Straight between points; before the first and past the last the line, scaled to meet them.
+/// Interpolates linearly between points. Before the first and after the last point, the linear fit
+/// is scaled to meet it.
 fn measured(points: &[(usize, f64)], line: Curve) -> Vec<f64> {
     let by_line = |items: usize| line.millis_of(u32::try_from(items).unwrap_or(u32::MAX)).max(1e-6);
     let of = |items: usize| {

@@ -1,6 +1,8 @@
-//! Rows as a picture: a panel for each row or case, a line for each policy, its goodput and its mean as bars.
+//! Rows as an SVG chart: a panel for each row or case, and a line for each policy with bars for its
+//! goodput and mean latency.
 //!
-//! Plain SVG text with no script and no font of its own. It leaves out curves at loads and capacities, which are one number each.
+//! The chart is plain SVG text without scripts or fonts of its own. Latency curves by load and
+//! capacities are left out, because each is a single number.
 
 use std::fmt::Write as _;
 
@@ -8,11 +10,12 @@ use crate::simulate::compare::{Entry, Told};
 
 const WIDTH: u32 = 900;
 const NAMES: f64 = 210.0;
-/// Of each of the two kinds of bars.
+/// Maximum length of a bar, for goodput and for the mean.
 const BAR: f64 = 250.0;
 const LINE: u32 = 18;
 const HEAD: u32 = 44;
-/// A mean this many times ours ends at the edge: what collapses would make everything else a dot.
+/// Multiple of our own mean at which a bar ends. An overloaded policy would otherwise make every
+/// other bar a dot.
 const MEANS: f64 = 4.0;
 
 pub(super) fn plot(all: &[Told]) -> String {

@@ -1,4 +1,4 @@
-//! Rows for people.
+//! Formatting of rows as text.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::simulate::scenario::Scenario;
 
 const HEAD: &str = "  policy                                  goodput       mean        p50        p99  items/batch   busy  expired  refused   left";
 
-/// Names, one a line: those of the design, then those that go beyond it.
+/// Lists the scenarios, one per line: the reference scenarios, then those that extend them.
 pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
     let mut text = String::new();
     for (title, rows) in [("the rows of the design", design), ("beyond them", wider)] {
@@ -31,13 +31,13 @@ pub(super) fn told(told: &Told, seeds: u64) -> String {
     }
 }
 
-/// What an access log says became of its calls.
+/// Formats the outcomes that an access log recorded.
 pub(super) fn recorded(recorded: &Recorded) -> String {
     let Recorded { items, goodput, mean_ms, p99_ms } = recorded;
     format!("as it was logged: {items} items, goodput {goodput:.3}, mean {mean_ms:.2} ms, p99 {p99_ms:.1} ms\n\n")
 }
 
-/// What came of all rows that are compared with direct.
+/// Formats the totals of all rows that are compared with forwarding at once.
 pub(super) fn totals(totals: &Totals) -> String {
     let mut text = String::new();
     let Totals { rows, below, far_below, mean, p99 } = totals;
@@ -58,7 +58,7 @@ pub(super) fn totals(totals: &Totals) -> String {
     text
 }
 
-/// Each bar that was missed, by name, and how many there were.
+/// Lists each missed criterion by name, and counts them.
 pub(super) fn total(met: usize, missed: &[(&str, &Verdict)]) -> String {
     let mut text = String::new();
     for (name, verdict) in missed {
@@ -68,7 +68,8 @@ pub(super) fn total(met: usize, missed: &[(&str, &Verdict)]) -> String {
     text
 }
 
-/// How much virtual time of ours went by, and how long that took; runs of others come on top.
+/// Formats the virtual time of our policy's runs and the elapsed time. The elapsed time also
+/// includes the runs of the baselines.
 pub(super) fn took(all: &[Told], seeds: u64, took: Duration) -> String {
     let rows: Duration =
         all.iter().map(|told| if let Told::Row(row) = told { row.scenario.horizon } else { Duration::ZERO }).sum();
@@ -122,8 +123,8 @@ fn row(row: &Row, seeds: u64) -> String {
     text
 }
 
-/// Ours ÷ direct: the worst window, and the rate of each, with an asterisk where something was
-/// tested.
+/// Formats the ratios of our policy to direct forwarding: the worst window, then the rate of each,
+/// with an asterisk where a criterion was tested.
 fn harm(harm: &Harm) -> String {
     let (rate, mean, p99) = harm.worst();
     let mut text = format!("{:<26} rate {rate:6.3}  mean {mean:6.3}  p99 {p99:6.3}  |", harm.name);

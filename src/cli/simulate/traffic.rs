@@ -1,7 +1,9 @@
-//! An access log as traffic: who came when, with what, and what became of it.
+//! Traffic from an access log: arrivals, their attributes and their recorded outcomes.
 //!
-//! Calls come as they came, with their items, weights, tenants, merge keys and deadlines; what was decided about them is not replayed but told beside.
-//! It leaves out calls that were never read (no items), and what a sampled log does not hold: `--rate` makes up for that.
+//! Calls arrive as they did in the log, with their items, weights, tenants, merge keys and
+//! deadlines. Recorded decisions are not replayed but reported for comparison. Calls that were
+//! never read (no items) are left out. Calls missing from a sampled log are not restored; `--rate`
+//! compensates for them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,27 +12,28 @@ use crate::accesslog::Record;
 use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, TenantId, Tick, Weight};
 use crate::simulate::Arrival;
 
-/// Lines: a day at 50 calls a second, and a bound for memory.
+/// Maximum number of lines: a day at 50 calls per second. It bounds memory.
 const LINES_MAX: usize = 5_000_000;
-/// Weight and bytes of a call above this are cut, so that as many lines as there may be can be summed.
+/// Upper bound for the weight and bytes of a call, so that the sum over `LINES_MAX` lines cannot
+/// overflow.
 const AMOUNT_MAX: u64 = u32::MAX as u64;
-/// The class of bulk traffic in the simulator; all else is interactive.
+/// Label of the bulk class. The simulator treats every other class as interactive.
 const BULK: &str = "bulk";
 
-/// What a log holds.
+/// Contents of a log.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Traffic {
     pub(super) calls: Vec<Arrival>,
-    /// From the first call to a little past the last.
+    /// Time from the first call until shortly after the last.
     pub(super) horizon: Duration,
     pub(super) recorded: Recorded,
-    /// The longest budget that a policy's SLO can have been: the most common one.
+    /// SLO of the policy, taken to be the most common deadline.
     pub(super) slo: Option<Duration>,
-    /// The largest batch that was sent.
+    /// Largest batch that was sent.
     pub(super) batch_items: u32,
 }
 
-/// What became of the items, by the log.
+/// Outcomes of the items according to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Recorded {
     pub(super) items: u64,
@@ -39,7 +42,7 @@ pub(super) struct Recorded {
     pub(super) p99_ms: f64,
 }
 
-/// Reads a log; an error names its line.
+/// Parses a log. An error names its line.
 pub(super) fn parse(text: &str) -> Result<Traffic, String> {
     let mut records: Vec<Record> = Vec::new();
     for (number, line) in (1_usize..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
@@ -50,7 +53,7 @@ pub(super) fn parse(text: &str) -> Result<Traffic, String> {
         records.push(record);
     }
     records.retain(|record| record.items > 0);
-    // Lines are written when calls end.
+    // Records are written when calls end, not when they arrive.
     records.sort_by_key(|record| record.time_us);
     let Some((first, last)) = records.first().zip(records.last()) else { return Err("it holds no call".to_owned()) };
     let span = Duration::from_micros(last.time_us.saturating_sub(first.time_us)) + Duration::from_millis(1);
@@ -72,14 +75,14 @@ fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -
     let items = u64::from(record.items);
     let weight = record.weight.min(AMOUNT_MAX);
     let call = Call {
-        // A call that went alone shares its key with nobody.
+        // A call that was forwarded alone shares its merge key with no other call.
         key: KeyId(if record.key.is_empty() { keys.fresh() } else { keys.id(&record.key) }),
         alone: record.key.is_empty(),
         replayable: true,
         tenant: TenantId(tenants.id(&record.tenant)),
         deadline: budget.map(|us| Deadline { at: at.after(Duration::from_micros(us)), source: DeadlineSource::Slo }),
         items: record.items,
-        // Of several items only the sum was written: they are taken as equally heavy.
+        // For several items only the sum is recorded, so they are assumed to have equal weights.
         weight: Weight { sum: weight.max(items), max: weight.div_ceil(items).max(1) },
         bytes: record.bytes.min(AMOUNT_MAX),
         ..Call::new(CallId(0))
@@ -87,7 +90,7 @@ fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -
     Arrival { at, call, class: u8::from(record.class == BULK), cancel_at: None }
 }
 
-/// The deadline that most calls have.
+/// Returns the most common deadline.
 fn common_deadline(records: &[Record]) -> Option<Duration> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     for record in records.iter().filter(|record| record.deadline_us > 0) {
@@ -96,7 +99,7 @@ fn common_deadline(records: &[Record]) -> Option<Duration> {
     counts.into_iter().max_by_key(|(_, count)| *count).map(|(us, _)| Duration::from_micros(us))
 }
 
-/// Names to ids, in order of appearance.
+/// Maps names to ids, in order of appearance.
 #[derive(Debug, Default)]
 struct Names {
     ids: BTreeMap<String, u64>,
@@ -130,6 +133,7 @@ impl Recorded {
         let items: u64 = records.iter().map(|record| u64::from(record.items)).sum();
         let good = |record: &&Record| record.deadline_us == 0 || latency(record) <= record.deadline_us;
         let good: u64 = records.iter().filter(served).filter(good).map(|record| u64::from(record.items)).sum();
+        // Latencies are weighted by items, since a call with several items counts as several.
         let mut latencies: Vec<(u64, u64)> =
             records.iter().filter(served).map(|record| (latency(record), u64::from(record.items))).collect();
         latencies.sort_unstable();

@@ -1,8 +1,10 @@
-//! From a `Config` to a policy, by the way of a file: the same loader, the same rules, the same words.
+//! Validates a `Config` with the loader, rules and messages of a policy file.
 //!
-//! A controller may be newer than the sidecar, and its policy may say what this version does not know. Refusing all of it would leave the pod on older settings
-//! than the policy's author sees, so a key that is not known is left out, and said. What it was about must not be guessed, though: a route with such a key is not
-//! merged, since the key may say what keeps its calls apart.
+//! A controller may be newer than the sidecar, and its policy may contain keys that this version
+//! does not know. Refusing the whole policy would leave the pod on older settings than the policy's
+//! author sees, so unknown keys are left out and reported. Their meaning must not be guessed,
+//! though: a route with an unknown key is not merged, since the key may restrict the calls that may
+//! share a batch.
 
 use serde_json::{Value, json};
 
@@ -10,9 +12,10 @@ use super::super::reload::Sources;
 use crate::config::{self, Code, Errors, LoadError, Origin, Policy, Tuned};
 use crate::control::wire::{Config, Experiment, Settings};
 
-/// Rounds of leaving out: what stands under a key that goes is not looked at, and what stands beside it comes up at once.
+/// Maximum number of removed keys, in multiples of [`LEFT_OUT_MAX`]. A few passes suffice: keys
+/// below an unknown key are not checked, and unknown keys beside it are found in the same pass.
 const ROUNDS_MAX: usize = 4;
-/// As the findings name the text.
+/// Name of the text in findings.
 const NAME: &str = "the controller's settings";
 
 /// Settings that may be put in force.
@@ -21,11 +24,11 @@ pub(super) struct Judged {
     pub(super) policy: Policy,
     /// Keys that this version does not know.
     pub(super) left_out: Vec<String>,
-    /// What of the tuner's holds.
+    /// The tuner's settings, as far as the policy permits them.
     pub(super) settings: Settings,
 }
 
-/// What a `Config` says, with the arm of its experiment laid over it if that is on.
+/// Builds the policy of a `Config`, with the arm of its experiment laid over it if the arm is on.
 pub(super) fn judge(
     config: &Config,
     arm: Option<&Experiment>,
@@ -37,16 +40,17 @@ pub(super) fn judge(
         policy => policy.clone(),
     };
     if let Some(arm) = arm {
-        // A profile is in place of the policy's own: what it does not say is built in.
+        // A profile replaces the policy's own limits and scheduling: what it omits has its default.
         for key in ["limits", "scheduling"] {
             spec[key] = arm.spec.get(key).cloned().unwrap_or_else(|| json!({}));
         }
     }
-    // It is merged into the rest, and its name stands beside it for people.
+    // The controller has merged the profile into the rest. Its name is informational.
     if let Some(keys) = spec.as_object_mut() {
         keys.remove("profileRef");
     }
     let mut left_out = Vec::new();
+    // Remove unknown keys until the rest is valid, or until no key is removable.
     let loaded = loop {
         match config::load(&spec.to_string(), NAME) {
             Ok(loaded) => break loaded.of_a_pod(origin),
@@ -72,7 +76,7 @@ pub(super) fn judge(
     Ok(Judged { policy, left_out, settings })
 }
 
-/// Keys that are left out in one round: the schema grows by some a year.
+/// Maximum number of keys that are removed in one pass: the schema grows by a few keys a year.
 const LEFT_OUT_MAX: usize = 64;
 
 fn tuned(settings: &Settings) -> Tuned {
@@ -84,7 +88,7 @@ fn tuned(settings: &Settings) -> Tuned {
     }
 }
 
-/// Takes out what this version does not know, unless something else is wrong too.
+/// Removes the keys that this version does not know, unless there are other errors.
 fn leave_out(spec: &mut Value, errors: &Errors, left_out: &mut Vec<String>) {
     let newer = |code: Code| matches!(code, Code::UnknownKey | Code::NotSupportedYet);
     if !errors.findings.iter().all(|finding| newer(finding.code)) || errors.findings.len() > LEFT_OUT_MAX {
@@ -115,7 +119,8 @@ enum Step<'a> {
     Index(usize),
 }
 
-/// The steps of a path such as `routes[0].limits.x`. A key that has a dot or a bracket in it is not found again, so its settings are refused.
+/// Splits a path such as `routes[0].limits.x` into steps. A key that contains a dot or a bracket is
+/// not found again, so that its settings are refused.
 fn steps(path: &str) -> Option<Vec<Step<'_>>> {
     let mut steps = Vec::new();
     for part in path.split('.') {
@@ -143,7 +148,8 @@ fn remove(spec: &mut Value, steps: &[Step<'_>]) -> bool {
     }
     match last {
         Step::Key(key) => at.as_object_mut().is_some_and(|keys| keys.remove(*key).is_some()),
-        // An element that is wrong by itself cannot be left out: those after it would be others.
+        // An invalid list element cannot be left out, because the indices of its successors would
+        // change.
         Step::Index(_) => false,
     }
 }

@@ -1,7 +1,9 @@
-//! What of the stream outlives the process: the last good settings, and the CA bundle that came with them.
+//! State of the control stream that outlives the process: the last good settings and their CA
+//! bundle.
 //!
-//! A sidecar that starts while no controller answers begins with them (F27, P16). What cannot be read, or is wrong by now, is left aside and said. An arm of an
-//! experiment is not kept: it ends with whoever keeps it up.
+//! A sidecar that starts while no controller is reachable begins with them. Settings that are
+//! unreadable or no longer valid are ignored and logged. An arm of an experiment is not stored: it
+//! ends unless the controller renews it.
 
 use std::io;
 use std::path::Path;
@@ -16,17 +18,17 @@ use crate::control::wire::Config;
 
 const SETTINGS: &str = "stream.json";
 const BUNDLE: &str = "ca.pem";
-/// Changes with the meaning of any field.
+/// Version of the file format. It changes with the meaning of any field.
 const FORMAT: u32 = 1;
 
-/// What was found.
+/// Contents of the state folder.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
-    /// Settings that are right.
+    /// Valid settings.
     pub(super) settings: Option<(Config, Judged)>,
-    /// A CA bundle; what is in it is judged where it is used.
+    /// A CA bundle; it is validated where it is used.
     pub(super) bundle: Option<String>,
-    /// Why settings that are there are not used.
+    /// Reason why stored settings are not used.
     pub(super) ignored: Option<String>,
 }
 
@@ -39,7 +41,7 @@ struct File {
 // === impl Kept ===
 
 impl Kept {
-    /// Looks into the folder that flags or environment name, if they name one.
+    /// Reads the state folder that flags or environment name, if any.
     pub(super) fn read(sources: &Sources) -> Self {
         let Some(folder) = sources.overrides.state.as_ref().map(|given| Path::new(&given.value)) else {
             return Self::default();
@@ -63,7 +65,7 @@ fn settings(bytes: &[u8], sources: &Sources) -> Result<(Config, Judged), String>
     Ok((file.config, judged))
 }
 
-/// Keeps settings that are in force. Call it where it may block.
+/// Stores settings that are in force. May block.
 pub(super) fn keep_settings(folder: &Folder, config: &Config) -> io::Result<()> {
     let mut config = config.clone();
     config.experiment = None;
@@ -71,7 +73,7 @@ pub(super) fn keep_settings(folder: &Folder, config: &Config) -> io::Result<()> 
     folder.keep(SETTINGS, &serde_json::to_vec(&File { format: FORMAT, config })?)
 }
 
-/// Keeps a bundle that is trusted. Call it where it may block.
+/// Stores a bundle that is trusted. May block.
 pub(super) fn keep_bundle(folder: &Folder, pem: &str) -> io::Result<()> {
     folder.keep(BUNDLE, pem.as_bytes())
 }

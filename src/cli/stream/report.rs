@@ -1,4 +1,5 @@
-//! What a running proxy says of itself: the counts by route, and what its scheduler learned.
+//! Reports of a running proxy to the controller: counts by route, and what its scheduler has
+//! learned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,16 +21,18 @@ use crate::protocol::class_name;
 use crate::proxy::Table;
 use crate::scheduler::{Kept, Seen, Why};
 
-/// Routes of a report, cost classes, and points of a curve: what a controller reads of them.
+/// Maximum number of routes and cost classes of a report and of points of a curve that a controller
+/// reads.
 const ROUTES_MAX: usize = 24;
 const CLASSES_MAX: usize = 16;
 const POINTS_MAX: usize = 64;
-/// The name of a class in a report.
+/// Maximum length of a cost class's name in a report.
 const NAME_BYTES_MAX: usize = 256;
-/// A curve that came from elsewhere believes so many samples of a size, as one that was kept (`batching::Snapshot`).
+/// Weight, in samples, of each batch size of a curve from another pod; the same as that of a
+/// restored curve (`batching::Snapshot`).
 const SAMPLES: u32 = 3;
 
-/// A port with its server, and what is counted for it.
+/// A port with its server and the counters of its reports.
 #[derive(Debug)]
 pub(super) struct Port {
     reach: Reach,
@@ -40,7 +43,7 @@ pub(super) struct Port {
 // === impl Port ===
 
 impl Port {
-    /// Counts from now on.
+    /// Attaches the counters to the port's metrics.
     pub(super) fn new(reach: Reach) -> Self {
         let tally = Arc::new(Tally::default());
         reach.metrics.observe(tally.clone());
@@ -49,13 +52,13 @@ impl Port {
         Self { reach, tally, predicted }
     }
 
-    /// The port that is captured, if one is.
+    /// Returns the captured port, if the port captures one.
     pub(super) fn captured(&self) -> Option<CapturedPort> {
         let capture = self.reach.capture.as_ref()?;
         Some(CapturedPort { port: capture.port, name: capture.name.clone().unwrap_or_default() })
     }
 
-    /// What happened since this was asked last.
+    /// Returns the counts since the last report, with the current state.
     pub(super) async fn report(&self) -> UpstreamReport {
         let Reach { capture, proxy, scheduler, onlooker, upstream, metrics } = &self.reach;
         let table = proxy.table();
@@ -84,13 +87,14 @@ impl Port {
         }
     }
 
-    /// Begins with what others learned, if nothing was learned here.
+    /// Seeds the scheduler with what other pods learned, if it has learned nothing itself.
     pub(super) async fn begin(&self, start: &Start) {
         self.reach.scheduler.begin(kept(start)).await;
     }
 }
 
-/// The counts by the names of routes, the busiest first; those beyond the bound, and of routes that are gone, together.
+/// Returns the counts by route name, the busiest route first. Routes beyond the maximum, and
+/// removed ones, are summed up as `other`.
 fn routes(counts: BTreeMap<Option<ScopeId>, RouteReport>, table: &Table) -> Vec<RouteReport> {
     let mut named = Vec::new();
     let mut other = RouteReport { route: "other".to_owned(), ..RouteReport::default() };
@@ -114,16 +118,17 @@ fn routes(counts: BTreeMap<Option<ScopeId>, RouteReport>, table: &Table) -> Vec<
     named
 }
 
-/// What batching would have done, of all routes together.
+/// Returns the outcome that batching would have had, summed up over all routes.
 fn predicted(counts: &BTreeMap<Option<ScopeId>, RouteReport>, seen: &Seen) -> Predicted {
     let mut all = RouteReport::default();
     counts.values().for_each(|route| all.merge(route));
-    // The same calls are in `latency`.
+    // `latency` contains the same calls.
     all.slo_latency = Sketch::default();
     Predicted { counts: all, measured_items: seen.measured_items() }
 }
 
-/// The weight above which no class of calls gets through: one that was never refused is not to be held to what another may weigh.
+/// Returns the weight above which no cost class is accepted by the server. `None` if a class was
+/// never refused: it must not be restricted to the weight of another class.
 fn weight_ceiling(core: &Core) -> Option<u64> {
     let learned = |found: &&CeilingInForce| {
         found.ceiling.bounded != Bounded::Items && found.ceiling.source == LimitSource::Learned
@@ -193,7 +198,7 @@ fn name(id: CostClassId, why: &Why) -> Option<&[u8]> {
     why.names.iter().find(|(known, _)| *known == id).map(|(_, name)| &**name)
 }
 
-/// The calls of a class, for people.
+/// Returns a readable name of a class's calls.
 fn calls(name: &[u8]) -> String {
     match class_name(name) {
         Some(found) if found.model.is_empty() => found.path,
@@ -202,16 +207,16 @@ fn calls(name: &[u8]) -> String {
     }
 }
 
-/// The class that most calls were of lately: one with a few calls a day is never learned of, and
-/// nothing waits for that.
+/// Returns the class that had the most calls lately. A class with a few calls a day is never
+/// learned, and nothing waits for that.
 fn busiest(why: &Why) -> Option<CostClassId> {
     let of_late =
         |tally: &crate::batching::Tally| tally.batches.saturating_add(tally.alone).saturating_add(tally.passed);
     why.core.classes.iter().max_by_key(|class| of_late(&class.tally)).map(|class| class.id)
 }
 
-/// Whether every class is forwarded, and whether the concurrency of the busiest is still being
-/// learned.
+/// Returns whether calls of all classes are forwarded at once, and whether the concurrency of the
+/// busiest class is still being learned.
 fn concurrency(flows: &[(CostClassId, FlowReport)], busiest: Option<CostClassId>) -> Concurrency {
     let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
     let main = flows.iter().find(|(id, _)| Some(*id) == busiest).map(|(_, flow)| flow);
@@ -222,7 +227,7 @@ fn concurrency(flows: &[(CostClassId, FlowReport)], busiest: Option<CostClassId>
     }
 }
 
-/// What the limiter of a class concluded; nothing while it learns.
+/// Returns the limiter's conclusion for a class, or `None` while it learns.
 fn limiter(flow: &FlowReport) -> Option<Limiter> {
     if flow.learning {
         return None;
@@ -235,7 +240,7 @@ fn limiter(flow: &FlowReport) -> Option<Limiter> {
     Some(Limiter { limit, open, item_permille, base_us: flow.base_nanos / 1000 })
 }
 
-/// Whether nothing of a class is merged since its server takes no batch.
+/// Returns the reason why no calls of a class are merged, if its server accepts no batches.
 fn suspended(class: &ClassWhy) -> Option<Suspended> {
     let refused =
         |found: Suspension| Suspended { answer: found.refusal.as_str().to_owned(), status: found.refusal.status() };
@@ -243,7 +248,7 @@ fn suspended(class: &ClassWhy) -> Option<Suspended> {
     class.suspension.map(refused).or_else(|| (class.ceiling == Some(1)).then(one_item))
 }
 
-/// Not all of very many sizes, but the smallest and the largest.
+/// Thins out the points of a curve to the maximum. The smallest and the largest size always remain.
 fn thinned(points: &[Point]) -> Vec<(u32, u64, u32)> {
     let step = points.len().div_ceil(POINTS_MAX - 1).max(1);
     let last = points.len().saturating_sub(1);
@@ -251,7 +256,8 @@ fn thinned(points: &[Point]) -> Vec<(u32, u64, u32)> {
     kept.map(|(_, point)| (point.items, point.nanos / 1000, point.count)).collect()
 }
 
-/// What others learned, as a core takes it up. What weights do is learned anew: means by size know nothing of them.
+/// Converts what other pods learned to the core's type. The effect of weights is learned anew,
+/// since means by batch size do not contain it.
 fn kept(start: &Start) -> Kept {
     let nanos = |micros: u64| micros.saturating_mul(1000);
     let upstream = UpstreamSnapshot {

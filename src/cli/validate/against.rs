@@ -1,10 +1,11 @@
-//! `groupage validate --against URL`: a test of a server by the routes that a policy declares.
+//! `groupage validate --against URL`: tests a server against the routes that a policy declares.
 //!
-//! For each route one call is sent alone and one with its items twice, as a batch of two callers
-//! would be; the answer is split as the proxy splits it, and the part of one caller is compared
-//! with the lone answer in shape. Nothing else is sent, and no proxy runs.
+//! For each route, one call is sent alone and one with its items twice, as a batch of two callers
+//! would be. The answer is split as the proxy splits it, and the part of one caller is compared in
+//! shape with the answer to the call sent alone. Nothing else is sent, and no proxy runs.
 //!
-//! It leaves out whether values are equal (models batch with other rounding), and load.
+//! Equality of values is not tested, because models round differently in batches, and neither is
+//! behavior under load.
 
 mod sample;
 mod shape;
@@ -31,43 +32,43 @@ use crate::proxy::Table;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
 
-/// Longest wait for one answer: a cold model may load first.
+/// Time limit for one answer. A cold model may have to be loaded first.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
-/// Most bytes of an answer that are read: the default bound of the proxy.
+/// Maximum number of bytes read of an answer, the default limit of the proxy.
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
-/// The result of one route.
+/// Test result of one route.
 #[derive(Debug)]
 pub(super) struct RouteResult {
     /// The route as the policy writes it.
     route: String,
-    /// The path of the calls.
+    /// Path of the calls.
     path: String,
-    /// Bytes of the call that was sent alone; 0 where nothing was sent.
+    /// Number of bytes of the call that was sent alone; 0 if nothing was sent.
     bytes: usize,
     lone: Option<StatusCode>,
     merged: Option<StatusCode>,
-    /// The finding, and its severity.
+    /// The finding and its severity.
     verdict: RouteVerdict,
 }
 
-/// The finding on a route.
+/// Finding on a route.
 #[derive(Debug)]
 enum RouteVerdict {
     Fits,
-    /// There is no evidence.
+    /// The route was not tested, or the test was inconclusive.
     Untried(String),
     Wrong(String),
 }
 
-/// An answer.
+/// A response of the server.
 struct ServerAnswer {
     status: StatusCode,
     headers: HeaderMap,
     body: Bytes,
 }
 
-/// The server, and what is sent to it.
+/// Client for the server under test, with everything that its calls need.
 struct Asker {
     upstream: Upstream,
     clock: Clock,
@@ -75,14 +76,14 @@ struct Asker {
     authority: String,
     table: Table,
     secret: Secret,
-    /// Of every call.
+    /// Headers added to every call.
     headers: HeaderMap,
 }
 
-/// Tries every declared route, and every path that a sample names.
+/// Tests every declared route, and every path that a sample names.
 ///
 /// # Errors
-/// The failure before anything was sent, in words.
+/// The test failed before anything was sent; the error is a message for the user.
 pub(super) fn run(
     loaded: &Loaded,
     url: &str,
@@ -167,7 +168,8 @@ impl Asker {
         self.merge(&endpoint, &call, &lone, result).await
     }
 
-    /// Sends the items of the sample twice in one call.
+    /// Sends the items of the sample twice in one call, and compares a caller's part of the answer
+    /// with the answer to the call sent alone.
     async fn merge(
         &self,
         endpoint: &Endpoint,
@@ -187,6 +189,7 @@ impl Asker {
             }
         };
         result.merged = Some(answer.status);
+        // An overloaded server proves nothing about batches.
         if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             let status = answer.status.as_u16();
             return RouteVerdict::Untried(format!(
@@ -201,6 +204,8 @@ impl Asker {
                 lone.status.as_u16()
             ));
         }
+        // A member of the answer that the protocol does not declare must equal that of the lone
+        // answer, because it could contain data about other callers.
         let undeclared = endpoint.undeclared(&members, &answer.body, &lone.body);
         if let Some((name, _)) = undeclared.iter().find(|(_, is_same)| !is_same) {
             return RouteVerdict::Wrong(format!(
@@ -209,6 +214,8 @@ impl Asker {
                  respondWith.fields if every caller may see what it holds for others"
             ));
         }
+        // The answer is split as the proxy does it, and the first caller's part is compared with
+        // the lone answer.
         let shared = SharedAnswer { status: answer.status, headers: &answer.headers, body: &answer.body };
         match endpoint.split_batch(&members, &sent, shared, None) {
             Err(mismatch) => RouteVerdict::Wrong(format!(
@@ -273,7 +280,7 @@ impl RouteResult {
         matches!(self.verdict, RouteVerdict::Wrong(_))
     }
 
-    /// One line for people.
+    /// Formats the result as one line of text.
     pub(super) fn text(&self) -> String {
         let Self { route, path, bytes, lone, merged, verdict } = self;
         let (mark, said) = match verdict {

@@ -1,18 +1,19 @@
-//! The line at which a value stands: found again when somebody is told of it, since the places of all values would be more than the values.
+//! Line number of a value in a YAML document. The document is parsed again when a line has to be
+//! reported, because the positions of all values would take more memory than the values.
 
 use granit_parser::{Event, Parser};
 
-/// A collection on the way.
+/// A collection that encloses the current event.
 struct Open {
     kind: Kind,
-    /// Whether it stands on the path that is looked for.
+    /// `true` if it is on the path that is searched for.
     on_path: bool,
 }
 
 enum Kind {
-    /// The place of the next item.
+    /// Index of the next item.
     List(usize),
-    /// The key whose value comes next.
+    /// Key of the next value.
     Map(Option<String>),
 }
 
@@ -22,11 +23,13 @@ struct Search<'a> {
     found: usize,
 }
 
-/// The line, from 1, of the key or item at a path of one document, else of the last one before it that is there.
+/// Returns the line, from 1, of the key or item at `path` in one document, or else of its nearest
+/// ancestor that exists.
 pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
     let mut search = Search { path, open: Vec::new(), found: 1 };
     for next in Parser::new_from_str(text) {
-        // It was read before: whatever cannot be read comes after what is looked for.
+        // The text was parsed successfully before, so an error can only come after the value that
+        // is searched for.
         let Ok((event, span)) = next else { break };
         search.event(&event, span.start.line());
     }
@@ -65,7 +68,7 @@ impl Search<'_> {
         }
     }
 
-    /// A value begins: whether it is on the path.
+    /// Enters a value. Returns `true` if it is on the path.
     fn enter(&mut self, line: usize) -> bool {
         let depth = self.open.len();
         let Some(Open { kind, on_path }) = self.open.last_mut() else { return true };

@@ -1,25 +1,27 @@
-//! What a plain scalar means to `kubectl`: the rules of go-yaml v2 (`resolve.go`), which is YAML 1.1 without numbers of base 60.
+//! Interpretation of plain scalars as `kubectl` does it: the rules of go-yaml v2 (`resolve.go`),
+//! which are those of YAML 1.1 without base-60 numbers.
 
 use serde_json::{Number, Value};
 
-/// The value of a plain scalar.
+/// Returns the value of a plain scalar.
 ///
 /// # Errors
-/// It is a number that JSON has no word for.
+/// The scalar is a number that JSON cannot represent.
 pub(super) fn resolve(text: &str) -> Result<Value, String> {
     Ok(as_json(read(text)?))
 }
 
-/// `kubectl` makes JSON of what it has read, and Go writes a float that is whole as an integer: `8e3` is the port 8000.
+/// Converts a value as `kubectl` does. It converts YAML to JSON, and Go writes a float without a
+/// fraction as an integer: `8e3` is the port 8000.
 fn as_json(value: Value) -> Value {
     let whole = value.as_f64().filter(|float| value.is_f64() && float.fract() == 0.0 && float.abs() < WHOLE_MAX);
     whole.and_then(|float| format!("{float:.0}").parse::<i64>().ok()).map_or(value, Value::from)
 }
 
-/// Below this every whole number is a float of its own.
+/// 2^53, below which every whole number has an exact representation as `f64`.
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
-/// What a plain scalar is to go-yaml.
+/// Interprets a plain scalar as go-yaml does.
 fn read(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -31,10 +33,10 @@ fn read(text: &str) -> Result<Value, String> {
     })
 }
 
-/// The value of a scalar with a tag of the core schema.
+/// Returns the value of a scalar with a tag of the core schema.
 ///
 /// # Errors
-/// The tag and the text do not go together.
+/// The text is not a value of the tag.
 pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
     let value = read(text)?;
     let fits = match tag {
@@ -48,10 +50,10 @@ pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
     if fits { Ok(as_json(value)) } else { Err(format!("{text} is no {tag}")) }
 }
 
-/// A plain scalar as a key: JSON has none but texts.
+/// Returns a plain scalar as a key. JSON has only text keys.
 ///
 /// # Errors
-/// It would be a number with a fraction, or nothing.
+/// The key would be a number with a fraction, or null.
 pub(super) fn key(text: &str) -> Result<String, String> {
     match read(text)? {
         Value::String(text) => Ok(text),
@@ -76,7 +78,7 @@ fn number(text: &str) -> Option<Number> {
     integer(&plain).or_else(|| is_float(&plain).then(|| float(&plain)).flatten())
 }
 
-/// An integer with Go's prefixes (`strconv.ParseInt` with base 0).
+/// Parses an integer with the prefixes that Go accepts (`strconv.ParseInt` with base 0).
 fn integer(text: &str) -> Option<Number> {
     let (negative, digits) = match text.as_bytes().first()? {
         b'-' => (true, text.get(1..)?),
@@ -94,14 +96,14 @@ fn integer(text: &str) -> Option<Number> {
         return None;
     }
     if negative {
-        // One more below zero than above it.
+        // The negative range has one value more than the positive range.
         let value = i128::from_str_radix(digits, radix).ok()?.checked_neg()?;
         return i64::try_from(value).ok().map(Number::from);
     }
     u64::from_str_radix(digits, radix).ok().map(Number::from)
 }
 
-/// `^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`
+/// Returns `true` if the text matches `^[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?$`.
 fn is_float(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     let text = text.strip_prefix(['+', '-']).unwrap_or(text);

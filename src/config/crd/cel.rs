@@ -1,10 +1,14 @@
-//! The rules between keys, in CEL: what `rules` asks of a file, as far as an API server can be told.
+//! Rules between keys in the Common Expression Language (CEL): the rules of `rules`, as far as an
+//! API server can evaluate them.
 //!
-//! Lists of names come from there, so the two cannot disagree, and a message is what the loader says and what it advises. A rule is written where its
-//! keys stand, so the API server names the place; it is never dearer than ten million by the server's own estimate, in which every list is as long as
-//! it may be: hence no list against a list where both are in a list.
+//! Lists of names are shared with `rules`, so the two cannot disagree, and a message combines the
+//! message and the advice of the loader. A rule is attached to the map of its keys, so that the API
+//! server reports the position. No rule costs more than ten million by the server's own estimate,
+//! in which every list has its maximum length. Therefore no rule compares two lists if both are
+//! inside a list.
 //!
-//! What it leaves out: rules on places in JSON (`generic`), on letter case on both sides, and notices.
+//! Left out are rules about positions in JSON (`generic`), rules that ignore letter case on both
+//! sides, and notices.
 
 use serde_json::{Value as Json, json};
 
@@ -12,39 +16,39 @@ use crate::config::rules::cluster::GROUPS;
 use crate::config::rules::{CREDENTIALS, IDENTITY, NO_IDENTITY, OF_ONE_HOP};
 use crate::config::schema::{self, Shape};
 
-/// One rule.
+/// A CEL rule.
 pub(super) struct Rule {
-    /// The path of the map that it is about, from `spec`; empty: `spec` itself.
+    /// Path of the map to which it is attached, from `spec`; empty for `spec` itself.
     pub(super) at: &'static str,
-    /// The key to blame, below it.
+    /// Key that is reported, relative to the map.
     field: &'static str,
     rule: String,
     message: &'static str,
     reason: &'static str,
 }
 
-/// Two keys that exclude each other.
+/// Creates a rule about two keys that exclude each other.
 fn excluded(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
     Rule { at, field, rule: rule.into(), message, reason: "FieldValueForbidden" }
 }
 
-/// A value that does not go with others.
+/// Creates a rule about a value that conflicts with others.
 fn wrong(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
     Rule { at, field, rule: rule.into(), message, reason: "FieldValueInvalid" }
 }
 
-/// A key that others need.
+/// Creates a rule about a key that others require.
 fn needed(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
     Rule { at, field, rule: rule.into(), message, reason: "FieldValueRequired" }
 }
 
-/// The group of a target is that of its kind.
+/// Returns the rule that the group of a target must be that of its kind.
 fn group_rule() -> String {
     let known = GROUPS.map(|(kind, group)| format!("(self.kind == '{kind}' && self.group == '{group}')")).join(" || ");
     format!("has(self.group) && self.group != '' ? {known} : self.kind == 'Service'")
 }
 
-/// Of `BatchPolicy`.
+/// Returns the rules of `BatchPolicy`.
 pub(super) fn of_policies() -> Vec<Rule> {
     let mut rules = vec![
         excluded(
@@ -230,13 +234,13 @@ fn of_routes() -> Vec<Rule> {
     ]
 }
 
-/// What may be changed, and how.
+/// Returns the rules of tuning and rollout.
 fn of_changes() -> Vec<Rule> {
     let steps = match schema::find("rollout.canary.steps").map(|key| &key.shape) {
         Some(Shape::List(_, max)) => *max,
         _ => 0,
     };
-    // There is no index but one that is written out: API servers before 1.32 count by values only.
+    // The indices are written out, because API servers before 1.32 iterate over values only.
     let indices: Vec<String> = (1..steps).map(|index| index.to_string()).collect();
     let least = "!has(self.min) || !has(self.max) || self.min <= self.max";
     let above = "`min` is above `max`: exchange them, or leave one of them out";
@@ -268,7 +272,7 @@ fn of_changes() -> Vec<Rule> {
     ]
 }
 
-/// Of `BatchProfile`.
+/// Returns the rules of `BatchProfile`.
 pub(super) fn of_profiles() -> Vec<Rule> {
     vec![excluded(
         "",
@@ -280,7 +284,7 @@ pub(super) fn of_profiles() -> Vec<Rule> {
 
 const NOT_THE_BODY: &str = "!has(self.fields) || self.fields.all(f, f != '')";
 
-/// Whether a header is one of these; `*` ends a prefix or begins a suffix.
+/// Returns the condition that a header is one of these names; `*` ends a prefix or begins a suffix.
 fn named(header: &str, names: &[&str]) -> String {
     let header = format!("{header}.lowerAscii()");
     let whole: Vec<String> = names.iter().filter(|name| !name.contains('*')).map(|name| format!("'{name}'")).collect();
@@ -298,7 +302,7 @@ fn named(header: &str, names: &[&str]) -> String {
 // === impl Rule ===
 
 impl Rule {
-    /// As a schema says it.
+    /// Formats the rule for a schema.
     pub(super) fn json(&self) -> Json {
         let mut json = json!({ "rule": self.rule, "message": self.message, "reason": self.reason });
         if !self.field.is_empty() {

@@ -1,4 +1,5 @@
-//! The table laid over a schema: for every key its type, range, words, pattern, bounds and default, and whether it must be there.
+//! Constraints of the table, applied to a schema: type, range, words, pattern, bounds and default
+//! of every key, and the required keys.
 
 use std::time::Duration;
 
@@ -12,20 +13,21 @@ use crate::config::text::{PORTS, Text};
 use crate::config::tree;
 use crate::config::units::{CHARS_MAX, format_duration, format_size};
 
-/// On and under these a key that is absent is filled in later, from an annotation, another policy or the chart (R23), or counts as absent (`generic`,
-/// whose keys exclude each other): a default here would be taken for something that the user wrote.
+/// Keys on and under which an absent value is filled in later, from an annotation, another policy
+/// or the chart, or counts as absent (`generic`, in which keys exclude each other). A default in
+/// the schema would be mistaken for a value that the user wrote.
 const FILLED_LATER: [&str; 6] = ["limits", "scheduling", "profileRef", "injection", "proxy", "generic"];
-/// So also this one: the installation may have set a mode.
+/// Keys without a default for the same reason: the installation may have set a mode.
 const SAID: [&str; 1] = ["mode"];
 
-/// A duration, but for its range: the units, each at most once, largest first.
+/// Pattern of a duration without its range: the units, each at most once, largest first.
 const DURATION: &str = "^(0|([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";
-/// Exactly what a share may be.
+/// Exact pattern of a share.
 const SHARE: &str = r"^0*(100(\.0{1,4})?|[0-9]{1,2}(\.[0-9]{1,4})?)%$";
-/// A quantity of Kubernetes that is not negative, but for its range.
+/// Pattern of a non-negative Kubernetes quantity without its range.
 const QUANTITY: &str =
     r"^\+?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|[eE][+-]?[0-9]{1,2})?$";
-/// Units of a size and how many bytes each is.
+/// Units of a size, and their number of bytes.
 const UNITS: [(&str, u64); 4] = [("", 1), ("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
 
 /// Constrains the keys of a map, and the map itself by the rules of its path.
@@ -64,7 +66,7 @@ pub(super) fn value(schema: &mut Json, shape: &'static Shape, path: &str, rules:
         Shape::OneOrList(of, max) => {
             let mut item = json!({ "type": "string" });
             value(&mut item, of, &format!("{path}[]"), rules);
-            // What is said of texts holds for texts only, so it may stand here too.
+            // Constraints of texts apply to texts only, so they can be used here too.
             for said in ["pattern", "maxLength"] {
                 schema[said] = item[said].clone();
             }
@@ -102,7 +104,8 @@ pub(super) fn value(schema: &mut Json, shape: &'static Shape, path: &str, rules:
     }
 }
 
-/// The type of a key in a map whose own type a schema cannot name, so that the derive says nothing of it.
+/// Sets the type of a key in a map that may also be a number. A schema cannot express the type of
+/// such a value, so the derive omits the types of its keys.
 fn typed(schema: &mut Json, shape: &Shape) {
     schema["type"] = json!(match shape {
         Shape::Int(..) => "integer",
@@ -116,14 +119,14 @@ fn text(schema: &mut Json, rule: &Text) {
         schema["pattern"] = json!(rule.pattern);
     }
     schema["maxLength"] = json!(rule.chars_max);
-    // The one text that may also be a number is a port's.
+    // A port is the only text that may also be a number.
     if schema["x-kubernetes-int-or-string"] == true {
         lay(schema, json!({ "minimum": PORTS.0, "maximum": PORTS.1 }));
     }
 }
 
-/// The form and range of a duration. The form is in the rule too: of a schema's pattern the API
-/// server would show the expression, and not what is allowed.
+/// Returns the rule for the form and range of a duration. The form is part of the rule because the
+/// API server would show the expression of a pattern, and not the allowed values.
 fn duration(min: u64, max: u64, allowed: &str) -> Json {
     let literal = |micros| format!("duration('{}')", format_duration(Duration::from_micros(micros)));
     let from = if min > 0 { format!("duration(self) >= {} && ", literal(min)) } else { String::new() };
@@ -133,8 +136,9 @@ fn duration(min: u64, max: u64, allowed: &str) -> Json {
     })
 }
 
-/// A size. Where it stands once, a rule says its range, and in words. In a list a rule would cost too much for API servers that take a text beside a
-/// number for three megabytes whatever its bound (before 1.35), so a pattern has to.
+/// Constrains a size. If the key occurs once, a rule contains the range, with a readable message.
+/// In a list a rule would cost too much: API servers before 1.35 estimate a text beside a number at
+/// three megabytes, whatever its bound. There a pattern contains the range.
 fn size(schema: &mut Json, min: u64, max: u64, path: &str, allowed: &str) {
     lay(schema, json!({ "minimum": min, "maximum": max, "maxLength": CHARS_MAX }));
     if path.contains("[]") {
@@ -149,13 +153,14 @@ fn size(schema: &mut Json, min: u64, max: u64, path: &str, allowed: &str) {
     }
     schema["pattern"] = json!("^[0-9]+(Ki|Mi|Gi)?$");
     let compare = |sign: &str, bytes| format!("quantity(self).compareTo(quantity('{}')) {sign} 0", format_size(bytes));
-    // Of a number that is another value than itself as text; `type(self)` would say so too, but not to every evaluator of CEL.
+    // For a number, `string(self)` is not equal to `self`. `type(self)` would be clearer, but not
+    // every CEL evaluator supports it.
     let rule =
         format!("string(self) != self || (isQuantity(self) && {} && {})", compare(">=", min), compare("<=", max));
     push(schema, json!({ "rule": rule, "message": format!("must be {allowed}") }));
 }
 
-/// What a key that is not built yet may be: as the loader has it, what changes nothing.
+/// Restricts a key that is not supported yet to values that change nothing, as the loader does.
 fn says_nothing(schema: &mut Json, key: &Key) {
     match (&key.shape, key.default) {
         (Shape::Map(_) | Shape::Names(..), _) => schema["maxProperties"] = json!(0),
@@ -165,11 +170,11 @@ fn says_nothing(schema: &mut Json, key: &Key) {
     }
 }
 
-/// The default, where the schema may say it.
+/// Returns the default, if the schema may contain it.
 fn default(key: &'static Key, path: &str) -> Option<Json> {
     let Otherwise::Is(text) = key.default else { return None };
     let filled_later = path.split('.').any(|name| FILLED_LATER.contains(&name.trim_end_matches("[]")));
-    // An empty list or text is no more than an absent one.
+    // An empty list or text is equivalent to an absent one.
     if filled_later || SAID.contains(&path) || matches!(text, "" | "[]" | "{}") {
         return None;
     }
@@ -177,7 +182,8 @@ fn default(key: &'static Key, path: &str) -> Option<Json> {
     tree::parse(text).ok().and_then(|node| check.value(&key.shape, &node, path))
 }
 
-/// The doc comment of the field, then what is allowed and the default, so that `kubectl explain` says all there is.
+/// Extends the doc comment of the field by the allowed values and the default, so that `kubectl
+/// explain` shows everything.
 fn describe(schema: &mut Json, key: &Key) {
     let mut said = schema["description"].as_str().unwrap_or_default().to_owned();
     let told = match &key.shape {
@@ -204,7 +210,7 @@ fn otherwise(key: &Key) -> String {
     }
 }
 
-/// Lays entries over a schema.
+/// Inserts entries into a schema and replaces existing ones.
 fn lay(schema: &mut Json, entries: Json) {
     if let Json::Object(entries) = entries {
         for (name, value) in entries {

@@ -1,13 +1,15 @@
-//! Ranges of whole numbers as regular expressions, for numbers inside a text, such as `64Ki`, where a schema has no other word for them.
+//! Ranges of whole numbers as regular expressions, for numbers inside a text, such as `64Ki`, which
+//! a schema cannot constrain otherwise.
 
-/// Numbers from `min` to `max`, written without leading zeros, in a group.
+/// Returns a group that matches the numbers from `min` to `max`, written without leading zeros.
 pub(super) fn pattern(min: u64, max: u64) -> String {
     let mut ways = Vec::new();
-    // Digits after the first one, where every number of that length is in the range.
+    // Minimum and maximum number of digits after the first one, for the lengths of which every
+    // number is in the range.
     let mut whole: Option<(usize, usize)> = None;
     let mut from = min;
     while from <= max {
-        // As far as the number of digits stays the same.
+        // Up to the largest number with the same number of digits.
         let to = ceiling(from).min(max);
         let (low, high) = (from.to_string(), to.to_string());
         if from > 0
@@ -35,13 +37,13 @@ fn of_any_length((least, most): (usize, usize)) -> String {
     }
 }
 
-/// The largest number of as many digits.
+/// Returns the largest number with as many digits.
 fn ceiling(number: u64) -> u64 {
     let digits = u32::try_from(number.to_string().len()).unwrap_or(u32::MAX);
     10_u64.checked_pow(digits).map_or(u64::MAX, |next| next - 1)
 }
 
-/// Numbers of one length, digit by digit.
+/// Adds the alternatives for numbers of one length, digit by digit.
 fn between(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
     let (Some((first, low)), Some((last, high))) = (low.split_first(), high.split_first()) else {
         ways.push(before.to_owned());

@@ -1,6 +1,8 @@
-//! The definitions against the table, the loader and objects that were written down: what one takes the others take, and the same for what is refused.
+//! Tests of the definitions against the table, the loader and stored objects: what one of them
+//! accepts or rejects, the others accept or reject too.
 //!
-//! The same objects are put before a real API server by the suite that starts one; here schema and rules are asked without it.
+//! A separate suite sends the same objects to a real API server. Here schema and rules are
+//! evaluated without one.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +21,7 @@ mod structural;
 
 use asked::asked;
 
-/// A definition, ready to judge objects.
+/// A definition that is ready to validate objects.
 struct Kind {
     name: String,
     schema: Json,
@@ -43,7 +45,8 @@ impl Kind {
         Self::all().into_iter().find(|kind| kind.name == "BatchPolicy").unwrap()
     }
 
-    /// What is wrong with an object, as an API server says it: `path: message`. Rules are asked unless the schema found what would make them stumble.
+    /// Returns the problems of an object as an API server reports them: `path: message`. Rules are
+    /// evaluated unless the schema finds a problem that would make them fail.
     fn wrong(&self, object: &Json, old: Option<&Json>) -> Vec<String> {
         let mut wrong = asked(&self.schema, object);
         let blocks = ["Required value", "Unsupported value", "Too long", "Too many", "must be of type"];
@@ -53,18 +56,18 @@ impl Kind {
         wrong
     }
 
-    /// The rules that an object breaks.
+    /// Returns the rules that an object violates.
     fn broken(&self, object: &Json, old: Option<&Json>, right: bool) -> Vec<String> {
         let Err(errors) = Validator::new().validate_compiled(&self.rules, object, old) else { return Vec::new() };
         for error in errors.iter() {
-            // A text that is no duration: its pattern told of it.
+            // A text that is not a duration, which its pattern has already reported.
             let told = error.kind == ErrorKind::EvaluationError && !right;
             assert!(error.kind == ErrorKind::ValidationFailure || told, "{error:?}");
         }
         errors.iter().filter(|error| error.kind == ErrorKind::ValidationFailure).map(ToString::to_string).collect()
     }
 
-    /// What is wrong with a policy that has this spec.
+    /// Returns the problems of a policy with this spec.
     fn spec(&self, yaml: &str) -> Vec<String> {
         self.wrong(&policy(&yaml_of(yaml)), None)
     }
@@ -82,7 +85,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Name and text of the files of a folder.
+/// Returns the names and texts of the files in a folder.
 fn files(folder: &str) -> Vec<(String, String)> {
     let folder = root().join(folder);
     let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -92,12 +95,12 @@ fn files(folder: &str) -> Vec<(String, String)> {
     paths.iter().map(|path| (name(path), std::fs::read_to_string(path).unwrap())).collect()
 }
 
-/// The objects of a file, one after the other states of the same one.
+/// Returns the objects of a file, which are successive states of the same object.
 fn objects(text: &str) -> Vec<Json> {
     serde_saphyr::from_multiple(text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// The document that the loader would be given.
+/// Returns the document that the loader would receive.
 fn last_document(text: &str) -> &str {
     text.rsplit("---\n").next().unwrap()
 }
@@ -131,7 +134,8 @@ fn both_kinds_have_the_names_columns_and_status_that_are_promised() {
         .collect();
     let narrow = ["Target", "Mode", "SLO", "P99", "Batch", "Saved", "Ready", "Age"].map(|name| (name, false));
     assert_eq!(columns, [narrow.as_slice(), &[("Profile", true), ("Pods", true)]].concat());
-    // Installed by `kubectl apply` without `--server-side`, an object is kept in an annotation too, which holds so much.
+    // Installed by `kubectl apply` without `--server-side`, an object is also stored in an
+    // annotation, which has this limit.
     for crd in &crds {
         assert!(serde_json::to_vec(crd).unwrap().len() < 262_144, "{} is too long", crd["metadata"]["name"]);
     }
@@ -206,7 +210,7 @@ fn a_default_stands_only_where_absence_means_nothing_and_is_that_of_the_table() 
         assert_eq!(yaml_of(text).to_string().replace('"', ""), default.to_string().replace('"', ""), "{path}");
     }
     assert!(found.iter().any(|(path, default)| path == "tuning.mode" && default == "Auto"));
-    // A profile is limits and scheduling.
+    // A profile consists of limits and scheduling.
     let profile = Kind::all().into_iter().find(|kind| kind.name == "BatchProfile").unwrap();
     assert!(!profile.schema.to_string().contains("\"default\":"));
 }
@@ -236,11 +240,11 @@ fn the_design_is_refused_for_what_the_loader_refuses_of_it_and_for_nothing_else(
     let wrong = [asked(&kind.schema, &design), kind.broken(&design, None, true)].concat();
     let mut found: Vec<&str> = wrong.iter().map(|wrong| wrong.split(": ").next().unwrap()).collect();
     let errors = load(&examples(), "policy.yaml").unwrap_err();
-    // A rule blames one of two keys that exclude each other, the loader the later one.
+    // For two keys that exclude each other, a rule reports one of them, the loader the later one.
     let mut told: Vec<String> = errors.findings.iter().map(|finding| format!("spec.{}", finding.path)).collect();
     assert_eq!(told.iter().filter(|path| *path == "spec.profileRef").count(), 1);
     told.push("spec.profileRef".to_owned());
-    // Of a declaration that should not be there it says no more.
+    // The loader reports nothing more about a declaration that should not be present.
     told.push("spec.routes[0].generic.resultKey".to_owned());
     found.sort_unstable();
     told.sort_unstable();
@@ -316,7 +320,7 @@ fn objects_that_are_wrong_are_refused_by_schema_or_rules_and_by_the_loader() {
             assert!(load(last_document(text), name).is_err(), "{name}: the loader takes it");
         }
     }
-    // Each rule has an object that only it refuses.
+    // Each rule has an object that no other rule rejects.
     let all: Vec<String> =
         cel::of_policies().iter().chain(&cel::of_profiles()).map(|rule| rule.json()["message"].to_string()).collect();
     for message in all {
@@ -353,7 +357,7 @@ fn what_the_loader_calls_a_bad_value_the_schema_refuses() {
     }
 }
 
-/// A path up to its first list: findings have numbers where the table has brackets.
+/// Returns a path up to its first list: findings have numbers where the table has brackets.
 fn path_of(path: &str) -> &str {
     path.split("[]").next().unwrap_or(path)
 }
@@ -391,7 +395,7 @@ fn words_are_those_of_the_table_and_those_of_later_are_refused() {
         let Shape::Word(words, later) = &key.shape else { continue };
         for word in *words {
             let wrong = kind.spec(&file_with(&path, word).0);
-            // What goes with another key only is told by a rule, not by the list of words.
+            // A word that requires another key is reported by a rule, not by the list of words.
             assert!(!wrong.iter().any(|wrong| wrong.contains("Unsupported value")), "{path}: {word}: {wrong:?}");
         }
         for word in *later {
@@ -464,7 +468,7 @@ fn a_status_is_what_the_types_write() {
     assert_eq!(list(1, "/properties/usedBy/x-kubernetes-list-type"), "atomic");
 }
 
-/// Text that is nearly a value with a unit.
+/// Generates text that resembles a value with a unit.
 fn nearly_a_value() -> impl Strategy<Value = String> {
     let part =
         prop_oneof!["[0-9]{1,4}", "0{1,3}", "h|m|s|ms|us", "Ki|Mi|Gi", "%", "\\.", "[1-9][0-9]{6,20}", "-", " ", "é"];
@@ -496,7 +500,8 @@ proptest! {
             let object = json!({ "key": text });
             let wrong = !asked(&schema, &object).is_empty() || Validator::new().validate(&schema, &object, None).is_err();
             let mut check = crate::config::check::Check::default();
-            // A quantity that is a number without quotes is refused by both, and a text is what is asked about here.
+            // A quantity that is a number without quotes is rejected by both; only texts are
+            // compared here.
             let node = match shape {
                 Shape::Quantity(_) => crate::config::tree::parse(&json!(text).to_string()).unwrap(),
                 _ => crate::config::tree::Node::given(&text),

@@ -1,22 +1,23 @@
-//! Rules between the keys that have a meaning in a cluster only. They are asked of a file too, so that one which is right here is taken there.
+//! Rules between keys that have a meaning in a cluster only. They are applied to a file too, so
+//! that a valid file is accepted by the cluster.
 
 use serde_json::Value as Json;
 
 use super::list;
 use crate::config::check::Check;
 
-/// The API group of each kind that a policy may be for; other kinds have none.
+/// API group of each kind that a policy can target. Other kinds have none.
 pub(in crate::config) const GROUPS: [(&str, &str); 6] = [
     ("Deployment", "apps"),
     ("StatefulSet", "apps"),
     ("DaemonSet", "apps"),
     ("InferenceService", "serving.kserve.io"),
     ("InferencePool", "inference.networking.k8s.io"),
-    // Of its alpha version.
+    // The alpha version of the API.
     ("InferencePool", "inference.networking.x-k8s.io"),
 ];
 
-/// Asks every one of them.
+/// Applies every rule.
 pub(super) fn apply(check: &mut Check, spec: &Json) {
     targets(check, spec);
     for (index, term) in list(&spec["selector"]["matchExpressions"]).iter().enumerate() {
@@ -51,11 +52,12 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     arms(check, rollout);
 }
 
-/// A target of a kind has the group of the kind: another one is another kind, and matches nothing.
+/// Checks that a target has the API group of its kind. With another group it is another kind, and
+/// matches nothing.
 fn targets(check: &mut Check, spec: &Json) {
     for (index, target) in list(&spec["targetRefs"]).iter().enumerate() {
         let Some(kind) = target["kind"].as_str() else { continue };
-        // What is wrong in itself is put right first.
+        // Problems of the target itself have to be corrected first.
         if check.findings.iter().any(|told| told.path.starts_with(&format!("targetRefs[{index}]"))) {
             continue;
         }
@@ -80,7 +82,7 @@ fn targets(check: &mut Check, spec: &Json) {
 
 fn selected(check: &mut Check, path: &str, term: &Json) {
     let Some(operator) = term["operator"].as_str() else { return };
-    // What is wrong in itself is put right first.
+    // Problems of the term itself have to be corrected first.
     if check.findings.iter().any(|told| told.path.starts_with(path)) {
         return;
     }

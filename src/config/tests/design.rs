@@ -1,4 +1,4 @@
-//! The table against the schema of the design, key by key.
+//! Tests of the table against `tests/data/config/policy.yaml`, key by key.
 
 use std::collections::BTreeSet;
 
@@ -7,12 +7,12 @@ use super::super::schema::{Key, Otherwise, SPEC, Shape, walk};
 use super::super::tree::{self, Node, Value};
 use super::*;
 
-/// The design's file with its examples as values.
+/// Returns the text of `policy.yaml` with its examples as values.
 pub(in crate::config) fn examples() -> String {
     std::fs::read_to_string(root().join("tests/data/config/policy.yaml")).unwrap().replace("e.g. ", "")
 }
 
-/// Every leaf of the table with its path.
+/// Returns every leaf of the table with its path.
 pub(in crate::config) fn leaves() -> Vec<(String, &'static Key)> {
     let mut out = Vec::new();
     walk(SPEC, "", &mut |path, key| {
@@ -28,7 +28,7 @@ pub(in crate::config) fn leaves() -> Vec<(String, &'static Key)> {
 fn every_key_of_the_design_is_known_and_every_value_of_it_is_taken() {
     let errors = load(&examples(), "policy.yaml").unwrap_err();
     let found: Vec<_> = errors.findings.iter().map(|finding| (finding.code.as_str(), finding.path.as_str())).collect();
-    // What the file cannot say at once, and what this version does not have; no unknown key and no bad value among them.
+    // The file shows keys that exclude each other. It has no unknown key and no bad value.
     let expected = [("GRP1105", "selector"), ("GRP1105", "routes[0].generic"), ("GRP1105", "profileRef")];
     assert_eq!(found, expected);
 }
@@ -55,13 +55,14 @@ fn the_table_has_no_key_that_the_design_has_not() {
     paths_of(document.get("spec").unwrap(), "", &mut design);
     let mut extra = BTreeSet::new();
     walk(SPEC, "", &mut |path, _| {
-        // A route's own promise and limits are "as above"; a selector is Kubernetes' own type.
+        // The SLO and limits of a route are described as "as above"; a selector has a type of
+        // Kubernetes.
         let elsewhere = ["routes[].slo.", "routes[].limits.", "selector.matchExpressions"];
         if !design.contains(path) && !elsewhere.iter().any(|prefix| path.starts_with(prefix)) {
             extra.insert(path.to_owned());
         }
     });
-    // Named in the design's comments.
+    // Keys that only comments of the file mention.
     let commented = [
         "priority.classes[].filler",
         "priority.classes[].latencyP99",
@@ -85,13 +86,13 @@ fn every_default_is_the_designs() {
     let spec = document.get("spec").unwrap();
     let example_line = |node: &Node| {
         let line = source.lines().nth(node.at.line - 1).unwrap();
-        // Marked at the value itself, or by a comment that begins with it.
+        // Marked at the value itself, or by a comment that begins with the mark.
         let value = line.split_at(line.find(node.text().unwrap_or("\0")).unwrap_or(0)).0;
         value.trim_end_matches('"').ends_with("e.g. ") || line.contains("# e.g.")
     };
     let mut compared = 0;
     for (path, key) in leaves() {
-        // Examples of lists of maps, and words that stand for "inherits".
+        // Examples of lists of maps, and words that mean "inherited".
         if path.contains("[]") && !path.starts_with("routes[].") || path == "routes[].mode" {
             continue;
         }
@@ -133,7 +134,7 @@ fn written(node: &Node) -> String {
     }
 }
 
-/// A good value.
+/// Returns a valid value.
 fn sample(key: &Key) -> String {
     match (&key.shape, key.name) {
         (_, "profileRef") => "{name: p}".to_owned(),
@@ -144,7 +145,7 @@ fn sample(key: &Key) -> String {
     }
 }
 
-/// A file that holds one key, what its surroundings need, and the line of the key.
+/// Returns a file with one key and what its surroundings require, and the line of the key.
 pub(in crate::config) fn file_with(path: &str, value: &str) -> (String, usize) {
     let mut lines: Vec<String> = Vec::new();
     let mut keys = SPEC;
@@ -192,7 +193,7 @@ fn a_bad_value_of_any_key_is_told_once_on_its_line() {
         };
         for value in [odd, "{zz: {}}", "[[1]]", "~"] {
             let (text, line) = file_with(&path, value);
-            // An empty list says nothing.
+            // An empty list is equivalent to an absent one.
             if value == "~" && matches!(key.shape, Shape::List(..)) {
                 continue;
             }

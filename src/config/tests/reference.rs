@@ -1,4 +1,4 @@
-//! `docs/configuration.md` and the doc comments of the types, held to the table.
+//! Tests of `docs/configuration.md` and of the doc comments of the types against the table.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use super::super::peers::PEERS;
 use super::super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
 use super::*;
 
-/// Fields of the types by struct: name in a file, type, doc comment.
+/// Returns the fields of the types by struct: name in a file, type, doc comment.
 fn types() -> BTreeMap<String, Vec<(String, String, String)>> {
     let mut out: BTreeMap<String, Vec<(String, String, String)>> = BTreeMap::new();
     for file in ["v1alpha1.rs", "v1alpha1/cluster.rs", "v1alpha1/proxy.rs", "v1alpha1/route.rs"] {
@@ -44,7 +44,7 @@ fn camel(name: &str) -> String {
     out
 }
 
-/// The doc comment of every key by path, found by walking types and table together.
+/// Returns the doc comment of every key by path, found by walking types and table together.
 fn documented() -> BTreeMap<String, String> {
     fn descend(
         types: &BTreeMap<String, Vec<(String, String, String)>>,
@@ -111,22 +111,22 @@ fn the_reference_page_is_what_the_table_says() {
     let documented = documented();
     let mut page = include_str!("head.md").to_owned();
     let mut rows = String::new();
-    // What stands under a key that is not built is not built either.
+    // A key below an unsupported one is not supported either.
     let mut above: Vec<(String, Standing)> = Vec::new();
     walk(SPEC, "", &mut |path, key| {
-        // Said once above; a page that repeats them is harder to read.
+        // Listed once above; a page that repeats them is harder to read.
         if path.starts_with("routes[].limits.") || path.starts_with("routes[].slo.") {
             return;
         }
         if !path.contains('.') {
             page.push_str(&std::mem::take(&mut rows));
             page.push_str(&format!(
-                "\n## `{path}`\n\n| key | default | allowed | since | what it is |\n|---|---|---|---|---|\n"
+                "\n## `{path}`\n\n| key | default | allowed | since | description |\n|---|---|---|---|---|\n"
             ));
         }
         let doc = documented.get(path).cloned().unwrap_or_else(|| match key.name {
-            "status" => "The status.".to_owned(),
-            _ => "What the body contains.".to_owned(),
+            "status" => "Status code of the response.".to_owned(),
+            _ => "Content of the response body.".to_owned(),
         });
         let standing =
             above.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or(key.standing, |(_, standing)| *standing);

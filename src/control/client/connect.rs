@@ -1,4 +1,4 @@
-//! From an address to an open request: TCP, TLS, HTTP/2, and the answer's head.
+//! Connection setup: TCP, TLS, HTTP/2, the request, and the response headers.
 
 use std::fmt;
 use std::io::Read;
@@ -25,46 +25,48 @@ use super::session::End;
 use super::{Config, Reason};
 use crate::control::wire::PATH;
 
-/// Tokens have some 1 KiB.
+/// Maximum number of bytes read from the token file. Tokens have about 1 KiB.
 const TOKEN_BYTES_MAX: u64 = 8 << 10;
-/// Frames between us and the connection: what is written next, and one more.
+/// Frames buffered between the session and the connection: the one that is written next, and one
+/// more.
 const FRAMES_MAX: usize = 2;
-/// A quiet connection is asked whether it lives, so that a node that went without a word is noticed.
+/// Interval of HTTP/2 pings on an idle connection, which detect a node that vanished without
+/// closing its connections.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of the answer: a `Config` of 1 MiB comes in parts.
+/// Flow-control window of the response. A `Config` of 1 MiB arrives in parts.
 const WINDOW: u32 = 64 << 10;
-/// Of why a stream is refused, for a log.
+/// Maximum number of bytes of an error response that are logged.
 const WHY_BYTES_MAX: usize = 256;
 
-/// Where a controller is.
+/// Address of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Address {
-    /// A name or an address, without brackets.
+    /// Host name or IP address, without brackets.
     pub host: String,
-    /// The port.
+    /// TCP port.
     pub port: u16,
 }
 
 /// An open stream.
 #[derive(Debug)]
 pub(super) struct Opened {
-    /// Takes frames for the controller.
+    /// Sender of frames to the controller.
     pub(super) up: mpsc::Sender<Bytes>,
-    /// What the controller says.
+    /// Response with the frames of the controller in its body.
     pub(super) response: Response<Incoming>,
-    /// Drives the connection; dropping it ends it.
+    /// Drives the connection, which is closed when this is dropped.
     pub(super) _driver: Driver,
 }
 
-/// A task that ends with this.
+/// A task that is aborted on drop.
 #[derive(Debug)]
 pub(super) struct Driver(AbortHandle);
 
-/// Frames as they are sent.
+/// Request body that yields frames as they are sent.
 struct Frames(mpsc::Receiver<Bytes>);
 
-/// Opens a stream at this address.
+/// Opens a stream at `address`.
 pub(super) async fn open(config: &Config, address: &Address) -> Result<Opened, End> {
     let token = token(&config.token).await?;
     let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
@@ -111,7 +113,7 @@ async fn connect(config: &Config, address: &Address) -> Result<TlsStream<TcpStre
     let stream = TcpStream::connect((address.host.as_str(), address.port))
         .await
         .map_err(|error| no_way(Reason::Connect, &error))?;
-    // A socket that refuses is closed already.
+    // Setting the option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|error| {
         let certificate = error
@@ -126,7 +128,7 @@ async fn connect(config: &Config, address: &Address) -> Result<TlsStream<TcpStre
     Ok(stream)
 }
 
-/// The token, as it stands in its file now.
+/// Reads the token from its file.
 async fn token(path: &Path) -> Result<HeaderValue, End> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
@@ -143,7 +145,7 @@ async fn token(path: &Path) -> Result<HeaderValue, End> {
     read.await.unwrap_or_else(|_| Err(End::new(Reason::Token, "reading the token panicked")))
 }
 
-/// Why there is no stream.
+/// Converts an error response into the reason why no stream was opened.
 async fn refused(address: &Address, response: Response<Incoming>) -> End {
     let reason = match response.status() {
         StatusCode::UNAUTHORIZED => Reason::Unauthorized,
@@ -154,14 +156,14 @@ async fn refused(address: &Address, response: Response<Incoming>) -> End {
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
     let status = response.status();
     let mut body = response.into_body();
-    // A sentence, in one frame; whoever sends none, or slowly, is not waited for.
+    // The reason is one sentence in one frame. A slow or missing body is not waited for.
     let first = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
     let why = match tokio::time::timeout(Duration::from_secs(1), first).await {
         Ok(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
         _ => Bytes::new(),
     };
     let why = String::from_utf8_lossy(why.get(..WHY_BYTES_MAX.min(why.len())).unwrap_or_default()).trim().to_owned();
-    // Asked for more than half a minute it is asked again all the same.
+    // `Retry-After` is capped at 15 s. With its jitter the wait stays within 30 s.
     let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
     End { not_before, ..End::new(reason, &format!("{address} answers {status}: {why}")) }
 }
@@ -173,7 +175,7 @@ fn authority(host: &str, port: u16) -> String {
 // === impl Address ===
 
 impl Address {
-    /// Reads `host:port`, an address of version 6 in brackets.
+    /// Parses `host:port`, with an IPv6 address in brackets.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let (host, port) = text.rsplit_once(':')?;

@@ -1,36 +1,39 @@
-//! When the stream is opened again: pure, given what ended, how long it lived, and a random number.
+//! Reconnect delays: exponential backoff with full jitter ("Exponential Backoff And Jitter", AWS
+//! Architecture Blog). Pure: the reason, the lifetime and a random number are arguments.
 
 use std::time::Duration;
 
 use super::Reason;
 use super::session::End;
 
-/// How often, how long.
+/// Intervals and timeouts of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Times {
-    /// Between two reports, less or more a fifth.
+    /// Interval between two reports, randomized by ±20 %.
     pub report: Duration,
-    /// How long a stream is open, less or more a fifth.
+    /// Maximum lifetime of a stream, randomized by ±20 %.
     pub lifetime: Duration,
-    /// For TCP, TLS and HTTP/2 together.
+    /// Timeout for TCP and TLS setup together.
     pub connect: Duration,
-    /// For the answer to the request, in which the controller may have the token reviewed.
+    /// Timeout for the response to the request. It covers the controller's review of the token.
     pub answer: Duration,
-    /// For an acknowledgement, and for room to write: after it the controller counts as gone.
+    /// Timeout for an acknowledgement and for a blocked write, after which the controller counts as
+    /// unreachable.
     pub silence: Duration,
 }
 
-/// The shortest wait, and the longest.
+/// Bounds of the delay.
 const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// The longest wait after the first end: ten thousand streams that break together come back over two seconds.
+/// Maximum delay after the first failure. Ten thousand streams that break together reconnect within
+/// two seconds.
 const WAIT_FIRST: Duration = Duration::from_secs(2);
-/// Within so long a stream that is to go elsewhere, or was open long enough, is opened again.
+/// Maximum delay before a stream is reopened that was redirected or reached its lifetime.
 const WAIT_MOVE: Duration = Duration::from_millis(500);
-/// A stream that lived so long was a good one: the next wait is a first one again.
+/// Lifetime after which a stream counts as successful and resets the backoff.
 const GOOD: Duration = Duration::from_secs(30);
 
-/// How often in a row it went wrong.
+/// State of the exponential backoff: the number of consecutive failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Pace {
     ends: u32,
@@ -53,13 +56,14 @@ impl Default for Times {
 // === impl Pace ===
 
 impl Pace {
-    /// How long to wait. `lived`: how long the stream was open, if it was; `took`: how long all of it took.
+    /// Returns the delay before the next attempt. `lived` is how long the stream was open, if it
+    /// was, and `took` the duration of the whole attempt.
     pub(super) fn again(&mut self, end: &End, lived: Option<Duration>, took: Duration, random: u64) -> Duration {
         if lived.is_some_and(|lived| lived >= GOOD) {
             self.ends = 0;
         }
         let moves = end.reason == Reason::Lifetime || end.reason == Reason::Goaway && end.named.is_some();
-        // Whoever is sent about between replicas waits longer each time, as after any other end.
+        // Repeated redirects between replicas back off like any other failure.
         if moves && self.ends == 0 {
             self.ends = u32::from(end.reason == Reason::Goaway);
             return part(WAIT_MOVE, random);
@@ -67,19 +71,20 @@ impl Pace {
         let most = WAIT_FIRST.saturating_mul(2_u32.saturating_pow(self.ends)).min(WAIT_MAX);
         self.ends = self.ends.saturating_add(1);
         let wait = WAIT_MIN + part(most - WAIT_MIN, random);
-        // What a timeout took already was a wait too, down to the shortest.
+        // Time spent in a timeout counts as part of the delay, down to the minimum.
         let wait = wait.saturating_sub(took.saturating_sub(lived.unwrap_or_default())).max(WAIT_MIN);
-        // Told by the controller, and jittered all the same: it tells many the same.
+        // The controller's `Retry-After` gets jitter too, because many sidecars receive the same
+        // value.
         wait.max(end.not_before + part(end.not_before, random))
     }
 }
 
-/// About so long: less or more a fifth.
+/// Returns a random duration within ±20 % of `time`.
 pub(super) fn about(time: Duration, random: u64) -> Duration {
     time * 4 / 5 + part(time * 2 / 5, random)
 }
 
-/// A part of this time, all equally likely.
+/// Returns a uniformly distributed duration below `time`.
 pub(super) fn part(time: Duration, random: u64) -> Duration {
     let nanos = time.as_nanos() * u128::from(random) / (u128::from(u64::MAX) + 1);
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))

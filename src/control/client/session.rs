@@ -1,4 +1,4 @@
-//! One stream, from the dial to its end.
+//! A session: one stream, from the connect to its end.
 
 use std::time::Duration;
 
@@ -17,32 +17,32 @@ use crate::clock::Clock;
 use crate::control::frame::Decoder;
 use crate::control::wire::{self, ACKS, Down, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, Up};
 
-/// How a stream ended, or why it never began.
+/// The end of a stream, or the reason why it could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct End {
     pub(super) reason: Reason,
     pub(super) message: String,
-    /// Where to go next, if somebody said so.
+    /// Address of the next connect, if the controller named one.
     pub(super) named: Option<Address>,
-    /// The controller asked for so much time.
+    /// Minimum delay requested by the controller.
     pub(super) not_before: Duration,
-    /// When it was opened, if it was.
+    /// Time at which the stream was opened, if it was.
     pub(super) open: Option<Tick>,
 }
 
-/// An open stream and what is known of the controller at its end.
+/// An open stream and the features of its controller.
 struct Session<'a> {
     config: &'a mut Config,
     clock: Clock,
     handle: &'a Handle,
     sidecar: &'a dyn Sidecar,
     up: mpsc::Sender<Bytes>,
-    /// It says what has arrived.
+    /// `true` if the controller acknowledges reports and events.
     acks: bool,
     decoder: Decoder,
-    /// When the report that is on the way was written.
+    /// Time at which the report in flight was written.
     written: Option<Instant>,
-    /// Settings came since the last report.
+    /// `true` if settings arrived since the last report.
     due: bool,
 }
 
@@ -54,7 +54,7 @@ impl End {
     }
 }
 
-/// Opens a stream, at the address that was named or else at the controller's own, and serves it until it ends.
+/// Opens a stream, at `named` or else at the controller's own address, and serves it until it ends.
 pub(super) async fn once(
     config: &mut Config,
     clock: Clock,
@@ -94,7 +94,8 @@ impl Session<'_> {
         let times = self.config.times.clone();
         let lifetime = sleep(about(times.lifetime, rand::random()));
         tokio::pin!(lifetime);
-        // All that were started together report at different times.
+        // The first report is delayed at random, so that sidecars started together report at
+        // different times.
         let next_report = sleep(part(times.report, rand::random()));
         tokio::pin!(next_report);
         self.events().await?;
@@ -111,18 +112,20 @@ impl Session<'_> {
                     while let Some(json) = self.decoder.frame().map_err(|error| malformed(&error))? {
                         self.hear(&json).await?;
                     }
-                    // After settings came, what is in force is reported at once: users wait for it.
+                    // Report applied settings immediately, because users wait for the status.
                     if self.due && self.written.is_none() {
                         self.due = false;
                         self.report().await?;
                     }
                 }
+                // Also sends the report in flight again if it was not written on this stream.
                 () = &mut next_report => {
                     self.report().await?;
                     let at = self.clock.instant(self.clock.now().after(about(times.report, rand::random())));
                     next_report.as_mut().reset(at);
                 }
                 () = self.handle.shared.news.notified() => self.events().await?,
+                // The controller must acknowledge a report within the timeout.
                 () = late(self.written, times.silence) => {
                     return Err(End::new(Reason::Silent, "the controller does not acknowledge"));
                 }
@@ -140,7 +143,8 @@ impl Session<'_> {
         self.say(&Up::Hello(Box::new(hello))).await
     }
 
-    /// Writes a report: the one that is on the way, if it was not written on this stream; a new one if none is.
+    /// Writes a report: the one in flight if it was not written on this stream yet, or a new one if
+    /// none is in flight.
     async fn report(&mut self) -> Result<(), End> {
         let again = self.handle.outbox().again().cloned();
         let report = match again {
@@ -148,7 +152,7 @@ impl Session<'_> {
             Some(report) => report,
             None => {
                 let report = self.sidecar.report().await;
-                // Rather all routes together than nothing.
+                // A report that does not fit into a frame is folded instead of dropped.
                 let fits = wire::frame(&Up::Report(Box::new(report.clone()))).is_ok();
                 let report = if fits { report } else { report.folded() };
                 self.handle.outbox().report(report).clone()
@@ -227,7 +231,8 @@ impl Session<'_> {
     }
 }
 
-/// When what was written then should have been acknowledged; never where nothing was.
+/// Waits until the acknowledgement of what was `written` is overdue; forever if nothing was
+/// written.
 async fn late(written: Option<Instant>, silence: Duration) {
     match written {
         Some(written) => sleep_until(written + silence).await,

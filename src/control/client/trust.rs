@@ -1,7 +1,10 @@
-//! Whom the sidecar trusts: the CA bundle that came last over a stream, else the one that the pod was given.
+//! CA bundles that the sidecar trusts: the one received last over a stream, or else the one that
+//! the pod was started with.
 //!
-//! A bundle that came is newer than what the pod was started with, unless the pod slept through a whole rotation of CAs; so when a certificate is refused, the
-//! other bundle is tried next time. Both came from the cluster: one from the admission, the other from a controller that the first one vouched for.
+//! A received bundle is newer than the initial one, unless the pod was suspended during a whole CA
+//! rotation. When a certificate is rejected, the other bundle is therefore tried at the next
+//! connect. Both originate in the cluster: one from admission, the other from a controller that was
+//! verified with a trusted bundle.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -11,45 +14,45 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-/// Bytes of a bundle: some dozens of certificates.
+/// Maximum size of a bundle, a few dozen certificates.
 const BUNDLE_BYTES_MAX: usize = 256 << 10;
 
-/// Bundles, and which one is tried.
+/// The CA bundles, and which of them is tried.
 #[derive(Debug, Clone, Default)]
 pub struct Trust {
-    /// What came over a stream last.
+    /// Bundle received last over a stream.
     came: Option<Arc<ClientConfig>>,
     given: Given,
-    /// Rather the one that was given.
+    /// `true` if the initial bundle is tried before the received one.
     rather_given: bool,
 }
 
-/// What the pod was given.
+/// Bundle that the pod was started with.
 #[derive(Debug, Clone, Default)]
 enum Given {
     #[default]
     Nothing,
     Bundle(Arc<ClientConfig>),
-    /// Read each time, since it may change.
+    /// Path that is read at each connect, since the file may change.
     File(PathBuf),
 }
 
-/// Why a bundle is none.
+/// Reason why a CA bundle cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum NoTrust {
-    /// There is none.
+    /// No bundle is configured.
     #[error("there is no CA bundle: give it with GROUPAGE_CA")]
     Nothing,
-    /// Its file cannot be read.
+    /// The file cannot be read.
     #[error("the CA bundle {0}")]
     Unreadable(String),
-    /// It is far larger than bundles are.
+    /// The bundle exceeds the maximum size.
     #[error("the CA bundle has {0} bytes, {BUNDLE_BYTES_MAX} are allowed")]
     TooLarge(usize),
-    /// No certificate in it can be read.
+    /// The bundle contains no valid certificate.
     #[error("the CA bundle holds no certificate that can be read: it must be PEM, with BEGIN CERTIFICATE")]
     NoCertificate,
-    /// TLS cannot be set up with it.
+    /// TLS cannot be configured with the bundle.
     #[error("TLS cannot be set up with the CA bundle: {0}")]
     Tls(rustls::Error),
 }
@@ -57,36 +60,36 @@ pub enum NoTrust {
 // === impl Trust ===
 
 impl Trust {
-    /// The bundle that the pod was given.
+    /// Trusts the PEM bundle that the pod was started with.
     ///
     /// # Errors
-    /// It is no bundle.
+    /// Returns an error if `pem` is not a valid bundle.
     pub fn given(pem: &str) -> Result<Self, NoTrust> {
         Ok(Self { given: Given::Bundle(tls(pem)?), ..Self::default() })
     }
 
-    /// The pod was given a file that holds a bundle, now or later.
+    /// Trusts the bundle in a file, which may be created or replaced later.
     #[must_use]
     pub fn file(path: &Path) -> Self {
         Self { given: Given::File(path.to_owned()), ..Self::default() }
     }
 
-    /// A bundle that came over a stream: it is tried first from now on.
+    /// Trusts a bundle received over a stream. It is tried first from now on.
     ///
     /// # Errors
-    /// It is no bundle.
+    /// Returns an error if `pem` is not a valid bundle; the previous bundles stay in use.
     pub fn renew(&mut self, pem: &str) -> Result<(), NoTrust> {
         self.came = Some(tls(pem)?);
         self.rather_given = false;
         Ok(())
     }
 
-    /// Tries the other one from now on.
+    /// Switches to the other bundle.
     pub(super) fn next(&mut self) {
         self.rather_given = !self.rather_given;
     }
 
-    /// TLS with the bundle that is tried.
+    /// Returns the TLS configuration with the bundle to try.
     pub(super) async fn tls(&self) -> Result<Arc<ClientConfig>, NoTrust> {
         let has_given = !matches!(self.given, Given::Nothing);
         if let Some(came) = self.came.as_ref().filter(|_| !(self.rather_given && has_given)) {
@@ -126,7 +129,7 @@ fn tls(pem: &str) -> Result<Arc<ClientConfig>, NoTrust> {
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
-    // The controller keeps no sessions.
+    // The controller stores no TLS sessions.
     config.resumption = rustls::client::Resumption::disabled();
     Ok(Arc::new(config))
 }

@@ -1,62 +1,62 @@
-//! What the server counts: one number for each thing that can happen to a stream, for whoever shows metrics.
+//! Counters of stream events, for metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A thing that is counted.
+/// A counted stream event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Count {
-    /// Streams that said `Hello`.
+    /// Streams that sent `Hello`.
     Opened,
-    /// Connections above the bound.
+    /// Connections closed on accept because a limit was reached, and failed accepts.
     Shed,
-    /// Handshakes that failed or took too long.
+    /// TLS handshakes that failed or timed out.
     Handshake,
-    /// Requests that are no stream.
+    /// Requests with another path or method than those of a stream.
     NotAStream,
-    /// Tokens that are none.
+    /// Invalid tokens.
     Invalid,
-    /// Tokens of pods that may not.
+    /// Tokens of pods that are not allowed to open a stream.
     Forbidden,
-    /// Tokens that had to wait for their review.
+    /// Tokens rejected by the rate limit on reviews.
     Busy,
     /// Tokens that could not be reviewed.
     Unavailable,
-    /// Streams that claimed to be another pod than their token's.
+    /// Streams with a `Hello` that named another pod than that of the token.
     Foreign,
-    /// Streams whose first message was not `Hello`, or that said it twice.
+    /// Streams that did not begin with `Hello`, or sent it twice.
     Unannounced,
-    /// Frames that were no messages, or no frames.
+    /// Invalid frames and invalid messages.
     Malformed,
     /// Streams that ended within a frame.
     Truncated,
-    /// Streams above their frames or bytes a second.
+    /// Streams that exceeded their limit of frames or bytes per second.
     Flood,
-    /// Streams that another one of the same pod replaced.
+    /// Streams that were replaced by another one of the same pod.
     Replaced,
-    /// Streams that said nothing for too long.
+    /// Streams that sent nothing, or no `Hello`, within their timeout.
     Idle,
-    /// Streams that read nothing for too long.
+    /// Streams that did not read within their timeout.
     Slow,
-    /// Reports taken.
+    /// Reports accepted.
     Reports,
-    /// Events taken.
+    /// Events accepted.
     Events,
-    /// Reports and events that had come before.
+    /// Duplicate reports and events.
     Repeated,
-    /// Messages of a kind that is not known.
+    /// Messages of an unknown kind.
     UnknownKinds,
-    /// Fields that are not known.
+    /// Unknown fields.
     UnknownFields,
 }
 
-/// How often each happened.
+/// Counters of all stream events.
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; Count::ALL.len()]);
 
 // === impl Count ===
 
 impl Count {
-    /// Every thing.
+    /// All events, in the order of their counters.
     pub const ALL: [Self; 21] = [
         Self::Opened,
         Self::Shed,
@@ -81,7 +81,7 @@ impl Count {
         Self::UnknownFields,
     ];
 
-    /// As a label.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

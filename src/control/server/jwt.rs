@@ -1,21 +1,23 @@
-//! What a token says of itself, before anybody has said that it is one: whose it is, whether it is meant for us, and for how long it may be believed once it
-//! is reviewed.
+//! Unverified claims of a token: its pod, its audience and its expiry.
 //!
-//! Nothing here makes a token true. It saves reviews of what is certainly none of ours, and bounds how long a review is kept. Tokens of pods say more than
-//! their subject since Kubernetes 1.20: `{"kubernetes.io": {"pod": {"name": …, "uid": …}}}` (`serviceaccount/claims.go` of the API server).
+//! Nothing here authenticates a token. The claims are used to avoid reviews of tokens that are
+//! certainly not acceptable, and to bound the time for which a review is cached. Pod tokens contain
+//! the pod since Kubernetes 1.20: `{"kubernetes.io": {"pod": {"name": …, "uid": …}}}`
+//! (`serviceaccount/claims.go` of the API server).
 
 use serde::Deserialize;
 
-/// Tokens of service accounts have some 1 KiB; with many audiences and long names still less than this.
+/// Maximum length of a token. Service account tokens have about 1 KiB, and stay below this limit
+/// even with many audiences and long names.
 pub(super) const TOKEN_BYTES_MAX: usize = 8 << 10;
 
-/// What is read of a token's payload.
+/// The claims that are read from a token's payload.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Claims {
-    /// For whom it is meant.
+    /// Audiences.
     #[serde(default, deserialize_with = "one_or_many")]
     pub(super) aud: Vec<String>,
-    /// Until when it holds, in seconds since 1970.
+    /// Expiry in seconds since the Unix epoch.
     #[serde(default)]
     pub(super) exp: Option<u64>,
     #[serde(default, rename = "kubernetes.io")]
@@ -36,7 +38,7 @@ struct BoundPod {
 // === impl Claims ===
 
 impl Claims {
-    /// The UID of the pod that it says it is bound to.
+    /// Returns the UID of the pod that the token claims to be bound to.
     pub(super) fn pod(&self) -> Option<&str> {
         self.bound.pod.as_ref().map(|pod| pod.uid.as_str())
     }
@@ -47,7 +49,7 @@ impl Claims {
     }
 }
 
-/// The claims of a token; `None` where it is no JWT.
+/// Returns the unverified claims of a token, or `None` if it is not a JWT.
 pub(super) fn claims(token: &str) -> Option<Claims> {
     if token.len() > TOKEN_BYTES_MAX {
         return None;
@@ -60,7 +62,7 @@ pub(super) fn claims(token: &str) -> Option<Claims> {
     serde_json::from_slice(&base64url(payload)?).ok()
 }
 
-/// Base64 for URLs without padding (RFC 4648 §5), as JWTs have it.
+/// Decodes unpadded base64url (RFC 4648, section 5), the encoding of JWTs (RFC 7515, section 2).
 fn base64url(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut held) = (0_u32, 0_u32);
@@ -81,7 +83,7 @@ fn base64url(text: &str) -> Option<Vec<u8>> {
             bits &= (1 << held) - 1;
         }
     }
-    // A last letter by itself holds less than a byte.
+    // A single remaining character holds less than a byte.
     (held < 6).then_some(out)
 }
 

@@ -1,4 +1,4 @@
-//! Accepting connections: TCP, TLS, HTTP/2, and one kind of request.
+//! The listener: accepts TCP connections, performs TLS and HTTP/2 handshakes, and opens streams.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,20 +26,25 @@ use crate::clock::Clock;
 use crate::control::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
 use crate::places;
 
-/// Pauses after a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
+/// Delay after a failed accept. A lack of file descriptors is either resolved shortly or persists;
+/// in both cases the loop must neither spin nor end.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The longest wait for a handshake; a sidecar connects again long before.
+/// Maximum duration of a handshake, including the wait for its permit. A sidecar gives up and
+/// reconnects long before.
 const WAIT: Duration = Duration::from_secs(30);
-/// What a sidecar may have sent ahead of us: a report, or a part of a larger one. Ten thousand times this is what all of them could make us hold.
+/// Flow-control window of a stream: a report, or a part of a larger one. Ten thousand windows are
+/// the maximum that sidecars can make the server buffer.
 const STREAM_WINDOW: u32 = 32 << 10;
-/// A token of 8 KiB and what clients add.
+/// Maximum size of the request headers: a token of 8 KiB and other headers.
 const HEAD_BYTES_MAX: u32 = 16 << 10;
-/// Of the answers that wait to be encrypted: a `Config` is shared bytes until then.
+/// Maximum number of bytes buffered for sending. A `Config` is shared between streams until it is
+/// encrypted.
 const SEND_BYTES_MAX: usize = 32 << 10;
 
-/// Serves streams on this port until told to stop; then it accepts no more, and ends when every stream has. Push a `Goaway` to all first.
+/// Serves streams on `port` until `stop` is set. It then accepts no more connections, and the
+/// future completes when all streams have ended; push a `Goaway` to all streams first.
 ///
-/// The streams are there at once; the future does the work.
+/// The returned [`Streams`] can be used immediately, while the future does the work.
 pub fn serve(
     port: TcpListener,
     tls: Arc<ServerConfig>,
@@ -66,7 +71,7 @@ async fn run(shared: Arc<Shared>, port: TcpListener, tls: TlsAcceptor, mut stop:
 }
 
 async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // An error means that nobody will ever say it: the process ends.
+    // An error means that the sender is gone because the process ends.
     stop.wait_for(|stop| *stop).await.ok();
 }
 
@@ -84,7 +89,7 @@ async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<(T
         shared.counts.one(Count::Shed);
         return;
     };
-    // A socket that refuses is closed already.
+    // Setting the option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let place = Place { shared: shared.clone(), line: line.clone() };
     let tls = tls.clone();
@@ -98,7 +103,7 @@ async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<(T
     line.served_by(task.abort_handle());
 }
 
-/// A place among the connections.
+/// Permit of a connection, which is removed from the connection table on drop.
 struct Place {
     shared: Arc<Shared>,
     line: Arc<Line>,
@@ -110,7 +115,8 @@ impl Drop for Place {
     }
 }
 
-/// Performs the TLS handshake of a connection that waits for it at `place`.
+/// Performs the TLS handshake of a connection, which holds `place` and may be evicted while it
+/// waits.
 async fn handshake(
     shared: &Shared,
     tls: &TlsAcceptor,
@@ -125,9 +131,9 @@ async fn handshake(
 
 async fn in_turn(shared: &Shared, tls: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
     let timeout = shared.limits.handshake_timeout;
-    // A silent connection takes no turn.
+    // A connection that sends nothing does not get a handshake permit.
     tokio::time::timeout(timeout, stream.readable()).await.ok()?.ok()?;
-    // It is closed never, so there is always a permit sooner or later.
+    // The semaphore is never closed, so a permit becomes available eventually.
     let _turn = shared.handshakes.acquire().await.ok()?;
     let stream = tokio::time::timeout(timeout, tls.accept(stream)).await.ok()?.ok()?;
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)

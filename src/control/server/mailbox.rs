@@ -1,7 +1,7 @@
-//! What waits for one sidecar: the newest of each kind, never more.
+//! The mailbox of one stream: pending messages for a sidecar, at most one of each kind.
 //!
-//! A `Config` replaces what was before as a whole, so whoever reads slowly misses nothing by getting only the newest, and nothing piles up for whoever does not
-//! read at all.
+//! A `Config` replaces the previous one completely, so a slow reader loses nothing if it receives
+//! only the newest, and nothing accumulates for a sidecar that does not read.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use crate::batching::Tick;
 use crate::control::wire::{self, Bundle, Config, Down, Goaway, Unsendable};
 
-/// Something for a sidecar, as bytes that any number of them share.
+/// An encoded message. Its bytes are shared by all mailboxes that it is pushed to.
 #[derive(Debug, Clone)]
 pub struct Push {
     kind: Kind,
@@ -25,7 +25,7 @@ enum Kind {
     Goaway,
 }
 
-/// The places, and who is to be woken.
+/// The slots of a mailbox, with the waker of its stream.
 #[derive(Debug, Default)]
 pub(super) struct Mailbox(Mutex<Places>);
 
@@ -35,18 +35,18 @@ struct Places {
     config: Option<Bytes>,
     ping: bool,
     goaway: Option<Bytes>,
-    /// Nothing more after what is here.
+    /// `true` once a `Goaway` was pushed: the stream ends after the pending messages.
     last: bool,
-    /// Since when something waits.
+    /// Time since which a message is pending.
     since: Option<Tick>,
     waker: Option<Waker>,
 }
 
-/// What a stream writes next.
+/// Next step of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Frame(Bytes),
-    /// Say that we live, and what has arrived.
+    /// Write a `Ping`, with the acknowledgement.
     Ping,
     End,
 }
@@ -54,37 +54,37 @@ pub(super) enum Next {
 // === impl Push ===
 
 impl Push {
-    /// Settings.
+    /// Encodes settings.
     ///
     /// # Errors
-    /// They do not fit into a frame.
+    /// Returns an error if they do not fit into a frame.
     pub fn config(config: Config) -> Result<Self, Unsendable> {
         Ok(Self { kind: Kind::Config, frame: wire::frame(&Down::Config(Box::new(config)))? })
     }
 
-    /// Certificates of CAs.
+    /// Encodes a CA bundle.
     ///
     /// # Errors
-    /// They do not fit into a frame.
+    /// Returns an error if it does not fit into a frame.
     pub fn bundle(bundle: Bundle) -> Result<Self, Unsendable> {
         Ok(Self { kind: Kind::Bundle, frame: wire::frame(&Down::Bundle(bundle))? })
     }
 
-    /// Go elsewhere. The stream ends after it.
+    /// Encodes a request to reconnect elsewhere. The stream ends after it.
     ///
     /// # Errors
-    /// It does not fit into a frame.
+    /// Returns an error if it does not fit into a frame.
     pub fn goaway(goaway: Goaway) -> Result<Self, Unsendable> {
         Ok(Self { kind: Kind::Goaway, frame: wire::frame(&Down::Goaway(goaway))? })
     }
 
-    /// Bytes of its frame.
+    /// Returns the number of bytes of the frame.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.frame.len()
     }
 
-    /// Never: a frame has a length.
+    /// Returns `false`: a frame always contains its length.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.frame.is_empty()
@@ -94,7 +94,7 @@ impl Push {
 // === impl Mailbox ===
 
 impl Mailbox {
-    /// Something to write; of its kind it is the newest.
+    /// Puts a message into the slot of its kind, replacing an older one.
     pub(super) fn push(&self, now: Tick, push: &Push) {
         self.put(now, |places| {
             let place = match push.kind {
@@ -109,12 +109,13 @@ impl Mailbox {
         });
     }
 
-    /// Say that we live.
+    /// Schedules a `Ping`.
     pub(super) fn ping(&self, now: Tick) {
         self.put(now, |places| places.ping = true);
     }
 
-    /// What is to be written next; registers who asks where that is nothing.
+    /// Returns the next step of the stream, in the order bundle, config, ping, goaway. Registers
+    /// the waker if nothing is pending.
     pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Next> {
         let mut places = self.places();
         let frame = places.bundle.take().or_else(|| places.config.take());
@@ -138,7 +139,7 @@ impl Mailbox {
         Poll::Ready(next)
     }
 
-    /// Since when something waits.
+    /// Returns the time since which a message is pending.
     pub(super) fn since(&self) -> Option<Tick> {
         self.places().since
     }

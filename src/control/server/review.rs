@@ -1,9 +1,13 @@
-//! Tokens by review: the API server says whose a token is, and the pod must be one that was injected.
+//! Authentication by `TokenReview`: the API server verifies the token, and its pod must be an
+//! injected one.
 //!
-//! A review is kept until the token ends, at most five minutes, under the token's digest, so that a sidecar that comes back costs nothing and an API server
-//! that is away shuts nobody out who was there a moment ago. At most 50 a second are asked: after a controller's start ten thousand pods come within minutes,
-//! and serve on what they have meanwhile. Who makes tokens up must not use these up for all: only a token that says it is of a pod that was
-//! injected is reviewed, and only one a second of each. Who knows a pod's UID can keep that pod's sidecar waiting, which then serves on what it has.
+//! A review is cached under the token's digest until the token expires, at most five minutes. A
+//! reconnecting sidecar therefore costs nothing, and an unavailable API server does not lock out
+//! sidecars that were connected recently. Reviews are limited to 50 per second: after a controller
+//! restart ten thousand pods reconnect within minutes, and meanwhile keep serving with their last
+//! configuration. Forged tokens must not exhaust the limit for others: a token is reviewed only if
+//! its unverified claims name an injected pod, and once per second and pod. An attacker that knows
+//! the UID of a pod can delay that pod's sidecar only, which keeps serving with what it has.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,35 +25,39 @@ use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::control::meter::Meter;
 
-/// For whom tokens are meant: useless at the API server, and anybody else's are useless here.
+/// Audience of the tokens. They are not valid at the API server, and tokens for other audiences are
+/// not valid here.
 pub const AUDIENCE: &str = "groupage.dev";
 
-/// Reviews a second, and at once.
+/// Reviews per second, and burst.
 const REVIEWS: (u64, u64) = (50, 50);
-/// Of one namespace: a fifth is left to the others, whatever its pods do.
+/// Reviews per second, and burst, of one namespace: a fifth of the total remains for the others.
 const NAMESPACE_REVIEWS: (u64, u64) = (40, 40);
-/// Namespaces whose reviews are counted: those of some seconds.
+/// Maximum number of namespaces with a token bucket, which is more than the reviews of several
+/// seconds.
 const NAMESPACES_MAX: usize = 4_096;
-/// Between two reviews for one pod: a sidecar comes back no sooner, and with the token it had.
+/// Minimum interval between two reviews for one pod. A sidecar does not reconnect faster, and then
+/// with a cached token.
 const POD_EVERY: Duration = Duration::from_secs(1);
-/// How long a review may take; a stream waits for it.
+/// Timeout of a review. The stream waits for it.
 const REVIEW_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one is believed: a pod's token is withdrawn with the pod, so not for long.
+/// Maximum time for which a review is cached. It is short because a pod's token becomes invalid
+/// with the pod.
 const KEPT_MAX: Duration = Duration::from_secs(300);
-/// Reviews kept: twice as many as there are streams, some 300 bytes each.
+/// Maximum number of cached reviews, twice the maximum number of streams, at about 300 bytes each.
 const REVIEWS_MAX: usize = 24_000;
 
 const POD_NAME: &str = "authentication.kubernetes.io/pod-name";
 const POD_UID: &str = "authentication.kubernetes.io/pod-uid";
 const ACCOUNT: &str = "system:serviceaccount:";
 
-/// Knows the pods that were injected.
+/// Lookup of injected pods.
 pub trait Pods: Send + Sync + 'static {
-    /// Namespace and name of the pod with this UID, if it was injected and is still there.
+    /// Returns namespace and name of the pod with this UID, if it was injected and still exists.
     fn find(&self, uid: &str) -> Option<(String, String)>;
 }
 
-/// Asks the API server.
+/// Authenticates tokens with the `TokenReview` API.
 pub struct Reviews {
     api: Api<TokenReview>,
     pods: Arc<dyn Pods>,
@@ -58,9 +66,10 @@ pub struct Reviews {
 }
 
 struct Known {
-    /// By the token's digest: whose it is, and until when that is believed.
+    /// Identities by token digest, with the time at which each entry expires.
     identities: HashMap<[u8; 32], (Identity, Tick)>,
-    /// By a pod's UID: when a review for it may be asked again. Pods that are known, and so no more than are kept above.
+    /// Earliest time of the next review, by UID of the pod. Only injected pods have an entry, which
+    /// bounds its size; expired entries are dropped at `REVIEWS_MAX`.
     next: HashMap<String, Tick>,
     namespaces: HashMap<String, Meter>,
     meter: Meter,
@@ -69,7 +78,8 @@ struct Known {
 // === impl Reviews ===
 
 impl Reviews {
-    /// Asks by this client, whose account must be allowed to create a `TokenReview`.
+    /// Creates an authenticator that sends reviews with `client`. The client's account needs
+    /// permission to create a `TokenReview`.
     #[must_use]
     pub fn new(client: kube::Client, pods: Arc<dyn Pods>, clock: Clock) -> Self {
         let known = Mutex::new(Known::new(clock.now()));
@@ -77,6 +87,7 @@ impl Reviews {
     }
 
     async fn whose(&self, token: &str) -> Result<Identity, Refusal> {
+        // Tokens that are certainly not acceptable are rejected by their claims, without a review.
         let Some(claims) = claims(token) else { return Err(Refusal::Invalid("it is no token of a service account")) };
         if !claims.aud.iter().any(|aud| aud == AUDIENCE) {
             return Err(Refusal::Invalid("the token is meant for somebody else"));
@@ -100,7 +111,8 @@ impl Reviews {
                 identity
             }
         };
-        // Asked each time: a token outlives its pod by some seconds, a kept review by minutes.
+        // Look up the pod again each time: a token outlives its pod by seconds, and a cached review
+        // by minutes.
         match self.pods.find(&identity.uid) {
             Some((namespace, name)) if (&namespace, &name) == (&identity.namespace, &identity.name) => Ok(identity),
             Some(_) => Err(Refusal::Forbidden("the token is of a pod of another name")),
@@ -150,7 +162,8 @@ impl Known {
         Self { identities: HashMap::new(), next: HashMap::new(), namespaces: HashMap::new(), meter }
     }
 
-    /// What is known of a token that says it is of this pod; `None` where it has to be reviewed, and may be.
+    /// Returns the cached identity of a token that claims to belong to `pod`. Returns `None` if a
+    /// review is needed and allowed, in which case the rate limits are charged.
     fn find(
         &mut self,
         now: Tick,
@@ -166,6 +179,8 @@ impl Known {
         if let Some(next) = self.next.get(pod).filter(|next| now < **next) {
             return Err(Refusal::Busy(next.since(now)));
         }
+        // The namespace is charged only after the total limit, so that a rejection by the latter
+        // costs it nothing.
         let own = self.of_namespace(now, namespace).wait(now, 1);
         if !own.is_zero() {
             return Err(Refusal::Busy(own));
@@ -181,10 +196,10 @@ impl Known {
         Ok(None)
     }
 
-    /// The reviews of a namespace.
+    /// Returns the token bucket of a namespace.
     fn of_namespace(&mut self, now: Tick, namespace: &str) -> &mut Meter {
         if self.namespaces.len() >= NAMESPACES_MAX && !self.namespaces.contains_key(namespace) {
-            // The count of all bounds those that are dropped early.
+            // Dropping buckets early is safe, because the total limit applies anyway.
             self.namespaces.clear();
         }
         let (rate, burst) = NAMESPACE_REVIEWS;
@@ -201,17 +216,18 @@ impl Known {
     }
 }
 
-/// How long a review is believed, at this time of the wall.
+/// Returns the time for which a review is cached, given the current wall-clock time.
 fn kept_for(claims: &Claims, now_seconds: u64) -> Duration {
     claims.exp.map_or(KEPT_MAX, |exp| Duration::from_secs(exp.saturating_sub(now_seconds)).min(KEPT_MAX))
 }
 
-/// Whose the API server says that the token is.
+/// Converts a review into the identity of the token's pod.
 fn identity(status: TokenReviewStatus) -> Result<Identity, Refusal> {
     if status.authenticated != Some(true) {
         return Err(Refusal::Invalid("the API server does not know the token"));
     }
-    // A server that knows nothing of audiences answers for its own.
+    // An API server without audience support validates tokens for its own audience and returns no
+    // audiences.
     if !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
         return Err(Refusal::Invalid("the token is meant for somebody else"));
     }

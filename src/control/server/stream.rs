@@ -1,7 +1,8 @@
-//! One stream: the body of the answer, which reads the request as it is asked for what to write.
+//! One stream: a response body that reads the request body while it is polled for data to write.
 //!
-//! So a stream needs no task of its own beside the connection's, and a sidecar that does not read is not read from. Whatever it does that a sidecar of ours
-//! would not ends it, with a `Goaway` that says why.
+//! A stream therefore needs no task besides that of its connection, and a sidecar that does not
+//! read is not read from. A protocol violation ends the stream with a `Goaway` that contains the
+//! reason.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -20,7 +21,7 @@ use crate::control::frame::Decoder;
 use crate::control::meter::Meter;
 use crate::control::wire::{self, ACKS, Down, Goaway, Hello, Ping, Up};
 
-/// The answer to a request: a stream, or why there is none.
+/// Body of a response: a stream, or the reason why none was opened.
 #[derive(Debug)]
 pub(super) enum Answer {
     Stream(Box<Stream>),
@@ -35,15 +36,15 @@ pub(super) struct Stream {
     decoder: Decoder,
     frames: Meter,
     bytes: Meter,
-    /// `Hello` came, and whether its sidecar wants to know what arrived.
+    /// `None` before `Hello`; then `Some(true)` if the sidecar supports acknowledgements.
     hello: Option<bool>,
-    /// Something arrived since we last said what has.
+    /// `true` if a report or event arrived since the last acknowledgement.
     unsaid: bool,
-    /// Why it ends.
+    /// Reason for which the stream ends.
     ends: Option<Why>,
 }
 
-/// Why a stream ends from our side.
+/// A protocol violation that ends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Why {
     count: Count,
@@ -134,7 +135,7 @@ impl Stream {
         Ok(())
     }
 
-    /// What has arrived, where the sidecar wants to know; just that we live otherwise.
+    /// Returns a `Ping`, with an acknowledgement if the sidecar supports it.
     fn ping(&mut self) -> Option<Bytes> {
         self.unsaid = false;
         let acked = (self.hello == Some(true)).then(|| self.shared.acked(&self.identity.uid));
@@ -147,6 +148,7 @@ impl Stream {
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        // Write before reading: a sidecar that does not read what is pushed is not read from.
         loop {
             if self.hello.is_some() {
                 match self.line.mailbox.poll(context) {
@@ -163,7 +165,7 @@ impl Stream {
             }
             let Poll::Ready(read) = Pin::new(&mut self.request).poll_frame(context) else { return Poll::Pending };
             let data = match read {
-                // Trailers mean nothing here.
+                // Trailers have no meaning here and are ignored.
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
                 None | Some(Err(_)) => {
                     if self.decoder.is_within() {
@@ -178,7 +180,7 @@ impl Stream {
         }
     }
 
-    /// Says why, and then nothing more.
+    /// Writes a `Goaway` with the reason, after which the stream ends.
     fn end(&mut self, why: Why) -> Poll<Option<Bytes>> {
         self.shared.counts.one(why.count);
         self.ends = Some(why);
@@ -216,7 +218,7 @@ impl Body for Answer {
 
 const UNANNOUNCED: Why = Why { count: Count::Unannounced, text: "a stream begins with one Hello" };
 
-/// Whether the pod that it says it is, is the token's.
+/// Returns `true` if the pod named in `Hello` is that of the token.
 fn speaks_for(hello: &Hello, pod: &Identity) -> bool {
     let same = |said: &str, known: &str| said.is_empty() || said == known;
     hello.pod.uid == pod.uid && same(&hello.pod.name, &pod.name) && same(&hello.pod.namespace, &pod.namespace)

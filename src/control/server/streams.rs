@@ -1,4 +1,4 @@
-//! All streams: who is there, what is pushed to whom, and the sweep that drops who says or reads nothing.
+//! The table of all streams: pushes to sidecars, and the sweep that enforces timeouts.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,17 +18,19 @@ use crate::control::ledger::Inbox;
 use crate::control::wire::{Acked, Hello};
 use crate::places::{PlaceBounds, Places};
 
-/// Between two sweeps: the finest of the timeouts is six times as long.
+/// Interval of the sweep. The shortest timeout is six times as long.
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
-/// Connections that wait for their handshake, and those of one address: a node may run a hundred
-/// sidecars behind one, which come back side by side.
+/// Limits on connections that wait for their handshake, in total and per address. A node may run a
+/// hundred sidecars behind one address, which reconnect at the same time.
 const WAITING: PlaceBounds = PlaceBounds { total: 4096, per_peer: 128 };
-/// A sidecar to which nothing was written for so long is told that we live. Reports are answered every 5 s, so it rarely is.
+/// Time without a write after which a sidecar is sent a keep-alive. Reports are acknowledged every
+/// 5 s, so it is rarely needed.
 const QUIET: Duration = Duration::from_secs(20);
-/// What a sidecar has sent is remembered for so long after it went, far beyond a reconnect.
+/// Time for which the acknowledgement state of a closed stream is kept. It far exceeds the time of
+/// a reconnect.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Every stream there is. Cheap to clone.
+/// Handle to all open streams. Cheap to clone.
 #[derive(Clone)]
 pub struct Streams(pub(super) Arc<Shared>);
 
@@ -38,12 +40,13 @@ pub(super) struct Shared {
     pub(super) counts: Counts,
     pub(super) auth: Arc<dyn Authenticate>,
     pub(super) hub: Arc<dyn Hub>,
-    /// Connections that wait for their handshake: the oldest makes room.
+    /// Connections that wait for their handshake. At a limit the oldest is evicted.
     pub(super) waiting: Places,
     pub(super) handshakes: Semaphore,
     lines: Mutex<HashMap<u64, Arc<Line>>>,
     pods: Mutex<Pods>,
-    /// Held while one comes or goes, so that whoever listens hears of both in the order in which they happened. Taken before any other lock.
+    /// Serializes opening and closing, so that the hub is notified in the order in which they
+    /// happened. It is taken before any other lock.
     turn: Mutex<()>,
     next: AtomicU64,
 }
@@ -53,20 +56,21 @@ pub(super) struct Shared {
 pub(super) struct Line {
     id: u64,
     accepted: Tick,
-    /// When the last frame came, in nanoseconds; 0 before `Hello`.
+    /// Time of the last received frame, in nanoseconds; 0 before `Hello`.
     heard: AtomicU64,
-    /// When something was written last.
+    /// Time of the last write.
     written: AtomicU64,
     pub(super) mailbox: Mailbox,
     abort: OnceLock<AbortHandle>,
-    /// It has been told to end.
+    /// `true` once the sweep aborted the connection, so that it is counted once.
     dropped: AtomicBool,
 }
 
 #[derive(Default)]
 struct Pods {
     open: HashMap<String, Open>,
-    /// What has arrived of each, also of those that went a moment ago.
+    /// Acknowledgement state by UID, with the time of its last use. It includes streams that were
+    /// closed recently.
     inboxes: HashMap<String, (Inbox, Tick)>,
 }
 
@@ -94,7 +98,8 @@ impl Streams {
         }))
     }
 
-    /// Gives it to the sidecar of this pod, in place of what waits there of the same kind. False where there is no such stream.
+    /// Pushes a message to the sidecar of a pod, replacing a pending one of the same kind. Returns
+    /// `false` if the pod has no stream.
     #[must_use]
     pub fn push(&self, uid: &str, push: &Push) -> bool {
         let now = self.0.clock.now();
@@ -102,42 +107,42 @@ impl Streams {
         line.inspect(|line| line.mailbox.push(now, push)).is_some()
     }
 
-    /// Gives the same bytes to every sidecar. How many there are.
+    /// Pushes a message to every sidecar. Returns the number of sidecars.
     pub fn push_all(&self, push: &Push) -> usize {
         self.push_where(push, |_| true)
     }
 
-    /// Gives the same bytes to every sidecar that is meant. How many there are.
+    /// Pushes a message to every sidecar for which `meant` returns `true`. Returns their number.
     pub fn push_where(&self, push: &Push, meant: impl Fn(&Identity) -> bool) -> usize {
         let now = self.0.clock.now();
         let lines: Vec<Arc<Line>> = {
             let pods = self.0.pods();
             pods.open.values().filter(|open| meant(&open.identity)).map(|open| open.line.clone()).collect()
         };
-        // Outside the lock: each push wakes a task.
+        // Push outside the lock, because each push wakes a task.
         lines.iter().for_each(|line| line.mailbox.push(now, push));
         lines.len()
     }
 
-    /// Who is there.
+    /// Returns the pods with an open stream.
     #[must_use]
     pub fn pods(&self) -> Vec<Arc<Identity>> {
         self.0.pods().open.values().map(|open| open.identity.clone()).collect()
     }
 
-    /// How many are there.
+    /// Returns the number of open streams.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.pods().open.len()
     }
 
-    /// Whether nobody is there.
+    /// Returns `true` if no stream is open.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How often this happened.
+    /// Returns the value of a counter.
     #[must_use]
     pub fn count(&self, count: Count) -> u64 {
         self.0.counts.get(count)
@@ -153,7 +158,7 @@ impl fmt::Debug for Streams {
 // === impl Shared ===
 
 impl Shared {
-    /// A place for a connection; `None` above the bound.
+    /// Adds a connection, or returns `None` if the maximum is reached.
     pub(super) fn take(&self) -> Option<Arc<Line>> {
         let mut lines = self.lines();
         if lines.len() >= self.limits.streams_max {
@@ -172,17 +177,17 @@ impl Shared {
         Some(line)
     }
 
-    /// The connection is gone.
+    /// Removes a connection.
     pub(super) fn give_back(&self, line: &Line) {
         self.lines().remove(&line.id);
     }
 
-    /// Whether any connection is left.
+    /// Returns `true` if there are no connections.
     pub(super) fn is_idle(&self) -> bool {
         self.lines().is_empty()
     }
 
-    /// A pod said `Hello` on this connection; an earlier one of the same pod ends.
+    /// Registers the stream of a pod after its `Hello`, and ends an earlier one of the same pod.
     pub(super) fn open(self: &Arc<Self>, line: &Arc<Line>, identity: &Arc<Identity>, hello: &Hello) {
         line.hear(self.clock.now());
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +201,7 @@ impl Shared {
         self.hub.opened(&Streams(self.clone()), identity, hello);
     }
 
-    /// The stream of this connection has ended.
+    /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
     pub(super) fn close(&self, line: &Line, identity: &Arc<Identity>) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let was_open = {
@@ -212,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// Asks and changes what has arrived of a pod.
+    /// Accesses the acknowledgement state of a pod, creating it if necessary.
     pub(super) fn inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut Inbox) -> T) -> T {
         let now = self.clock.now();
         let mut pods = self.pods();
@@ -226,12 +231,13 @@ impl Shared {
         answer
     }
 
-    /// What has arrived of a pod.
+    /// Returns the acknowledgement to send to a pod.
     pub(super) fn acked(&self, uid: &str) -> Acked {
         self.inbox(uid, |inbox| inbox.acked())
     }
 
-    /// Ends the connections that are over one of their times, and forgets who went long ago.
+    /// Aborts connections that exceeded a timeout, sends keep-alives, and drops old acknowledgement
+    /// state.
     pub(super) fn sweep(&self, now: Tick) {
         let limits = &self.limits;
         for line in self.lines().values() {
@@ -268,17 +274,17 @@ impl Shared {
 // === impl Line ===
 
 impl Line {
-    /// The task that serves it.
+    /// Sets the task that serves the connection, so that it can be aborted.
     pub(super) fn served_by(&self, task: AbortHandle) {
         self.abort.get_or_init(|| task);
     }
 
-    /// A frame came.
+    /// Records a received frame.
     pub(super) fn hear(&self, now: Tick) {
         self.heard.store(now.0.max(1), Ordering::Relaxed);
     }
 
-    /// Something is written.
+    /// Records a write.
     pub(super) fn write(&self, now: Tick) {
         self.written.store(now.0, Ordering::Relaxed);
     }
@@ -381,7 +387,7 @@ mod tests {
         let ends = [dies(&mute), dies(&idle), dies(&slow)];
         streams.0.open(&idle, &pod("idle"), &Hello::default());
         streams.0.open(&slow, &pod("slow"), &Hello::default());
-        // It has read what it was given when it came.
+        // The stream has read the message that was pushed to it when it opened.
         assert!(idle.mailbox.poll(&std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
         let now = streams.0.clock.now();
         streams.0.sweep(now);

@@ -1,4 +1,4 @@
-//! What the controller says.
+//! Messages from the controller to the sidecar.
 
 use std::collections::BTreeMap;
 
@@ -7,151 +7,161 @@ use serde_json::Value;
 
 use super::{Acked, Unknown};
 
-/// What is to be in force in one sidecar. It replaces what was before as a whole.
+/// Settings for one sidecar. They replace the previous settings completely.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Config {
-    /// Whose settings: the UID of the policy object, empty where the pod has none. Generations of one source only are compared.
+    /// UID of the policy object, empty where the pod has none. Generations are compared only within
+    /// one source.
     pub source: String,
-    /// `namespace/name` of the policy, for people.
+    /// `namespace/name` of the policy, for display.
     pub name: String,
-    /// The generation of the policy object. An older one than what is in force of the same source is refused.
+    /// Generation of the policy object. A generation older than the applied one of the same source
+    /// is rejected.
     pub generation: u64,
-    /// The name of the profile that `limits` and `scheduling` come from, if any.
+    /// Name of the profile that `limits` and `scheduling` come from, if any.
     pub profile: String,
-    /// Changes with anything here. It is given back in reports, and means nothing to a sidecar but that.
+    /// Hash of the other fields. The sidecar returns it in reports and does not interpret it.
     pub hash: String,
-    /// `BatchPolicySpec` as JSON, with everything merged that the controller merges: profile, defaults of the cluster.
+    /// `BatchPolicySpec` as JSON, with the profile and the cluster defaults already merged by the
+    /// controller.
     pub policy: Value,
-    /// What the tuner found.
+    /// Values set by the tuner.
     pub settings: Settings,
-    /// An arm of an experiment.
+    /// Arm of an experiment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experiment: Option<Experiment>,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// What the tuner sets, within the policy's bounds. What is absent is the policy's own.
+/// Values set by the tuner, within the policy's bounds. An absent value is the policy's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Settings {
-    /// By how much deadlines that come from an SLO count earlier at least, in thousandths of that SLO. The sidecar's own shift may be larger.
+    /// Minimum shift of SLO deadlines to an earlier time, in thousandths of the SLO. The sidecar's
+    /// own shift may be larger.
     #[serde(skip_serializing_if = "is_zero")]
     pub shift_permille: u32,
-    /// At most so many batches in flight; never above `limits.slotsMax`.
+    /// Maximum number of batches in flight, at most `limits.slotsMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
-    /// Most weight in a batch; never above `limits.batchWeightMax`.
+    /// Maximum weight of a batch, at most `limits.batchWeightMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_weight_max: Option<u64>,
-    /// Shares of tenants, over those of the policy.
+    /// Weights of tenants, which replace those of the policy.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub tenant_weights: BTreeMap<String, u32>,
-    /// What a sidecar begins with that has learned nothing yet.
+    /// Start values for a sidecar that has learned nothing yet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,
 }
 
-/// What other pods learned on the same kind of machine: believed little, and only by a sidecar that knows nothing.
+/// Values learned by other pods on the same kind of machine. They are used with low confidence, and
+/// only by a sidecar that has learned nothing itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Start {
-    /// Batches that the server runs side by side.
+    /// Number of batches that the server executes concurrently.
     pub slots: u32,
-    /// By how much the next batch may leave before one comes back, in microseconds.
+    /// Lead in microseconds: time before a batch returns at which the next one may be dispatched.
     pub lead_us: u64,
-    /// The running mean of execution times, in microseconds.
+    /// EWMA of execution times, in microseconds.
     pub mean_us: u64,
-    /// How often another number of slots is tried, in thousandths.
+    /// Probability that a completion is followed by an exploring batch, in thousandths.
     pub explore_permille: u32,
-    /// What batches cost, by cost class.
+    /// Execution times of batches, by cost class.
     pub curves: Vec<Curve>,
 }
 
-/// What batches of one cost class take.
+/// Execution times of batches of one cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Curve {
-    /// The class, as `u8::escape_ascii` writes its bytes.
+    /// Name of the cost class, escaped with `u8::escape_ascii`.
     pub class: String,
-    /// Items and microseconds, by items.
+    /// Pairs of items and microseconds, sorted by items.
     pub points: Vec<(u32, u64)>,
-    /// What a batch exceeds but once in fifty times, over what it was expected to take, in thousandths.
+    /// 98th percentile of observed over predicted execution time, in thousandths.
     pub tail_permille: u64,
-    /// The mean weight of an item, in thousandths.
+    /// Mean weight of an item, in thousandths.
     pub weight_milli: u64,
-    /// The concurrency limiter of the class; absent where nothing was concluded, and from a
-    /// controller without this field: then `slots` of the start counts.
+    /// Concurrency limiter of the class. It is absent if the limiter has no result yet, and from a
+    /// controller without this field; then the `slots` of the start values apply.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
 }
 
-/// What the concurrency limiter of a cost class concluded.
+/// Result of the concurrency limiter of a cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Limiter {
-    /// Requests that may be in flight; 0: calls are forwarded as they come.
+    /// Maximum number of requests in flight; 0 if calls are forwarded on arrival.
     pub limit: u32,
-    /// Why calls are forwarded, in one word, such as `no_gain`; empty under a limit.
+    /// Reason for forwarding calls, as one word such as `no_gain`; empty under a limit.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub open: String,
-    /// Cost of an item in a batch, in thousandths of a lone call, where a batch does not pay.
+    /// Cost of an item in a batch, in thousandths of an unbatched call, if batching does not pay
+    /// off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_permille: Option<u64>,
-    /// Latency of a lone call below the limit, in microseconds; 0: not known.
+    /// Latency of an unbatched call below the limit, in microseconds; 0 if unknown.
     pub base_us: u64,
 }
 
-/// An arm of an experiment, laid over the policy for as long as the controller keeps it up.
+/// An arm of an experiment, which overrides the policy while the controller keeps renewing it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Experiment {
-    /// The arm's name, for reports.
+    /// Name of the arm, for reports.
     pub arm: String,
-    /// The profile that is tried.
+    /// Name of the profile under test.
     pub profile: String,
-    /// Its `limits` and `scheduling`, in place of the policy's: `BatchProfileSpec` as JSON.
+    /// `limits` and `scheduling` of the profile, which replace those of the policy:
+    /// `BatchProfileSpec` as JSON.
     pub spec: Value,
-    /// So many milliseconds after this message came the arm ends by itself, and the policy holds; every `Config` with the experiment begins anew. Counted on
-    /// the sidecar's own clock, so no two clocks need to agree. It ends experiments, never serving.
+    /// Lifetime in milliseconds after receipt of this message. Afterwards the arm ends by itself
+    /// and the policy applies; each `Config` with the experiment restarts the time. It is measured
+    /// on the sidecar's own clock, so clocks need not be synchronized. The expiry ends experiments
+    /// and never serving.
     pub expires_after_ms: u64,
 }
 
-/// Whom to trust.
+/// CA certificates to trust.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Bundle {
-    /// Certificates of CAs, as PEM; in a rotation the old and the new one.
+    /// CA certificates as PEM. During a rotation it contains both the old and the new one.
     pub ca: String,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// Open the stream elsewhere.
+/// A request to open the stream elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Goaway {
-    /// `host:port` of the replica to go to; its certificate must be for the same name as before. Absent: any.
+    /// `host:port` of the replica to connect to. Its certificate must be valid for the same name as
+    /// before. Any replica if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<String>,
-    /// Why, for logs.
+    /// Reason, for logs.
     pub reason: String,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// The controller lives.
+/// A keep-alive message.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Ping {
-    /// What of the sidecar's has arrived.
+    /// Acknowledgement of the sidecar's reports and events.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub acked: Option<Acked>,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -164,7 +174,7 @@ const fn is_zero(number: &u32) -> bool {
 // === impl Settings ===
 
 impl Settings {
-    /// Without what holds at the beginning only: what is in force.
+    /// Returns the applied settings, without the start values, which matter at the beginning only.
     #[must_use]
     pub fn in_force(&self) -> Self {
         Self { start: None, ..self.clone() }

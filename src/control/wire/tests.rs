@@ -1,4 +1,4 @@
-//! Messages as they are on the wire, written by hand: of this version, of one before it and of one after it.
+//! Tests with handwritten wire messages: of this version, of an older one and of a newer one.
 
 use serde_json::{Value, json};
 
@@ -81,7 +81,8 @@ fn what_is_no_message_is_said_to_be_none() {
     assert!(read_up(format!("{{\"kind\":\"Hello\",\"x\":{deep}").as_bytes()).is_err());
 }
 
-/// A message of each kind with something in every field, so that a field that is renamed by accident is seen.
+/// Returns a message of each kind with a value in every field, so that an accidental rename of a
+/// field fails the test.
 #[test]
 fn every_message_reads_back_as_it_was_written() {
     let mut sketch = Sketch::default();

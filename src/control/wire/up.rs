@@ -1,77 +1,79 @@
-//! What the sidecar says.
+//! Messages from the sidecar to the controller.
 //!
-//! Everything in it comes from a pod, so a controller believes only what it has cut to size first ([`Hello::bounded`] and its like).
+//! Their content comes from a pod and is untrusted: a controller truncates it to the sizes of a
+//! genuine sidecar before use, with [`Hello::bounded`], [`Report::bounded`] and [`Event::bounded`].
 
 use serde::{Deserialize, Serialize};
 
 use super::super::sketch::Sketch;
 use super::{Limiter, Settings, Unknown};
 
-/// Captured ports of a pod: as many as a proxy takes (`--capture`).
+/// Maximum number of captured ports of a pod, as many as a proxy accepts (`--capture`).
 const PORTS_MAX: usize = 64;
-/// Ports whose counts a folded report names apart.
+/// Maximum number of ports with separate counts in a folded report.
 const PORTS_FOLDED_MAX: usize = 16;
-/// Routes of a port in a report; what is beyond is counted together. A route with traffic has some 3 KiB, and what is too large all the same is folded
-/// ([`Report::folded`]).
+/// Maximum number of routes per port in a report; the others are counted together. A route with
+/// traffic takes about 3 KiB. A report that is still too large is folded ([`Report::folded`]).
 pub(crate) const ROUTES_MAX: usize = 24;
-/// The name of all routes that a report does not name.
+/// Name under which routes beyond the maximum are reported.
 pub(crate) const OTHER_ROUTES: &str = "other";
-/// Cost classes in a report, over all ports, the busiest first: a model server has one or two that matter.
+/// Maximum number of cost classes in a report, over all ports, the busiest first. A model server
+/// has one or two that matter.
 pub(crate) const CLASSES_MAX: usize = 16;
-/// Points of a curve: of 512 sizes the core keeps some dozens.
+/// Maximum number of points of a curve. The core keeps a few dozen of 512 sizes.
 pub(crate) const POINTS_MAX: usize = 64;
-/// A name: of a route, a class, a model.
+/// Maximum length of the name of a route, class or model.
 pub(crate) const NAME_BYTES_MAX: usize = 256;
-/// A sentence.
+/// Maximum length of a message text.
 const TEXT_BYTES_MAX: usize = 1024;
-/// Words of features.
+/// Maximum number of features.
 const FEATURES_MAX: usize = 64;
 
-/// Who opens the stream.
+/// The first message of a stream: the identity and state of a sidecar.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Hello {
-    /// Of the program, as in `0.3.1`.
+    /// Version of the program, as in `0.3.1`.
     pub version: String,
-    /// The minor version of what it says ([`super::MINOR`]).
+    /// Minor version of the sidecar's protocol ([`super::MINOR`]).
     pub minor: u32,
-    /// What it understands beyond minor version 0 ([`super::FEATURES`]).
+    /// Features that the sidecar supports beyond minor version 0 ([`super::FEATURES`]).
     pub features: Vec<String>,
-    /// The pod that it stands in; its UID must be the token's.
+    /// The sidecar's pod. Its UID must be that of the token.
     pub pod: Pod,
-    /// The ports that it captures.
+    /// Captured ports.
     pub ports: Vec<CapturedPort>,
-    /// This life of the process: the numbers of its reports mean something within it only.
+    /// Epoch of the process. The numbers of reports and events are scoped to it.
     pub epoch: u64,
-    /// What is in force already; absent: nothing that came over a stream.
+    /// Settings in force; absent if none were received over a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<InForce>,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// A pod.
+/// Identity of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Pod {
-    /// What tells it from a later one of that name.
+    /// UID, which distinguishes the pod from a later one of the same name.
     pub uid: String,
-    /// Its name.
+    /// Name of the pod.
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the pod.
     pub namespace: String,
-    /// Where it runs.
+    /// Name of the node that the pod runs on.
     pub node: String,
 }
 
-/// A port that calls come through.
+/// A captured port.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CapturedPort {
-    /// The application's.
+    /// Port of the application.
     pub port: u16,
-    /// Its name, if it has one.
+    /// Name of the port, if it has one.
     pub name: String,
 }
 
@@ -79,259 +81,266 @@ pub struct CapturedPort {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct InForce {
-    /// As in `Config`.
+    /// Source of the settings, as in `Config`.
     pub source: String,
-    /// As in `Config`.
+    /// Generation of the settings, as in `Config`.
     pub generation: u64,
-    /// The profile in force: the experiment's where one is on.
+    /// Profile in force. While an experiment is active, it is the experiment's.
     pub profile: String,
-    /// As in `Config`.
+    /// Hash of the settings, as in `Config`.
     pub hash: String,
-    /// The arm of an experiment that is on, else empty.
+    /// Arm of the active experiment, else empty.
     pub arm: String,
-    /// What of the tuner's is in force: after the sidecar's own bounds.
+    /// The tuner's values in force, after they were restricted to the sidecar's own bounds.
     pub settings: Settings,
-    /// Settings that wait for the next start of the process.
+    /// Number of settings that take effect at the next start of the process.
     pub pending: u32,
 }
 
-/// What happened since the report before, and how things stand.
+/// Counts since the previous report, and the current state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Report {
-    /// The life of the process that `seq` is of.
+    /// Epoch that `seq` belongs to.
     pub epoch: u64,
-    /// Counts reports of this life from 1. The same number is the same report, sent again; 0: not counted.
+    /// Number of the report within the epoch, starting at 1. The same number means that the same
+    /// report was sent again; 0 means that reports are not numbered.
     pub seq: u64,
-    /// The time that the counts cover, in milliseconds.
+    /// Time span that the counts cover, in milliseconds.
     pub over_ms: u64,
-    /// What is in force.
+    /// Settings in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<InForce>,
-    /// One for each model server: each captured port has its own.
+    /// One entry per model server. Each captured port has its own.
     pub upstreams: Vec<UpstreamReport>,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
 
-/// One model server, and the calls to it.
+/// State of one model server and counts of the calls to it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct UpstreamReport {
-    /// The application's port; 0 where no port is captured.
+    /// Port of the application; 0 if no port is captured.
     pub port: u16,
-    /// Its `Server` header.
+    /// Value of the server's `Server` header.
     pub server: String,
-    /// The model that it publishes, with its revision.
+    /// Model published by the server, with its revision.
     pub model: String,
-    /// Whether it accepts connections.
+    /// `true` if the server accepts connections.
     pub ready: bool,
-    /// Items queued now.
+    /// Number of items queued now.
     pub queue_items: u64,
-    /// Batches in flight now.
+    /// Number of batches in flight now.
     pub in_flight: u64,
-    /// Upstream calls that isolation made, since the report before.
+    /// Number of upstream calls made by isolation since the previous report.
     pub isolation_executions: u64,
-    /// The largest shift of deadlines in effect, the sidecar's own or the tuner's, in thousandths of its SLO.
+    /// Largest deadline shift in effect, the sidecar's own or the tuner's, in thousandths of its
+    /// SLO.
     pub shift_permille: u32,
-    /// What was learned; absent where the scheduler did not answer.
+    /// State learned by the scheduler; absent if the scheduler did not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub learned: Option<Learned>,
-    /// The counts by route.
+    /// Counts by route.
     pub routes: Vec<RouteReport>,
-    /// In mode `Observe`: what batching would have done; absent where nothing was observed.
+    /// Predicted effect of batching in mode `Observe`; absent if nothing was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub predicted: Option<Box<Predicted>>,
 }
 
-/// What batching would have done with calls that passed, since the report before.
+/// Predicted effect of batching on calls that passed through, since the previous report.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Predicted {
-    /// The counts that there would have been, of all routes together.
+    /// Predicted counts of all routes together.
     pub counts: RouteReport,
-    /// The most items in one call of which it was learned what they take: what a batch of more takes is a guess.
+    /// Largest number of items per call for which execution times were observed. Predictions for
+    /// larger batches are extrapolated.
     pub measured_items: u32,
 }
 
-/// The calls of one route since the report before. Times are in microseconds.
+/// Counts of one route since the previous report. Times are in microseconds.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RouteReport {
-    /// As the policy writes it; `default` for what no written route matches, `other` for those beyond what a report names.
+    /// Name of the route as written in the policy; `default` for calls that match no written route,
+    /// `other` for routes beyond the maximum of a report.
     pub route: String,
-    /// Its promised 99th percentile in microseconds, if it has one.
+    /// The route's SLO, a bound on the 99th percentile of latency, in microseconds, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo_us: Option<u64>,
-    /// Arrival to answer at the proxy, of calls that were served well.
+    /// Latency at the proxy, from arrival to response, of calls that were served without a server
+    /// error.
     pub latency: Sketch,
-    /// The same of calls with an SLO only.
+    /// The same latency, of calls with an SLO only.
     pub slo_latency: Sketch,
-    /// Arrival to answer of recognised calls that were passed through.
+    /// Latency, from arrival to response, of recognised calls that passed through.
     pub passed_latency: Sketch,
-    /// Acceptance to dispatch, by call.
+    /// Time from acceptance to dispatch, per call.
     pub queue_delay: Sketch,
-    /// Time of an execution that went well, isolation included.
+    /// Time of successful executions, including isolation.
     pub execution: Sketch,
-    /// Items in an execution.
+    /// Number of items per execution.
     pub batch_items: Sketch,
-    /// Calls by how they ended.
+    /// Calls by outcome.
     pub calls: Outcomes,
-    /// Items by how their calls ended.
+    /// Items by the outcome of their calls.
     pub items: Outcomes,
-    /// Calls that the server answered with 429 or 5xx: served or passed by `calls`, and in no latency.
+    /// Calls that the server answered with 429 or 5xx. `calls` counts them as served or passed; the
+    /// latencies exclude them.
     pub server_errors: u64,
     /// Calls that were answered later than their SLO.
     pub late: u64,
-    /// Calls with an SLO that got no answer: refused, given up in the queue, failed.
+    /// Calls with an SLO that were rejected, expired in the queue, or failed.
     pub lost: u64,
-    /// Executions: upstream calls without those of isolation.
+    /// Executions: upstream calls, without those made by isolation.
     pub executions: u64,
-    /// Calls that these executions carried. Less the executions: what batching saved.
+    /// Calls that these executions carried. The difference to `executions` is what batching saved.
     pub carried: u64,
-    /// Executions that ended otherwise than well.
+    /// Executions that did not succeed.
     pub failed: u64,
 }
 
-/// Counts by how a call ended.
+/// Counts by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Outcomes {
     /// Answered by the upstream, alone or in a batch.
     pub served: u64,
-    /// No room.
+    /// Rejected at admission, for lack of room.
     pub rejected: u64,
-    /// Its deadline passed in the queue.
+    /// Expired: the deadline passed in the queue.
     pub expired: u64,
-    /// The client left.
+    /// Cancelled by the client.
     pub cancelled: u64,
-    /// Answered by us with an error.
+    /// Answered by the proxy with an error.
     pub failed: u64,
-    /// Forwarded untouched.
+    /// Forwarded unmodified.
     pub passed: u64,
 }
 
-/// What the scheduler learned of a model server.
+/// State that the scheduler learned about a model server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Learned {
-    /// Batches that it runs side by side.
+    /// Number of batches that the server executes concurrently.
     pub slots: u32,
-    /// By how much the next batch may leave before one comes back, in microseconds.
+    /// Lead in microseconds: time before a batch returns at which the next one may be dispatched.
     pub lead_us: u64,
-    /// The running mean of execution times, in microseconds.
+    /// EWMA of execution times, in microseconds.
     pub mean_us: u64,
-    /// How often it was found to be another one, since the sidecar started.
+    /// Number of times that a change of the server was detected since the sidecar started.
     pub changes: u64,
-    /// Whether calls are forwarded or held, and whether that is still being learned.
+    /// State of the concurrency limiters.
     pub concurrency: Concurrency,
-    /// The least weight ceiling that was learned from refusals or failures.
+    /// Smallest weight limit learned from rejections or failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_ceiling: Option<u64>,
-    /// The least ceiling on items that was learned or published.
+    /// Smallest limit on items that was learned or published.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items_ceiling: Option<u64>,
-    /// What batches cost, the busiest class first.
+    /// Batch costs by cost class, the busiest first.
     pub classes: Vec<LearnedClass>,
     /// SLOs that no execution can meet.
     pub infeasible: Vec<Infeasible>,
 }
 
-/// What the concurrency limiters of a server do; `learning` and `trying` are of the busiest cost
+/// State of a server's concurrency limiters. `learning` and `trying` describe the busiest cost
 /// class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Concurrency {
-    /// Every call is forwarded at once.
+    /// Every call is forwarded on arrival.
     pub open: bool,
-    /// Too little has been answered to judge the server's concurrency.
+    /// Too few responses were observed to determine the server's concurrency.
     pub learning: bool,
     /// A trial of another limit is in progress.
     pub trying: bool,
 }
 
-/// What batches of a cost class take.
+/// Learned batch cost of a cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LearnedClass {
-    /// The class, as `u8::escape_ascii` writes its bytes.
+    /// Name of the cost class, escaped with `u8::escape_ascii`.
     pub class: String,
-    /// The calls of the class for people: their path, and their model where they name one; empty
-    /// from a sidecar without this field.
+    /// Readable description of the calls: their path, and their model if they name one. Empty from
+    /// a sidecar without this field.
     pub calls: String,
-    /// What a batch costs whatever is in it, in microseconds.
+    /// Constant term of the linear fit, the cost of a batch, in microseconds.
     pub batch_us: u64,
-    /// What an item adds, in nanoseconds: for small models it is less than a microsecond.
+    /// Linear term of the fit, the cost of an item, in nanoseconds: for small models it is less
+    /// than a microsecond.
     pub item_ns: u64,
-    /// Batches that it was learned from.
+    /// Number of observed batches.
     pub samples: u64,
-    /// How far executions are off that line.
+    /// Relative error of the linear fit, in thousandths.
     pub error_permille: u64,
-    /// Within how many times what was expected 98 of 100 executions end.
+    /// Tail ratio, the 98th percentile of observed over predicted execution time, in thousandths.
     pub tail_permille: u64,
-    /// The mean weight of an item, in thousandths.
+    /// Mean weight of an item, in thousandths.
     pub weight_milli: u64,
-    /// What a call alone takes, in microseconds; 0: not known.
+    /// Execution time of one item, in microseconds; 0 if unknown.
     pub lone_us: u64,
-    /// The same with nothing else in flight, exceeded but once in fifty times; 0: nothing was alone
-    /// in flight yet.
+    /// 98th percentile of the time of one item with nothing else in flight, in microseconds; 0 if
+    /// no call was alone in flight yet.
     pub lone_late_us: u64,
-    /// Mean times by size: items, microseconds, samples.
+    /// Mean times by size, as triples of items, microseconds and samples.
     pub points: Vec<(u32, u64, u32)>,
-    /// Its concurrency limiter; absent while nothing was concluded, and from a sidecar without this
-    /// field.
+    /// Concurrency limiter of the class. Absent if it has no result yet, and from a sidecar without
+    /// this field.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limiter: Option<Limiter>,
-    /// Nothing is merged: the server refuses batches of calls that it answers alone, or takes one
-    /// item a call.
+    /// Present if merging is suspended: the server rejects batches of calls that it accepts one by
+    /// one, or accepts one item per call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suspended: Option<Suspended>,
 }
 
-/// Why nothing of a cost class is merged.
+/// Reason why merging is suspended for a cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Suspended {
-    /// How the server answered the last batch, in one word: `status`, `too_large`, `mismatch`,
-    /// `reset`, `silence`; `one_item` where its limit is one item.
+    /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `reset`,
+    /// `silence`; `one_item` if the server's limit is one item.
     pub answer: String,
-    /// The status of that answer, where it was one of an error.
+    /// Status code of that response, if it was an error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
 }
 
-/// An SLO below what a lone call takes.
+/// An SLO that is shorter than the time of an unbatched call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Infeasible {
-    /// The route.
+    /// Name of the route.
     pub route: String,
     /// The SLO in microseconds.
     pub slo_us: u64,
-    /// What a lone call takes but once in fifty times.
+    /// 98th percentile of the time of an unbatched call, in microseconds.
     pub lone_us: u64,
 }
 
-/// Something that somebody should know: a Kubernetes Event on the pod.
+/// An occurrence that is published as a Kubernetes Event on the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Event {
-    /// The life of the process that `seq` is of.
+    /// Epoch that `seq` belongs to.
     pub epoch: u64,
-    /// Counts events of this life from 1; 0: not counted.
+    /// Number of the event within the epoch, starting at 1; 0 means that events are not numbered.
     pub seq: u64,
-    /// One word, as in `ConfigRefused`.
+    /// Reason in one word, as in `ConfigRefused`.
     pub reason: String,
-    /// A sentence.
+    /// Message, one sentence.
     pub message: String,
-    /// Whether something is wrong.
+    /// `true` for an Event of type `Warning`.
     pub warning: bool,
-    /// The hash of the `Config` that it is about, if it is about one.
+    /// Hash of the `Config` that the event refers to, if any.
     pub hash: String,
-    /// Events that were left out before this one: too many at once.
+    /// Number of events that were dropped before this one, because too many were pending.
     pub dropped: u64,
-    /// Fields that are not known.
+    /// Number of unknown fields.
     #[serde(flatten)]
     pub unknown: Unknown,
 }
@@ -339,7 +348,7 @@ pub struct Event {
 // === impl Hello ===
 
 impl Hello {
-    /// Cut to what a sidecar of ours would send.
+    /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         cut(&mut self.version, NAME_BYTES_MAX);
@@ -354,7 +363,7 @@ impl Hello {
         self
     }
 
-    /// Whether the sidecar understands this.
+    /// Returns `true` if the sidecar supports `feature`.
     #[must_use]
     pub fn has(&self, feature: &str) -> bool {
         self.features.iter().any(|word| word == feature)
@@ -378,7 +387,7 @@ impl InForce {
 // === impl Report ===
 
 impl Report {
-    /// Cut to what a sidecar of ours would send.
+    /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         self.config.iter_mut().for_each(InForce::bound);
@@ -408,8 +417,9 @@ impl Report {
 }
 
 impl Report {
-    /// The same with the routes of each port counted together, and those of all ports from the sixteenth on with it: at most 16 times six sketches of 528
-    /// buckets, so below 1 MiB whatever was counted. How things stand is said of every port all the same.
+    /// Reduces the size of the report: the routes of each port are merged into one, and those of
+    /// all ports from the 16th on are merged together. At most 16 routes with six histograms of 528
+    /// buckets remain, which is below 1 MiB for any counts. The state of every port is kept.
     #[must_use]
     pub fn folded(mut self) -> Self {
         for upstream in &mut self.upstreams {
@@ -426,7 +436,8 @@ impl Report {
                 (None, route) => last.routes.extend(route),
                 (Some(_), None) => {}
             }
-            // Of SLOs that cannot be met a few are as good as a thousand.
+            // The infeasible SLOs of the first ports suffice: a few are as informative as a
+            // thousand.
             upstream.learned.iter_mut().for_each(|learned| learned.infeasible.clear());
         }
         self
@@ -436,7 +447,7 @@ impl Report {
 // === impl RouteReport ===
 
 impl RouteReport {
-    /// Adds the counts of another one.
+    /// Adds the counts of another report.
     pub fn merge(&mut self, other: &Self) {
         let sketches = [
             (&mut self.latency, &other.latency),
@@ -464,7 +475,7 @@ impl RouteReport {
         }
     }
 
-    /// Upstream calls that batching made unnecessary.
+    /// Returns the number of upstream calls that batching made unnecessary.
     #[must_use]
     pub const fn saved(&self) -> u64 {
         self.carried.saturating_sub(self.executions)
@@ -474,7 +485,7 @@ impl RouteReport {
 // === impl Outcomes ===
 
 impl Outcomes {
-    /// Adds others.
+    /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         let counts = [
             (&mut self.served, other.served),
@@ -489,7 +500,7 @@ impl Outcomes {
         }
     }
 
-    /// All of them.
+    /// Returns the sum of all outcomes.
     #[must_use]
     pub fn sum(&self) -> u64 {
         let Self { served, rejected, expired, cancelled, failed, passed } = *self;
@@ -500,10 +511,10 @@ impl Outcomes {
 // === impl Event ===
 
 impl Event {
-    /// Cut to what a sidecar of ours would send.
+    /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        // A word goes into labels and Events as it is.
+        // The reason is used unmodified in labels and Kubernetes Events.
         self.reason.retain(|letter| letter.is_ascii_alphanumeric());
         cut(&mut self.reason, 64);
         cut(&mut self.message, TEXT_BYTES_MAX);
@@ -512,7 +523,7 @@ impl Event {
     }
 }
 
-/// Cuts a text to so many bytes, at the end of a letter.
+/// Truncates a text to at most `bytes_max` bytes, at a character boundary.
 pub(crate) fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(text.floor_char_boundary(bytes_max));
 }

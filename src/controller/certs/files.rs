@@ -1,4 +1,4 @@
-//! Certificates that somebody else makes: a mounted Secret of cert-manager or of the operator.
+//! Certificates issued elsewhere: a mounted Secret of cert-manager or of the operator.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,29 +9,30 @@ use super::Served;
 use super::material::{CA_CERT, CERT, KEY};
 use crate::error::BoxError;
 
-/// Between two looks. The kubelet itself takes up to a minute to bring a change.
+/// Interval between two checks. The kubelet itself takes up to a minute to update the files.
 const EVERY: Duration = Duration::from_secs(10);
-/// The largest file that is read; a chain is some KiB.
+/// Maximum size of a file that is read; a chain has a few KiB.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// A folder with `tls.crt`, `tls.key` and `ca.crt`.
+/// A directory with `tls.crt`, `tls.key` and `ca.crt`.
 struct Folder {
     path: PathBuf,
     served: Served,
-    /// What is shown.
+    /// Contents of the files in use.
     shown: Option<[Vec<u8>; 3]>,
-    /// What was said last: a thing is said once, not every few seconds.
+    /// The last error logged; a repeated one is not logged again.
     said: String,
 }
 
-/// Reads a folder's files now and whenever they change, until told to stop. What is torn or broken is told and left: what was shown before is shown on.
+/// Loads the files of a directory now and after each change, until shutdown is signalled. Invalid
+/// or inconsistent files are logged and ignored: the previous certificate stays in use.
 pub async fn watch_files(path: PathBuf, served: Served, mut stop: watch::Receiver<bool>) {
     let mut folder = Folder { path, served, shown: None, said: String::new() };
     loop {
         folder.look();
         tokio::select! {
             () = tokio::time::sleep(EVERY) => {}
-            // An error means the same: the process ends.
+            // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => return,
         }
     }
@@ -44,7 +45,8 @@ impl Folder {
         let shown = read(&self.path).and_then(|files| {
             if self.shown.as_ref() != Some(&files) {
                 let [cert, key, bundle] = &files;
-                // The three are not read at one moment: the next look finds them whole.
+                // The three files are not read atomically. If they do not match, the next check
+                // finds them complete.
                 self.served.exchange(cert, key, bundle)?;
                 tracing::info!(folder = %self.path.display(), "certificates are in use");
                 self.shown = Some(files);
@@ -68,7 +70,7 @@ fn read(folder: &Path) -> Result<[Vec<u8>; 3], BoxError> {
         file.take(BYTES_MAX).read_to_end(&mut bytes)?;
         Ok(bytes)
     };
-    // A public authority needs no bundle of its own.
+    // A public CA needs no bundle.
     Ok([file(CERT)?, file(KEY)?, file(CA_CERT).unwrap_or_default()])
 }
 
@@ -101,7 +103,7 @@ mod tests {
         let first = served.watch().borrow().clone().unwrap();
         assert_eq!(folder.said, "");
         let data = write(path, 2_000_000);
-        // Another pair's key: torn.
+        // A key of another pair: the files do not match.
         std::fs::write(path.join(KEY), b"nothing").unwrap();
         folder.look();
         assert_eq!(served.watch().borrow().clone(), Some(first.clone()), "a torn pair is not shown");

@@ -1,4 +1,5 @@
-//! The doing beside the plan: the Secret that every replica reads and the leader writes, and the webhook configuration that has to believe it.
+//! The I/O of certificate rotation: the Secret, which every replica reads and the leader writes,
+//! and the CA bundle of the webhook configuration.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -19,26 +20,27 @@ use crate::controller::MANAGER;
 use crate::controller::lease::Leadership;
 use crate::error::BoxError;
 
-/// Between two looks: the rules give `get` and no `watch`. A webhook configuration that was made anew
-/// believes no certificate, and until it does pods come without a sidecar.
+/// Interval between two checks: the RBAC rules grant `get` but no `watch`. A recreated webhook
+/// configuration has no CA bundle, and pods are admitted without a sidecar until it is restored.
 const EVERY: Duration = Duration::from_secs(2);
-/// As long as there is nothing to show.
+/// Interval between two checks while no certificate is loaded.
 const EVERY_AT_FIRST: Duration = Duration::from_secs(1);
-/// One call.
+/// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
-/// Steps that a plan may take in a row: introduce, renew, retire; more would be a defect.
+/// Maximum number of actions per round: introduce, renew and retire may follow each other; more are
+/// a defect.
 const STEPS_MAX: usize = 4;
 
-/// Where certificates are kept, and for whom they are.
+/// Parameters of certificate rotation.
 #[derive(Debug, Clone)]
 pub struct KeeperSettings {
-    /// The Secret's namespace.
+    /// Namespace of the Secret.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Secret.
     pub secret: String,
-    /// The names that callers use.
+    /// DNS names of the certificate.
     pub names: Vec<String>,
-    /// The `MutatingWebhookConfiguration` that is told whom to believe.
+    /// The `MutatingWebhookConfiguration` that gets the CA bundle.
     pub webhooks: Option<String>,
 }
 
@@ -48,13 +50,14 @@ struct Keeper {
     settings: KeeperSettings,
     leadership: Leadership,
     served: Served,
-    /// The Secret as it was seen last.
+    /// Resource version and data of the Secret when it was last read.
     version: String,
     data: Data,
     said: String,
 }
 
-/// Shows what the Secret holds, and keeps it good while this replica leads, until told to stop.
+/// Loads the certificates of the Secret, and rotates them while this replica leads, until shutdown
+/// is signalled.
 pub async fn keep(
     client: kube::Client,
     settings: KeeperSettings,
@@ -82,7 +85,7 @@ pub async fn keep(
         tokio::select! {
             () = tokio::time::sleep(every) => {}
             () = leadership.changed() => {}
-            // An error means the same: the process ends.
+            // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => return,
         }
     }
@@ -92,7 +95,7 @@ fn now() -> Seconds {
     Clock::wall_micros() / 1_000_000
 }
 
-/// A call, within its time.
+/// Performs a call with a timeout.
 async fn call<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Result<T, BoxError> {
     match tokio::time::timeout(CALL, call).await {
         Ok(Ok(done)) => Ok(done),
@@ -108,7 +111,7 @@ impl Keeper {
         let found = call("read the certificates' Secret", self.secrets.get_opt(&self.settings.secret)).await?;
         self.take(found)?;
         for _ in 0..STEPS_MAX {
-            // Asked before each write: leading may have ended.
+            // Checked before each write, since leadership may have ended.
             if !self.leadership.leads() {
                 return Ok(());
             }
@@ -122,11 +125,12 @@ impl Keeper {
         Err("certificates are never as they should be: a defect".into())
     }
 
-    /// Takes in the Secret as it is.
+    /// Processes the Secret that was read.
     fn take(&mut self, found: Option<Secret>) -> Result<(), BoxError> {
         let Some(secret) = found else {
-            // Deleted, by mistake or so that another CA follows. What the old one signed holds on until the new one is believed everywhere, also by a sidecar
-            // that is not connected now: as where the old one's key is lost.
+            // The Secret was deleted, by mistake or to replace the CA. As after the loss of a CA
+            // key, the leaf of the old CA stays in use until all clients trust the new CA, also
+            // sidecars that are disconnected now.
             self.version.clear();
             self.data.remove(CA_KEY);
             return Ok(());
@@ -140,7 +144,7 @@ impl Keeper {
         let part = |key: &str| self.data.get(key).map(Vec::as_slice).unwrap_or_default();
         match self.served.exchange(part(CERT), part(KEY), part(CA_CERT)) {
             Ok(()) => Ok(()),
-            // The leader puts it right.
+            // The leader repairs it.
             Err(_) if self.leadership.leads() => Ok(()),
             Err(error) => Err(format!("the certificates' Secret cannot be used: {error}").into()),
         }
@@ -164,7 +168,8 @@ impl Keeper {
         self.take(Some(written))
     }
 
-    /// With the version that was read, so that of two leaders for a moment one is refused.
+    /// Writes the Secret with the version that was read, so that one of two temporary leaders is
+    /// rejected.
     async fn write(&self, data: BTreeMap<String, ByteString>) -> Result<Secret, BoxError> {
         let version = (!self.version.is_empty()).then(|| self.version.clone());
         let secret = Secret {
@@ -174,7 +179,7 @@ impl Keeper {
                 ..ObjectMeta::default()
             },
             data: Some(data),
-            // Cannot be changed later, and need not be.
+            // The type is immutable, so it is set only at creation.
             type_: version.is_none().then(|| "kubernetes.io/tls".to_owned()),
             ..Secret::default()
         };
@@ -189,7 +194,8 @@ impl Keeper {
         .await
     }
 
-    /// Makes the API server believe what is shown. Looked at in every round: an upgrade of the installation may have taken it out.
+    /// Updates the CA bundle of the webhook configuration. It is checked in every round, since an
+    /// upgrade of the installation may have removed it.
     async fn tell(&self) -> Result<(), BoxError> {
         let Some(name) = &self.settings.webhooks else { return Ok(()) };
         let found = call("read the webhook configuration", self.webhooks.get_opt(name)).await?;
@@ -201,7 +207,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Says a thing once, not every few seconds.
+    /// Logs an error unless it repeats the last one.
     fn say(&mut self, error: &BoxError) {
         let text = error.to_string();
         if self.said != text {
@@ -211,7 +217,8 @@ impl Keeper {
     }
 }
 
-/// What to apply so that every webhook of a configuration believes a bundle; `None` if all do. Only names and bundles are ours.
+/// Returns the patch that sets the CA bundle of every webhook of a configuration; `None` if all are
+/// up to date. It contains only names and bundles, the fields that this field manager owns.
 fn believe(name: &str, found: &MutatingWebhookConfiguration, bundle: Vec<u8>) -> Option<Value> {
     let bundle = ByteString(bundle);
     let webhooks = found.webhooks.as_deref().unwrap_or_default();

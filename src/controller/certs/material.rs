@@ -1,4 +1,4 @@
-//! Certificates and keys: made, written down as a Secret's data, and read again.
+//! Issues certificates and keys, and converts them to and from the data of a Secret.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,52 +20,53 @@ use crate::error::BoxError;
 use crate::tls::{self, provider};
 pub use crate::tls::{Validity, certificates, validity};
 
-/// The Secret's keys; those of the leaf are what every tool expects.
+/// Keys of the Secret. Those of the leaf are the standard ones of `kubernetes.io/tls`.
 pub(super) const CA_CERT: &str = "ca.crt";
 pub(super) const CA_KEY: &str = "ca.key";
 pub(super) const CERT: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
-/// CAs read from a bundle; one, or two for some weeks, is what there should be.
+/// Maximum number of CAs read from a bundle. One is expected, or two for some weeks.
 const AUTHORITIES_MAX: usize = 16;
 
-/// A certificate that is believed.
+/// A trusted CA certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Authority {
-    /// The certificate.
+    /// The certificate in DER.
     pub der: Vec<u8>,
-    /// When it is valid.
+    /// Validity period.
     pub validity: Validity,
 }
 
-/// A certificate that is shown.
+/// A server certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leaf {
-    /// When it is valid.
+    /// Validity period.
     pub validity: Validity,
-    /// Which of the authorities signed it, counted from the newest.
+    /// Index of its issuer in the list of authorities, 0 for the newest.
     pub authority: usize,
-    /// Whether it is for every name that is asked for.
+    /// `true` if it covers every requested name.
     pub wanted: bool,
 }
 
-/// What the Secret holds, as far as it is of use.
+/// The usable contents of the Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Held {
-    /// What is believed, the newest first.
+    /// Trusted CAs, the newest first.
     pub authorities: Vec<Authority>,
-    /// Whether the key is there that the newest signs with.
+    /// `true` if the key of the newest CA is available.
     pub signs: bool,
-    /// What is shown; `None` too where key and certificate do not belong together, or no authority signed it.
+    /// The server certificate; `None` also if key and certificate do not match, or if it was issued
+    /// by none of the authorities.
     pub leaf: Option<Leaf>,
 }
 
-/// A Secret's data.
+/// Data of a Secret.
 pub(super) type Data = BTreeMap<String, Vec<u8>>;
 
 // === impl Held ===
 
 impl Held {
-    /// Reads a Secret's data. What cannot be read is as if it were not there.
+    /// Parses the data of a Secret. Invalid parts count as absent.
     #[must_use]
     pub fn read(data: &BTreeMap<String, Vec<u8>>, names: &[String]) -> Self {
         let text = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
@@ -87,14 +88,14 @@ impl Held {
         Self { authorities, signs, leaf }
     }
 
-    /// The authority that signs.
+    /// Returns the CA that can sign.
     #[must_use]
     pub fn newest(&self) -> Option<&Authority> {
         self.authorities.first().filter(|_| self.signs)
     }
 }
 
-/// A certificate with its key, if they belong together.
+/// Parses a certificate chain and its key. Fails if they do not match.
 pub(super) fn pair(cert: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
     let chain = certificates(cert);
     if chain.is_empty() {
@@ -129,7 +130,7 @@ fn is_for(leaf: &CertificateDer<'_>, names: &[String]) -> bool {
         .all(|name| ServerName::try_from(name.as_str()).is_ok_and(|name| verify_server_name(&leaf, &name).is_ok()))
 }
 
-/// A new authority before those that there are.
+/// Adds a new CA in front of the existing ones.
 pub(super) fn introduce(data: &mut Data, now: Seconds) -> Result<(), BoxError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let certificate = authority(&key, now)?.self_signed(&key)?;
@@ -140,7 +141,7 @@ pub(super) fn introduce(data: &mut Data, now: Seconds) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// A new leaf of the authority whose key is there.
+/// Issues a new leaf with the available CA key.
 pub(super) fn renew(data: &mut Data, now: Seconds, names: &[String]) -> Result<(), BoxError> {
     let text = String::from_utf8(data.get(CA_KEY).cloned().unwrap_or_default())?;
     let key = KeyPair::from_pem(&text)?;
@@ -159,7 +160,7 @@ pub(super) fn renew(data: &mut Data, now: Seconds, names: &[String]) -> Result<(
     Ok(())
 }
 
-/// Leaves those that are of no use any more out of what is believed.
+/// Removes CAs that are no longer needed from the bundle.
 pub(super) fn retire(data: &mut Data, now: Seconds, names: &[String]) {
     let held = Held::read(data, names);
     let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
@@ -169,7 +170,8 @@ pub(super) fn retire(data: &mut Data, now: Seconds, names: &[String]) {
     data.insert(CA_CERT.to_owned(), pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
 }
 
-/// What an authority says of itself. Its name follows from its key: with the key alone it can sign on.
+/// Returns the parameters of a CA certificate. Its name is derived from its key, so the key alone
+/// suffices to sign further certificates.
 fn authority(key: &KeyPair, now: Seconds) -> Result<CertificateParams, BoxError> {
     let mut params = CertificateParams::new(Vec::new())?;
     let id: String = params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -181,9 +183,9 @@ fn authority(key: &KeyPair, now: Seconds) -> Result<CertificateParams, BoxError>
     Ok(params)
 }
 
-/// Certificates as text.
+/// Encodes certificates as PEM.
 pub(super) fn pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
-    // Through the one crate that writes PEM here already.
+    // Base64 comes from `k8s_openapi::ByteString`, so no encoder is added as a dependency.
     let certificate = |der: &[u8]| {
         use base64_lines::lines;
         format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines(der))
@@ -194,7 +196,8 @@ pub(super) fn pem<'a>(certificates: impl Iterator<Item = &'a [u8]>) -> String {
 mod base64_lines {
     use k8s_openapi::ByteString;
 
-    /// Base64 in lines of 64 letters, by the encoder of the API's own types.
+    /// Encodes bytes as Base64 in lines of 64 characters, with the encoder of the Kubernetes API
+    /// types.
     pub(super) fn lines(bytes: &[u8]) -> String {
         let encoded = serde_json::to_value(ByteString(bytes.to_vec())).unwrap_or_default();
         let letters: Vec<char> = encoded.as_str().unwrap_or_default().chars().collect();
@@ -208,7 +211,7 @@ mod tests {
     use crate::controller::certs::{Action, plan};
 
     const DAY: u64 = 24 * 3600;
-    /// 2026-11-22.
+    /// 2026-11-22 00:00 UTC.
     const NOW: u64 = 1_795_305_600;
 
     fn names() -> Vec<String> {

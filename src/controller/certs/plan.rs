@@ -1,31 +1,33 @@
-//! What is due, from what there is and the time.
+//! The next rotation step, from the certificates and the time. Pure.
 
 use super::{Authority, CA_LIFE, Held, INTRODUCE, LAST, LEAF_LIFE, Leaf, RETIRE, SHOWN, Seconds, Validity};
 
-/// What is to be done about the certificates.
+/// A rotation step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing before this time.
+    /// No step is due before this time.
     Keep(Seconds),
-    /// A CA, and a leaf of it: there is nothing that can be shown.
+    /// Create a CA and a leaf: no usable certificate exists.
     Begin,
-    /// A CA, to be believed first and used later.
+    /// Create a CA that is trusted first and used later.
     Introduce,
-    /// A leaf of the newest CA.
+    /// Issue a leaf of the newest CA.
     Renew,
-    /// Old CAs are believed no more.
+    /// Remove old CAs from the bundle.
     Retire,
 }
 
-/// What is due at `now`.
+/// Returns the step that is due at `now`.
 #[must_use]
 pub fn plan(now: Seconds, held: &Held) -> Action {
     let leaf = held.leaf.as_ref().filter(|leaf| leaf.wanted && leaf.validity.at(now));
     let Some(newest) = held.newest().filter(|newest| newest.validity.at(now)) else {
-        // The one in front cannot sign. What it signed holds on.
+        // The newest CA cannot sign: its key is missing or it has expired. A usable leaf stays in
+        // use, so only a CA is introduced; otherwise both are created.
         return if leaf.is_some() { Action::Introduce } else { Action::Begin };
     };
     let Some(leaf) = leaf else { return Action::Renew };
+    // Collects the times of future steps, for `Action::Keep`.
     let mut next = Vec::new();
     let mut due = |at: Seconds| {
         next.push(at);
@@ -33,6 +35,9 @@ pub fn plan(now: Seconds, held: &Held) -> Action {
     };
     let believed = newest.validity.begin.saturating_add(INTRODUCE.as_secs());
     let late = leaf.validity.end.saturating_sub(LAST.as_secs());
+    // The leaf of the newest CA is renewed after two thirds of its validity period. The leaf of an
+    // older CA is replaced once the newest CA is trusted everywhere, or one day before the leaf
+    // expires.
     if leaf.authority == 0 {
         if due(two_thirds(leaf.validity, LEAF_LIFE.as_secs())) {
             return Action::Renew;
@@ -40,13 +45,15 @@ pub fn plan(now: Seconds, held: &Held) -> Action {
     } else if due(believed.min(late)) {
         return Action::Renew;
     }
+    // An old CA is removed once no client can depend on it, or once it has expired and its leaf is
+    // not in use.
     if leaf.authority == 0 && held.authorities.len() > 1 && due(retire(newest, leaf)) {
         return Action::Retire;
     }
     if held.authorities.iter().skip(1).enumerate().any(|(at, old)| leaf.authority != at + 1 && due(old.validity.end)) {
         return Action::Retire;
     }
-    // One at a time: what was introduced is in use before the next one comes.
+    // One CA at a time: an introduced CA is in use before the next one is created.
     if leaf.authority == 0 && due(two_thirds(newest.validity, CA_LIFE.as_secs())) {
         return Action::Introduce;
     }
@@ -58,7 +65,8 @@ fn retire(newest: &Authority, leaf: &Leaf) -> Seconds {
     introduced.max(leaf.validity.begin.saturating_add(SHOWN.as_secs()))
 }
 
-/// Two thirds into a life, which is never taken for longer than those that we give.
+/// Returns the time at which two thirds of a validity period have passed. The period counts as at
+/// most `most`, the longest that the controller itself issues.
 fn two_thirds(validity: Validity, most: u64) -> Seconds {
     let life = validity.end.saturating_sub(validity.begin).min(most);
     validity.end.saturating_sub(life / 3)
@@ -142,7 +150,7 @@ mod tests {
         assert_eq!(plan(100 * DAY, &held(&both, Some((leaf, 1)))), Action::Renew, "a day is left");
     }
 
-    /// Does what the plan says, as the keeper does with real certificates.
+    /// Performs a step, as the keeper does with real certificates.
     fn act(now: u64, held: &mut Held, action: Action) {
         let begin = now - BACKDATE.as_secs();
         let leaf = Leaf { validity: from(begin, 30), authority: 0, wanted: true };
@@ -174,12 +182,13 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// Whoever looked within the last four days believes the leaf that is shown, for years, as long as the controller is never away for so long.
+        /// A client that connected within the last three days trusts the current leaf, over years,
+        /// as long as the controller is never down for that time.
         #[test]
         fn who_was_away_for_three_days_still_believes_what_is_shown(pauses in prop::collection::vec(1..2 * DAY, 800)) {
             let mut now = 10_000 * DAY;
             let mut held = held(&[], None);
-            // What was to be believed, and when.
+            // Trusted CAs at each time.
             let mut told: Vec<(u64, Vec<u64>)> = Vec::new();
             for pause in pauses {
                 let mut steps = 0;

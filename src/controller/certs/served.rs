@@ -1,4 +1,4 @@
-//! What is shown and believed right now, exchanged while connections live on.
+//! The certificate and CA bundle in use, replaceable without closing connections.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -11,16 +11,16 @@ use tokio::sync::watch;
 use super::{Seconds, material};
 use crate::error::BoxError;
 
-/// What is shown to whoever connects, and what sidecars are told to believe.
+/// The CA bundle and the expiry of the certificate in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Presented {
-    /// The certificates to believe, as PEM.
+    /// CA certificates to trust, as PEM.
     pub bundle: String,
-    /// When the leaf expires.
+    /// Expiry of the leaf.
     pub expires: Seconds,
 }
 
-/// The pair in use. Cheap to clone; all clones see the same.
+/// The certificate and key in use. Cheap to clone; all clones share the state.
 #[derive(Clone)]
 pub struct Served {
     pair: Arc<RwLock<Option<Arc<CertifiedKey>>>>,
@@ -30,16 +30,17 @@ pub struct Served {
 // === impl Served ===
 
 impl Served {
-    /// Nothing yet: connections are refused until there is a pair.
+    /// Creates an empty state: handshakes fail until a certificate is loaded.
     #[must_use]
     pub fn none() -> Self {
         Self { pair: Arc::default(), presented: watch::channel(None).0 }
     }
 
-    /// Shows another pair from the next connection on.
+    /// Replaces certificate and key, effective from the next connection on.
     ///
     /// # Errors
-    /// When certificate and key cannot be read or do not belong together: what was shown before is shown on.
+    /// Returns an error if certificate and key cannot be parsed or do not match. The previous pair
+    /// then stays in use.
     pub fn exchange(&self, cert: &[u8], key: &[u8], bundle: &[u8]) -> Result<(), BoxError> {
         let pair = material::pair(cert, key)?;
         let leaf = pair.cert.first().ok_or("there is no certificate")?;
@@ -56,22 +57,23 @@ impl Served {
         Ok(())
     }
 
-    /// What is shown, and when that changes.
+    /// Returns a receiver of the current CA bundle and its changes.
     #[must_use]
     pub fn watch(&self) -> watch::Receiver<Option<Presented>> {
         self.presented.subscribe()
     }
 
-    /// Whether there is something to show.
+    /// Returns `true` if a certificate is loaded.
     #[must_use]
     pub fn loaded(&self) -> bool {
         self.presented.borrow().is_some()
     }
 
-    /// TLS as a server with it. With `clients`, PEM, only who shows a certificate of these is served.
+    /// Creates a TLS server configuration that uses this certificate. With `clients`, CA
+    /// certificates in PEM, clients must present a certificate issued by one of them.
     ///
     /// # Errors
-    /// When `clients` holds no certificate that can be believed.
+    /// Returns an error if `clients` contains no usable certificate.
     pub fn tls(&self, clients: Option<&[u8]>, protocols: &[&str]) -> Result<ServerConfig, BoxError> {
         let provider = crate::tls::provider();
         let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;

@@ -1,4 +1,4 @@
-//! The doing beside the rules: reads and writes the Lease, and tells everybody who leads.
+//! The I/O of leader election: reads and writes the Lease, and publishes the leadership.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,25 +14,25 @@ use tokio::sync::watch;
 use super::{Answer, Ask, Candidate, LEASE, RETRY, Record};
 use crate::clock::Clock;
 
-/// One call; half of what a leader may be without a renewal, so that there are two tries.
+/// Timeout of one API call: half of `RENEW_WITHIN`, so that two attempts fit into it.
 const CALL: Duration = Duration::from_secs(5);
-/// Where the holder's address stands.
+/// Annotation with the holder's stream address.
 const ADDRESS: &str = "groupage.dev/stream-address";
 
-/// Who stands for election, and where.
+/// Parameters of the election.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The Lease's namespace.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// Name of the Lease.
     pub name: String,
-    /// This replica's name, which no other has: its pod's.
+    /// Unique name of this replica: the name of its pod.
     pub me: String,
-    /// Where it answers streams.
+    /// Address at which this replica serves streams.
     pub address: Option<String>,
 }
 
-/// Who leads, as this replica knows it. Cheap to clone.
+/// The leadership as known to this replica. Cheap to clone.
 #[derive(Clone)]
 pub struct Leadership {
     clock: Clock,
@@ -40,32 +40,34 @@ pub struct Leadership {
     seen: watch::Receiver<Seen>,
 }
 
-/// What watchers are told of.
+/// The published state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Seen {
     leads: bool,
     leader: Option<Leader>,
-    /// The one of this replica, where it was seen to hold the lease last.
+    /// This replica's term, if it was the last observed holder.
     reign: Option<Reign>,
 }
 
-/// One stretch of leading: renewals go on with it, and whoever leads after somebody else begins another one.
+/// One leadership term. It continues through renewals; a new term starts after another replica has
+/// led.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Reign {
     transitions: i32,
     acquired: i64,
 }
 
-/// The replica that leads.
+/// The leading replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
-    /// Its name.
+    /// Name of the replica.
     pub name: String,
-    /// Where it answers streams.
+    /// Address at which it serves streams.
     pub address: Option<String>,
 }
 
-/// Stands for election until told to stop, and then lets the lease go. The future is to be spawned.
+/// Takes part in the election until shutdown is signalled, and then releases the lease. The
+/// returned future must be spawned.
 pub fn elect(
     client: kube::Client,
     settings: Settings,
@@ -98,41 +100,45 @@ struct Elector {
 // === impl Leadership ===
 
 impl Leadership {
-    /// Whether this replica leads now. To be asked right before each write: a process that was stopped for a while does not know it.
+    /// Returns `true` if this replica leads now. Must be called immediately before each write,
+    /// since a process may have been suspended.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.clock.now().0 < self.until.load(Ordering::Acquire)
     }
 
-    /// Who leads. Not this replica once its own lease has run out: where the API server is away, nobody has it, and to name ourselves would send
-    /// whoever asks in a circle.
+    /// Returns the leader. This is not this replica once its own lease has expired: while the API
+    /// server is unreachable no replica leads, and returning this one would redirect sidecars in a
+    /// circle.
     #[must_use]
     pub fn leader(&self) -> Option<Leader> {
         let seen = self.seen.borrow();
         seen.leader.clone().filter(|_| seen.reign.is_none() || self.leads())
     }
 
-    /// The reign of this replica, as long as nobody else was seen to lead after it: what was remembered under it still holds.
+    /// Returns the term of this replica while no later leader was observed: state of that term is
+    /// still valid.
     #[must_use]
     pub fn reign(&self) -> Option<Reign> {
         self.seen.borrow().reign
     }
 
-    /// Resolves when this replica begins or ceases to lead, or another leads; never once elections are over.
+    /// Resolves if this replica starts or stops leading, or if the leader changes. It stays pending
+    /// after the end of the election.
     pub async fn changed(&mut self) {
         if self.seen.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// One that always leads, for where there is one replica and no election.
+    /// Creates a state that always leads, for a single replica without election.
     #[must_use]
     pub fn always(clock: Clock) -> Self {
         let (_, seen) = watch::channel(Seen { leads: true, leader: None, reign: Some(Reign::default()) });
         Self { clock, until: Arc::new(AtomicU64::new(u64::MAX)), seen }
     }
 
-    /// One that never leads: it only looks.
+    /// Creates a state that never leads, for a replica that only observes.
     #[must_use]
     pub fn never(clock: Clock) -> Self {
         let (_, seen) = watch::channel(Seen::default());
@@ -155,7 +161,7 @@ impl Elector {
             let wait = self.wait();
             tokio::select! {
                 () = tokio::time::sleep(wait) => self.publish(),
-                // An error means the same: the process ends.
+                // An error means that the sender is dropped, which is a shutdown too.
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
@@ -168,17 +174,17 @@ impl Elector {
         self.publish();
     }
 
-    /// To the next round; a leader that does not hear of it in time stops then.
+    /// Returns the delay of the next round. A leader without a renewal in time stops leading then.
     fn wait(&self) -> Duration {
         let now = self.clock.now();
-        // Half more at most, so that replicas that began together do not ask together.
+        // Up to 50 % jitter, so that replicas that started together do not send requests together.
         let retry = RETRY.mul_f64(1.0 + 0.5 * rand::random::<f64>());
         if self.candidate.leads(now) { retry.min(self.candidate.until().since(now)) } else { retry }
     }
 
     async fn round(&mut self) {
         self.candidate.round();
-        // A read, and what follows of it.
+        // A read, and the request that follows from it.
         for _ in 0..2 {
             let wall = i64::try_from(Clock::wall_micros()).unwrap_or(i64::MAX);
             let ask = self.candidate.ask(self.clock.now(), wall);
@@ -238,11 +244,13 @@ impl Elector {
         Ok(Answer::Wrote(record(&lease)))
     }
 
-    /// A merge patch that names the version it was made from: `update` is a verb more, which nothing else needs.
+    /// Writes a merge patch with the version that was read. `update` would be an additional RBAC
+    /// verb without another use.
     async fn write(&self, wanted: Record) -> kube::Result<Answer> {
         let mut patch = serde_json::to_value(lease(&self.settings, &wanted)).map_err(kube::Error::SerdeError)?;
         if wanted.holder.is_none() {
-            // A merge patch takes a key away by null; without a holder the lease is free at once.
+            // In a merge patch, null removes a field. Without a holder the lease can be acquired at
+            // once.
             patch["spec"]["holderIdentity"] = serde_json::Value::Null;
             patch["metadata"]["annotations"][ADDRESS] = serde_json::Value::Null;
         }

@@ -1,4 +1,5 @@
-//! Candidates, each on a clock of its own, before one lease: whatever is late, lost or stopped, no two lead at once, and somebody does in the end.
+//! Candidates with clocks of their own compete for one lease. Under any delays, losses and pauses
+//! no two lead at once, and one leads eventually.
 
 use std::collections::BinaryHeap;
 
@@ -121,15 +122,16 @@ fn renewals_on_a_clock_that_stands_still_differ_and_a_change_of_hands_is_counted
     assert_eq!((taken.renewed, taken.acquired, taken.transitions), (51, 10, 1));
 }
 
-/// How a candidate's clock is wrong: where it began, and how fast it runs.
+/// The error of a candidate's clock: its offset and its rate.
 #[derive(Debug, Clone, Copy)]
 struct Skew {
     offset: u64,
-    /// Parts in a thousand; 1000 is right.
+    /// Rate in thousandths; 1000 is exact.
     rate: u64,
 }
 
-/// What happens to one question: milliseconds there, milliseconds back, lost on the way there or back, and how long the process stands still after it.
+/// The fate of one request: milliseconds to the server and back, loss on either way, and the pause
+/// of the process after it.
 #[derive(Debug, Clone, Copy)]
 struct Luck {
     there: u64,
@@ -152,7 +154,7 @@ fn luck() -> impl Strategy<Value = Luck> {
     })
 }
 
-/// What is to happen, in true milliseconds; the earliest first.
+/// Scheduled events, in true milliseconds; the earliest first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Happens {
     Round(usize),
@@ -172,11 +174,11 @@ struct World {
     lease: Option<Record>,
     writes: u64,
     candidates: Vec<(Candidate, Skew)>,
-    /// All that each ever asked: what was sent arrives, also when nobody waits for its answer any more.
+    /// All requests ever sent by each candidate. A request arrives even if its sender has given up.
     asked: Vec<Vec<Ask>>,
-    /// Which of them each waits for.
+    /// The request that each candidate waits for.
     waits: Vec<Option<usize>>,
-    /// When each leads, in true milliseconds, the later moment excluded.
+    /// Leadership intervals in true milliseconds, the end excluded.
     reigns: Vec<(usize, u64, u64)>,
     agenda: BinaryHeap<std::cmp::Reverse<(u64, u64, Happens)>>,
     order: u64,
@@ -196,13 +198,13 @@ impl World {
         self.luck[self.drawn % self.luck.len()]
     }
 
-    /// A candidate's own time at a true one.
+    /// Returns a candidate's own time at a true time.
     fn local(&self, who: usize, time: u64) -> Tick {
         let skew = self.candidates[who].1;
         Tick((skew.offset * 1000 + time * skew.rate) * 1000)
     }
 
-    /// The true time at which a candidate's clock shows a time.
+    /// Returns the true time at which a candidate's clock shows a time.
     fn true_time(&self, who: usize, tick: Tick) -> u64 {
         let skew = self.candidates[who].1;
         (tick.0 / 1000).saturating_sub(skew.offset * 1000) / skew.rate
@@ -210,7 +212,7 @@ impl World {
 
     fn ask(&mut self, who: usize, now: u64) {
         let local = self.local(who, now);
-        // Its wall clock is as wrong as it likes.
+        // The wall clock is arbitrarily wrong.
         let wall = i64::try_from(self.candidates[who].1.offset).unwrap() * 7 + i64::try_from(now).unwrap();
         let ask = self.candidates[who].0.ask(local, wall);
         let luck = self.luck();
@@ -226,7 +228,7 @@ impl World {
                 Happens::Arrives(who, number, luck.back + luck.pause + u64::from(luck.lost == 2) * 100_000),
             );
         }
-        // The call is given up after five seconds of its own time.
+        // The call times out after five seconds.
         self.at(now + 5000 + luck.pause, Happens::Returns(who, number, Back::Failed));
     }
 
@@ -271,7 +273,7 @@ impl World {
         let leads = self.candidates[who].0.leads(local);
         let end = self.true_time(who, until);
         if let Some(reign) = self.reigns.iter_mut().rev().find(|reign| reign.0 == who && reign.2 > now) {
-            // Told to stop, or to go on.
+            // The leadership ends now or is extended.
             reign.2 = if leads { end } else { now };
         } else if leads {
             self.reigns.push((who, now, end));
@@ -356,14 +358,14 @@ proptest! {
         let mut world = world(&skews, vec![quick]);
         world.run(30_000);
         let gone = world.reigns.last().unwrap().0;
-        // Its next round never comes.
+        // Its next round never starts.
         world.agenda.retain(|std::cmp::Reverse((_, _, what))| !matches!(what,
             Happens::Round(who) | Happens::Arrives(who, ..) | Happens::Returns(who, ..) if *who == gone));
         let alive = world.agenda.len();
         prop_assert!(alive > 0);
         world.run(60_000);
         let next = world.reigns.iter().find(|reign| reign.0 != gone).copied();
-        // 15 s on the slowest clock, and a look every two.
+        // 15 s on the slowest clock, plus one interval between checks.
         prop_assert!(next.is_some_and(|(_, from, _)| from <= 30_000 + 17_700 + 2_100), "{next:?}");
     }
 }

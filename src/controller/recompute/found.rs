@@ -1,4 +1,4 @@
-//! What is found of one policy: counts, and a finding for each condition.
+//! Findings and pod counts of one policy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,27 +13,27 @@ use crate::controller::status::{Finding, Holds, NO_SLO, Type, some_of};
 use crate::controller::world::{Key, Pod, Policy, World, within};
 use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
-/// The reason of a pod that does not come up where a recipe has moved its application.
+/// Reason if an application does not start at the listen address to which a recipe has moved it.
 pub(super) const RECIPE_FAILED: &str = "RecipeFailed";
-/// Pods or ways around that a message names.
+/// Maximum number of pods or bypasses named in a message.
 const NAMED_MAX: usize = 3;
 
-/// The ways around the sidecar of a pod.
+/// The bypasses of a pod's sidecar.
 #[derive(Debug)]
 pub(super) struct PodWays<'a> {
     pub(super) pod: &'a Arc<Pod>,
-    /// `None` where the pod has no record of its injection.
+    /// `None` if the pod has no record of its injection.
     pub(super) ways: Option<Vec<String>>,
-    /// The Services that have to name a port.
+    /// The Services that must target a named port.
     pub(super) fixes: Vec<ServiceFix>,
 }
 
-/// The ways around sidecars, by pod.
+/// The bypasses of all sidecars, by pod.
 pub(super) type AllWays<'a> = BTreeMap<&'a Key, PodWays<'a>>;
 
-/// The ways around the sidecars of all pods.
+/// Finds the bypasses of all sidecars.
 pub(super) fn ways(world: &World) -> AllWays<'_> {
-    // Pods of one template follow each other and have the same labels.
+    // Pods of one template are adjacent and have the same labels, so the last lookup is reused.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
     let mut all = AllWays::new();
     for pod in world.pods.values() {
@@ -55,8 +55,8 @@ pub(super) fn ways(world: &World) -> AllWays<'_> {
     all
 }
 
-/// The remedy for calls that go around a pod's sidecar: the same command that `enable`,
-/// `status` and `check` print.
+/// Returns the remedy for calls that bypass a sidecar: the same command that `enable`, `status` and
+/// `check` print.
 pub(super) fn remedy_of(world: &World, found: &PodWays<'_>) -> String {
     let pod = found.pod;
     let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
@@ -78,7 +78,7 @@ fn connected<'a>(input: &Input<'a>, attachment: &'a Attachment) -> impl Iterator
     injected(input, attachment).filter_map(|pod| Some((pod, live.pods.get(&pod.meta.uid)?)))
 }
 
-/// Pods, counted.
+/// Counts the pods of a policy.
 pub(super) fn counts(input: &Input<'_>, ways: &AllWays<'_>, attachment: &Attachment) -> PodCounts {
     let ways = attachment.pods.iter().filter_map(|key| ways.get(key));
     let captured = ways.filter(|found| found.ways.as_ref().is_some_and(Vec::is_empty));
@@ -91,7 +91,7 @@ pub(super) fn counts(input: &Input<'_>, ways: &AllWays<'_>, attachment: &Attachm
     }
 }
 
-/// A finding for each condition but `Ready`.
+/// Returns a finding for each condition but `Ready`.
 pub(super) fn findings(
     (input, ways): (&Input<'_>, &AllWays<'_>),
     policy: &Policy,
@@ -137,6 +137,8 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
         let names: Vec<String> = pods.iter().map(|pod| pod.meta.key.name.clone()).collect();
         some_of(&names, NAMED_MAX)
     };
+    // Problems are reported in the order of severity: rejected, not connected, outdated, waiting
+    // for a restart.
     let refused: Vec<String> = all
         .iter()
         .filter_map(|(pod, live)| Some(format!("{}: {}", pod.meta.key.name, live.refused.as_ref()?)))
@@ -149,7 +151,8 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
         let there: BTreeSet<&Key> = all.iter().map(|(pod, _)| &pod.meta.key).collect();
         let away: Vec<&Arc<Pod>> = injected(input, attachment).filter(|pod| !there.contains(&pod.meta.key)).collect();
         let message = format!("{} of {of} sidecars are not connected: {}", away.len(), names(&away));
-        // One that is starting is not connected yet either; what it runs was given to it at admission.
+        // A starting sidecar is not connected yet either; it runs the configuration of its
+        // admission.
         return say(Holds::False, "NotConnected", message);
     }
     let behind: Vec<&Arc<Pod>> = all.iter().filter(|(_, live)| !live.programmed).map(|(pod, _)| *pod).collect();
@@ -171,6 +174,8 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
 
 fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Finding {
     let say = |holds, reason: &str, message: String| Finding::new(Type::TrafficCaptured, holds, reason, message);
+    // Problems are reported in the order of severity: missed by the webhook, not injectable, failed
+    // recipe, bypassed, no record of the injection.
     let (mut missed, mut cannot) = (Vec::new(), Vec::new());
     for key in &attachment.bare {
         let found = input.world.bare.get(key).and_then(|pod| input.bare.get(&pod.meta.uid));

@@ -1,4 +1,4 @@
-//! Profiles: those that policies make of their own words, those that nobody needs any more, and who uses which.
+//! Profiles: creation of those generated from policies, deletion of unused ones, and usage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,17 +11,17 @@ use crate::controller::world::{Key, Policy, Profile, within};
 use crate::rollout::Epoch;
 use crate::rollout::profile::{Existing, prune};
 
-/// Unused ones that are kept where the policy does not say (`policy.yaml`: `rollout.historyLimit`).
+/// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
 const HISTORY: u32 = 10;
 
-/// A profile to make.
+/// A profile to create.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewProfile {
     /// Namespace and name.
     pub key: Key,
-    /// What it says.
+    /// The spec.
     pub spec: BatchProfileSpec,
-    /// The policy that it is made for, by name and UID: with it the profile goes too.
+    /// Name and UID of the owning policy. The profile is garbage-collected with it.
     pub owner: (String, String),
 }
 
@@ -40,7 +40,7 @@ pub(super) fn profiles(input: &Input<'_>, desired: &mut Desired) {
         let users = used_by.remove(key).unwrap_or_default();
         let live = input.live.policies.iter().filter(|(policy, _)| policy.namespace == key.namespace);
         let told = live.filter_map(|(_, live)| live.verdicts.get(&key.name)).next();
-        // Without news what was said of it stands.
+        // Without new results the last reported ones are kept.
         let (samples, verdict) = match told {
             Some((samples, verdict)) => (Some(*samples), verdict.clone().or_else(|| profile.status.verdict.clone())),
             None => (profile.status.samples, profile.status.verdict.clone()),
@@ -52,7 +52,7 @@ pub(super) fn profiles(input: &Input<'_>, desired: &mut Desired) {
     }
 }
 
-/// The profile that a policy makes of its own words, if it is not there.
+/// Returns the profile that is generated from a policy if it does not exist.
 fn wanted(input: &Input<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
     let Wanted::Own(name, spec) = &attachment.wanted else { return None };
     let key = Key::new(&policy.meta.key.namespace, name);
@@ -61,7 +61,7 @@ fn wanted(input: &Input<'_>, policy: &Policy, attachment: &Attachment) -> Option
     needed.then(|| NewProfile { key, spec: (**spec).clone(), owner })
 }
 
-/// The profiles that a policy uses or may use again at once.
+/// Returns the profiles that a policy uses or may use again at once.
 fn used(input: &Input<'_>, key: &Key, attachment: &Attachment, desired: &Desired) -> BTreeSet<String> {
     let mut used: BTreeSet<String> = attachment.wanted.name().map(str::to_owned).into_iter().collect();
     if let Some(status) = desired.policies.get(key) {
@@ -77,7 +77,7 @@ fn used(input: &Input<'_>, key: &Key, attachment: &Attachment, desired: &Desired
     used
 }
 
-/// Profiles that were made for a policy, beyond the newest of those that nobody uses.
+/// Returns unused profiles generated for a policy that exceed its history limit.
 fn unused(input: &Input<'_>, policy: &Policy, used: &BTreeSet<String>) -> Vec<(Key, String)> {
     let spec = policy.spec.as_ref().ok();
     let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY);
@@ -89,7 +89,7 @@ fn unused(input: &Input<'_>, policy: &Policy, used: &BTreeSet<String>) -> Vec<(K
         .iter()
         .map(|profile| Existing { name: profile.meta.key.name.clone(), created: created(profile), generated: true })
         .collect();
-    // Others may refer to one that was made for this policy.
+    // Other policies may refer to a profile generated for this one.
     let referred = within(&input.world.policies, namespace);
     let referred = referred.filter_map(|(_, other)| other.spec.as_ref().ok()?.profile_ref.as_ref()?.name.as_deref());
     let used: BTreeSet<&str> = used.iter().map(String::as_str).chain(referred).collect();

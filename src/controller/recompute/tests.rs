@@ -1,4 +1,4 @@
-//! Worlds in, statuses, profiles and notices out.
+//! Cluster states in, statuses, profiles and notices out.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::controller::world::build::*;
 use crate::controller::world::{OwnerRef, Pod};
 use crate::injector::STATUS;
 
-/// Everything that goes in, to be changed by a test.
+/// All inputs, modifiable by a test.
 #[derive(Default)]
 struct Scene {
     world: World,
@@ -59,7 +59,7 @@ impl Scene {
         self.live.pods.insert(format!("uid-{name}"), live);
     }
 
-    /// As if all of it was written.
+    /// Marks all statuses as written.
     fn write(&mut self) {
         self.written = self.look(1000).policies;
     }

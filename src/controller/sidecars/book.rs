@@ -1,6 +1,7 @@
-//! What every sidecar said last, and what it counted since somebody asked: plain data. Pure.
+//! Registry of sidecars: the last report of each, and the counts accumulated since they were last
+//! taken. Pure data.
 //!
-//! A sidecar stays in here while its stream is open, and after its end until what it counted was taken.
+//! An entry is kept while the stream is open, and after its end until its counts were taken.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,60 +13,61 @@ use crate::control::wire::{self, EXPERIMENT, Hello, InForce, Learned, LearnedCla
 use crate::rollout::{Counts, Epoch};
 use crate::tuner::{Observation, Settings};
 
-/// Every sidecar, by the UID of its pod.
+/// All sidecars, by UID of the pod.
 #[derive(Debug, Default)]
 pub(super) struct Book(BTreeMap<String, Sidecar>);
 
-/// What is known of one.
+/// State of one sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Sidecar {
-    /// Its stream is open.
+    /// Set while its stream is open.
     pub(super) here: bool,
-    /// It understands arms that end by themselves.
+    /// Set if it supports experiment arms that expire.
     pub(super) takes_arms: bool,
-    /// It understands what others learned.
+    /// Set if it supports learned starting values.
     pub(super) takes_starts: bool,
-    /// What it says is in force.
+    /// The configuration that it reports to be in force.
     pub(super) in_force: Option<InForce>,
-    /// What it refused, by hash, and why.
+    /// The hash of the configuration that it rejected, and the reason.
     pub(super) refused: Option<(String, String)>,
-    /// What was given to this stream last, by hash, and when.
+    /// The hash of the last configuration pushed to this stream, and the time of the push.
     pub(super) given: Option<(String, Tick)>,
-    /// What it counted since the last look.
+    /// Counts since the last round.
     pub(super) fresh: Fresh,
-    /// What it counted since the slow loop looked.
+    /// Counts since the last run of the slow loop.
     pub(super) window: Fresh,
-    /// The 99th percentile of its calls with an SLO, when there were some last.
+    /// The latest 99th percentile of the latency of calls with an SLO.
     pub(super) slo_p99: Option<Duration>,
-    /// What it learned, of each model server.
+    /// Learned values, one entry per model server.
     pub(super) learned: Vec<Learned>,
-    /// By how much its deadlines come earlier, in thousandths of the SLO.
+    /// Shift of its deadlines to an earlier time, in thousandths of the SLO.
     pub(super) shift_permille: u32,
-    /// What batching would have done since the last look, and the most items of which a time was measured.
+    /// Predicted results of batching since the last round, and the largest number of items for
+    /// which an execution time was measured.
     pub(super) predicted: Option<(RouteReport, u32)>,
 }
 
-/// Counts of one profile in one stretch of time.
+/// Counts under one profile in one time span.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Fresh {
-    /// The profile that was in force.
+    /// The profile in force.
     pub(super) profile: Option<String>,
-    /// Since when, as far as its reports say.
+    /// Earliest time at which the profile is known to be in force.
     pub(super) since: Epoch,
-    /// The time that is covered.
+    /// Begin of the time span.
     pub(super) from: Epoch,
-    /// Its end.
+    /// End of the time span.
     pub(super) to: Epoch,
-    /// The same, as the sidecar's clock has it.
+    /// Length of the time span by the sidecar's clock.
     pub(super) over: Duration,
-    /// All routes together.
+    /// Sum over all routes.
     pub(super) counts: RouteReport,
 }
 
 // === impl Book ===
 
 impl Book {
-    /// A stream is open.
+    /// Records that a stream was opened.
     pub(super) fn opened(&mut self, pod: &Identity, hello: &Hello) {
         let sidecar = self.0.entry(pod.uid.clone()).or_default();
         sidecar.here = true;
@@ -76,7 +78,8 @@ impl Book {
         sidecar.refused = None;
     }
 
-    /// A report came, at this time of the wall; whether other settings are in force since the last.
+    /// Records a report received at wall-clock time `at`. Returns `true` if the configuration in
+    /// force has changed.
     pub(super) fn report(&mut self, pod: &Arc<Identity>, report: Report, at: Epoch) -> bool {
         let Some(sidecar) = self.0.get_mut(&pod.uid) else { return false };
         let changed = report.config.is_some() && report.config != sidecar.in_force;
@@ -84,14 +87,14 @@ impl Book {
         changed
     }
 
-    /// It refused what it was told.
+    /// Records that a sidecar rejected its configuration.
     pub(super) fn refused(&mut self, pod: &Identity, hash: &str, why: &str) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
             sidecar.refused = Some((hash.to_owned(), why.to_owned()));
         }
     }
 
-    /// Its stream has ended.
+    /// Records that a stream was closed.
     pub(super) fn closed(&mut self, pod: &Identity) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
             sidecar.here = false;
@@ -107,12 +110,12 @@ impl Book {
         self.0.get_mut(uid)
     }
 
-    /// Those whose stream is open.
+    /// Returns the sidecars with an open stream.
     pub(super) fn here(&self) -> impl Iterator<Item = (&String, &Sidecar)> {
         self.0.iter().filter(|(_, sidecar)| sidecar.here)
     }
 
-    /// Forgets those that have gone; call it once all that was counted was taken.
+    /// Removes sidecars without a stream. Must be called after all counts were taken.
     pub(super) fn tidy(&mut self) {
         self.0.retain(|_, sidecar| sidecar.here);
     }
@@ -143,7 +146,8 @@ impl Sidecar {
         }
         let kept = &mut self.fresh;
         if kept.profile != profile {
-            // Somewhere within this report another one came in force, so it is nobody's.
+            // The profile changed within the interval of this report, so its counts belong to
+            // neither profile.
             *kept = Fresh { profile, since: at, from: at, to: at, ..Fresh::default() };
             return;
         }
@@ -155,7 +159,7 @@ impl Sidecar {
         kept.counts.merge(&counts);
     }
 
-    /// What was counted since the last look; the slow loop gets it too.
+    /// Takes the counts since the last round, and adds them to the window of the slow loop.
     pub(super) fn take_fresh(&mut self) -> Fresh {
         let fresh = self.fresh.take();
         if self.window.profile == fresh.profile {
@@ -169,13 +173,15 @@ impl Sidecar {
         fresh
     }
 
-    /// Whether it goes by what it is told: settings are in force, and it has not refused those that it was given last.
+    /// Returns `true` if the sidecar follows its configuration: one is in force, and the last one
+    /// pushed was not rejected.
     pub(super) fn follows(&self) -> bool {
         let given = self.given.as_ref().map(|(hash, _)| hash);
         self.in_force.is_some() && self.refused.as_ref().is_none_or(|(hash, _)| Some(hash) != given)
     }
 
-    /// What the slow loop looks at, since it looked last. `node_class` is the kind of machine; `frozen`: others are compared with it.
+    /// Takes the input of the slow loop since its last run. `node_class` is the machine type.
+    /// `frozen` marks a pod that is not tuned, since it serves as the baseline of a comparison.
     pub(super) fn take_observation(&mut self, uid: &str, node_class: &str, frozen: bool) -> Observation {
         let Fresh { profile, over, counts, .. } = self.window.take();
         let classes = || self.learned.iter().flat_map(|learned| learned.classes.first());
@@ -202,7 +208,8 @@ impl Sidecar {
         }
     }
 
-    /// What it learned of the model server that it knows best, and of the cost class with most batches there.
+    /// Returns the learned values of the best-known model server, with the cost class that has most
+    /// batches there.
     pub(super) fn knows(&self) -> Option<(&Learned, &LearnedClass)> {
         let all = self.learned.iter().filter_map(|learned| Some((learned, learned.classes.first()?)));
         all.max_by_key(|(_, class)| class.samples)
@@ -212,15 +219,16 @@ impl Sidecar {
 // === impl Fresh ===
 
 impl Fresh {
-    /// What there is, and begins anew under the same profile.
+    /// Takes the counts, and starts a new time span under the same profile.
     fn take(&mut self) -> Self {
         let next =
             Self { profile: self.profile.clone(), since: self.since, from: self.to, to: self.to, ..Self::default() };
         std::mem::replace(self, next)
     }
 
-    /// As a rollout compares it. Calls that pass through count like others, each as a batch of its own, as the summary of a status has it: a policy under
-    /// which nothing is batched has a latency too, and without them what fails would be all that ends.
+    /// Returns the counts that a rollout compares. Calls that pass through are included, each as a
+    /// batch of its own, as in the summary of a status: a policy without any batching has a latency
+    /// too, and without these calls only failures would be counted.
     pub(super) fn compared(&self) -> Counts {
         let RouteReport { calls, server_errors, .. } = &self.counts;
         let mut latency = self.counts.latency.clone();
@@ -235,7 +243,7 @@ impl Fresh {
     }
 }
 
-/// What of the tuner's is said on the wire.
+/// Converts the wire settings to those of the tuner.
 pub(super) fn settings(said: &wire::Settings) -> Settings {
     Settings { shift_permille: said.shift_permille, slots_max: said.slots_max, batch_weight_max: said.batch_weight_max }
 }
@@ -266,7 +274,7 @@ mod tests {
     fn counts_are_added_up_until_they_are_taken_and_by_each_who_takes() {
         let mut book = Book::default();
         book.opened(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
-        // The first report tells since when the profile is known to be in force.
+        // The first report fixes the time since which the profile is known to be in force.
         for at in [100, 105, 110] {
             book.report(&pod(), report("p", 10), Epoch(at));
         }

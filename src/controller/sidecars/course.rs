@@ -1,7 +1,9 @@
-//! The course of one policy: which profile each of its pods runs, what is tuned for it, and what its status says of that. Pure.
+//! Runtime state of one policy: the profile of each of its pods, the tuned settings, and the
+//! resulting status. Pure.
 //!
-//! Every look takes what the sidecars counted since the one before, asks `rollout` where each pod belongs, asks `tuner` every ten seconds what is to move, and
-//! gives what to tell each sidecar. What has to outlive this controller stands in the policy's status, from which another one resumes.
+//! Each round takes the counts of the sidecars, passes them to `rollout`, which assigns a profile
+//! to each pod, runs `tuner` every ten seconds, and builds the configuration to push. State that
+//! must survive this controller is part of the policy's status, from which a successor resumes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,77 +31,78 @@ use crate::tuner::learned::{Learned, Start, start, update};
 use crate::tuner::shown::{self, to_write};
 use crate::tuner::{self, Bounds, Granularity, GroupKey, Observation, PodProposal, Settings, Tuner};
 
-/// What is remembered of a policy between two looks.
+/// State of a policy that is kept between rounds.
 #[derive(Debug, Default)]
 pub(super) struct Course {
     /// The policy's UID.
     of: String,
     rollout: State,
     tuner: Tuner,
-    /// When the slow loop looked last.
+    /// Time of the last run of the slow loop.
     tuned: Option<Tick>,
-    /// What it said, by UID.
+    /// Its last proposals, by UID of the pod.
     proposals: BTreeMap<String, PodProposal>,
-    /// Since when a pod has the settings that it has.
+    /// Current settings of each pod, and the time since which it has them.
     since: BTreeMap<String, (Settings, Epoch)>,
-    /// Pods that others are compared with.
+    /// Pods excluded from tuning, since they serve as the baseline of a comparison.
     frozen: BTreeSet<String>,
     learned: Vec<Learned>,
     recent: Recent,
-    /// What batching would have done, in mode `Observe`.
+    /// Predicted results of batching, in mode `Observe`.
     predicted: Recent,
     measured_items: u32,
     verdicts: BTreeMap<String, (u64, Option<Verdict>)>,
-    /// An arm of the experiment that is not there.
+    /// The first experiment arm without a profile.
     missing: Option<String>,
     shown: Vec<shown::PodTuning>,
     shown_at: Option<Tick>,
 }
 
-/// What a look is about.
+/// Inputs of a round.
 pub(super) struct View<'a> {
     pub(super) policy: &'a Policy,
     pub(super) spec: &'a BatchPolicySpec,
-    /// The profile that it wants, where that is known.
+    /// The profile that the policy requests, if it is known.
     pub(super) wanted: Option<&'a str>,
-    /// What a profile says.
+    /// Looks up the spec of a profile.
     pub(super) profile: &'a dyn Fn(&str) -> Option<BatchProfileSpec>,
-    /// Its pods with a sidecar, with their kinds of machine.
+    /// The policy's injected pods, with their machine types.
     pub(super) pods: Vec<(&'a Pod, &'a str)>,
-    /// The mode where nobody says one.
+    /// Mode that applies if none is specified.
     pub(super) otherwise: Mode,
-    /// Between two looks of the slow loop; `None`: it is off.
+    /// Interval of the slow loop; `None` disables it.
     pub(super) slow: Option<Duration>,
     pub(super) now: Tick,
     pub(super) wall: Epoch,
 }
 
-/// What came of a look.
+/// Outputs of a round.
 #[derive(Debug, Default)]
 pub(super) struct Seen {
     pub(super) live: PolicyLive,
-    /// What each pod is to be told, by UID, and what it may begin with.
+    /// Configuration to push to each pod, by UID, and its starting values.
     pub(super) told: BTreeMap<String, (Arc<Told>, Option<Start>)>,
     pub(super) notices: Vec<Notice>,
-    /// Why settings moved, one word for each pod that they moved for.
+    /// Reasons of changed settings, one for each pod concerned.
     pub(super) moved: Vec<tuner::Word>,
 }
 
 // === impl Course ===
 
 impl Course {
-    /// Goes on where a status says that it stands.
+    /// Restores the state that a status records.
     pub(super) fn resume(policy: &str, status: &BatchPolicyStatus) -> Self {
         let learned = status.learned.iter().map(learned::read).collect();
         Self { of: policy.to_owned(), rollout: read(status), learned, ..Self::default() }
     }
 
-    /// Whether it is about this policy and no other one of that name.
+    /// Returns `true` if the state belongs to the policy of this UID, not to another one of its
+    /// name.
     pub(super) fn is_of(&self, policy: &str) -> bool {
         self.of == policy
     }
 
-    /// Looks at what the sidecars of a policy say.
+    /// Runs one round.
     pub(super) fn look(&mut self, view: &View<'_>, book: &mut Book) -> Seen {
         let mut seen = Seen::default();
         let places = self.roll(view, book, &mut seen);
@@ -115,7 +118,8 @@ impl Course {
         seen
     }
 
-    /// Where each pod belongs now, by UID. Nowhere while it is not known what is wanted.
+    /// Advances the rollout and returns the profile of each pod, by UID. Returns no pod while the
+    /// requested profile is unknown.
     fn roll(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) -> BTreeMap<String, String> {
         let mut all = RouteReport::default();
         let mut predicted: Option<(RouteReport, u32)> = None;
@@ -146,7 +150,8 @@ impl Course {
         let (counts, items) = predicted.unwrap_or_default();
         self.predicted.add(view.now, counts);
         self.measured_items = if items > 0 { items } else { self.measured_items };
-        // Where the profile that is wanted has gone, the one in force is what is left to want: what is being tried ends.
+        // If the requested profile was deleted, the profile in force takes its place, which ends a
+        // rollout.
         let Some(wanted) = view.wanted.or(self.rollout.current.as_deref()).map(str::to_owned) else {
             return BTreeMap::new();
         };
@@ -158,7 +163,8 @@ impl Course {
             self.missing = arms.find(|arm| (view.profile)(arm).is_none()).cloned();
         }
         if self.missing.is_some() {
-            // Its pods would run something else and be counted for that.
+            // Without its profile the pods of the missing arm would run another profile and be
+            // counted for the arm, so the experiment is suspended.
             plan.strategy = Strategy::Immediate;
         }
         let next = step(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
@@ -181,7 +187,7 @@ impl Course {
         next.profiles
     }
 
-    /// Lets the slow loop look, within the bounds that the policy sets for the profile that each pod runs.
+    /// Runs the slow loop, within the policy's bounds for the profile that each pod runs.
     fn tune(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) {
         let wanted = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
         let Some(wanted) = Under::of(view, wanted) else { return };
@@ -192,6 +198,8 @@ impl Course {
             let uid = pod.meta.uid.as_str();
             let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.follows()) else { continue };
             let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
+            // Each pod is observed under the profile that it runs. A profile that cannot be
+            // resolved is replaced by the requested one.
             let under = profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
                 (view.profile)(name).and_then(|profile| Under::of(view, profile)).unwrap_or_else(|| wanted.clone())
             });
@@ -201,6 +209,7 @@ impl Course {
         let before = std::mem::take(&mut self.proposals);
         let bounds = |profile: &str| profiles.get(profile).unwrap_or(&wanted).bounds.clone();
         let proposals = self.tuner.look(view.now, bounds, &observations, &self.learned);
+        // Changed settings become an Event on the policy.
         for proposal in proposals {
             let uid = proposal.pod.clone();
             let was = before.get(&uid).map(|before| before.proposal.settings).unwrap_or_default();
@@ -230,7 +239,7 @@ impl Course {
         self.show(view, book);
     }
 
-    /// What of the proposals is worth a place in the status.
+    /// Selects the proposals to publish in the status.
     fn show(&mut self, view: &View<'_>, book: &Book) {
         let slo = slo(view.spec);
         let wanted: Vec<shown::PodTuning> = view
@@ -240,7 +249,7 @@ impl Course {
                 let proposal = self.proposals.get(&pod.meta.uid)?;
                 let sidecar = book.get(&pod.meta.uid)?;
                 let reason = &proposal.proposal.reason;
-                // Of who tunes by hand, or promises nothing, there is nothing to say.
+                // Manual tuning, or a policy without an SLO, has no reason to report.
                 if matches!(reason.word, tuner::Word::Manual | tuner::Word::NoSlo) {
                     return None;
                 }
@@ -263,7 +272,7 @@ impl Course {
         }
     }
 
-    /// What every pod is to be told.
+    /// Builds the configuration of every pod.
     fn tell(&self, view: &View<'_>, book: &Book, places: &BTreeMap<String, String>, seen: &mut Seen) {
         let mut teller = Teller::new(Some(&view.policy.meta), view.spec, view.otherwise);
         let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
@@ -280,11 +289,14 @@ impl Course {
             let uid = pod.meta.uid.as_str();
             let Some(place) = places.get(uid) else { continue };
             let base = current.as_deref().and_then(|name| Some((name, found(name)?)));
-            // A profile that has gone is no reason to leave a pod without: it keeps what is in force.
+            // If its profile was deleted, a pod keeps the one in force.
             let Some(own) = found(place).map(|spec| (place.as_str(), spec)).or(base) else { continue };
             let sidecar = book.get(uid);
-            // One that knows no arms has it as if it were the policy's own.
+            // A sidecar without support for arms gets the arm's profile as if it were the policy's
+            // own.
             let takes_arms = sidecar.is_none_or(|sidecar| sidecar.takes_arms);
+            // During a rollout a pod gets a profile other than the one in force as an arm, which
+            // expires.
             let given = match base {
                 Some(base) if tried && own.0 != base.0 && takes_arms => Given { base, arm: Some(own) },
                 _ => Given { base: own, arm: None },
@@ -298,10 +310,12 @@ impl Course {
             };
             let settings = match self.proposals.get(uid) {
                 Some(found) if found.group.profile == own.0 => found.proposal.told,
-                // It is about what the pod runs still.
+                // The proposal still refers to the profile that the pod runs at present.
                 Some(found) => first(found.proposal.told),
                 None if view.slow.is_none() => Settings::default(),
-                // The slow loop has not looked at it yet: another controller's settings stay, and what others have, or ended with, is a start.
+                // The slow loop has not evaluated this pod yet. Settings pushed by the previous
+                // controller are kept; otherwise the pod starts with those of its group, or with
+                // the last learned ones.
                 None => {
                     let own_settings =
                         in_force.filter(|now| now.source == view.policy.meta.uid).map(|now| settings(&now.settings));
@@ -321,7 +335,7 @@ impl Course {
         }
     }
 
-    /// What the status says.
+    /// Fills in the results that the status reports.
     fn live(&mut self, view: &View<'_>, book: &Book, seen: &mut Seen) {
         let live = &mut seen.live;
         live.current.clone_from(&self.rollout.current);
@@ -369,20 +383,20 @@ impl Course {
     }
 }
 
-/// Whether what is tried does no harm.
+/// Returns the health of the rollout.
 fn healthy(state: &State) -> Option<Said> {
     let said = |holds, reason: &str| Said { holds, reason: reason.to_owned(), message: state.message.clone() };
     match state.phase {
         Phase::Promoted => None,
         Phase::Progressing => Some(said(Holds::True, "Progressing")),
         Phase::Paused => Some(said(Holds::False, "Paused")),
-        // By hand is no harm that was found.
+        // A manual rollback is no detected harm.
         Phase::RolledBack if state.reason == "ManualRollback" => Some(said(Holds::True, "ManualRollback")),
         Phase::RolledBack => Some(said(Holds::False, "RolledBack")),
     }
 }
 
-/// The SLO of all routes.
+/// Returns the SLO that applies to all routes.
 fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
     parse_duration(&spec.slo.as_ref()?.latency_p99.as_ref()?.0)
 }
@@ -392,25 +406,27 @@ fn missing(arm: &str) -> Said {
     Said { holds: Holds::False, reason: "ProfileNotFound".to_owned(), message }
 }
 
-/// With whom a pod that nobody has looked at yet shares its settings.
+/// Returns the group of pods with common settings for a pod that the slow loop has not evaluated
+/// yet.
 fn group(view: &View<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
     let granularity = view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(Word::known);
     let granularity = granularity.map(Granularity::from).unwrap_or_default();
     GroupKey::new(granularity, profile, (uid, machine))
 }
 
-/// What the slow loop goes by under one profile.
+/// Parameters of the slow loop under one profile.
 #[derive(Debug, Clone)]
 struct Under {
     bounds: Bounds,
-    /// Only `Adaptive` finds out how many the server runs side by side, and keeps to it.
+    /// The configured number of slots of a policy other than `Adaptive`. Only `Adaptive` learns how
+    /// many executions the server runs concurrently and limits itself to them.
     slots_by_hand: Option<u32>,
 }
 
 // === impl Under ===
 
 impl Under {
-    /// `None` where the policy cannot be read, which its condition says.
+    /// Returns `None` if the policy cannot be parsed, which its condition reports.
     fn of(view: &View<'_>, profile: BatchProfileSpec) -> Option<Self> {
         let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
         let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();

@@ -1,4 +1,4 @@
-//! What pods learned, as a status keeps it and as the tuner has it. Pure.
+//! Conversion of learned values between the sidecar's report, the status and the tuner. Pure.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::rollout::status::{from_time, share, time};
 use crate::tuner::Settings;
 use crate::tuner::learned::{Curve, Learned, Limiter};
 
-/// What a pod learned under the profile that it runs, on this kind of machine; `None` where that is nothing yet.
+/// Returns the values that a pod has learned under its profile on this machine type; `None` if
+/// there are none yet.
 pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
     let (upstream, class) = sidecar.knows()?;
     let in_force = sidecar.in_force.as_ref()?;
@@ -26,7 +27,7 @@ pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
         Learned {
             profile: in_force.profile.clone(),
             node_class: node_class.to_owned(),
-            // A sidecar without limiters in its report has one number for all classes.
+            // A report without limiters contains one number of slots for all classes.
             slots: class.limiter.as_ref().map_or(upstream.slots, |limiter| limiter.limit),
             limiter: class
                 .limiter
@@ -43,7 +44,7 @@ pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
     )
 }
 
-/// As a status keeps it.
+/// Converts to the form of the status.
 pub(super) fn write(learned: &Learned) -> Kept {
     let curve = learned.curve.as_ref();
     let point = |(items, micros): &(u32, u64)| CurvePoint { items: *items, weight: None, duration: exact(*micros) };
@@ -66,7 +67,7 @@ pub(super) fn write(learned: &Learned) -> Kept {
     }
 }
 
-/// As the tuner has it. What cannot be read is as if it had not been written.
+/// Converts to the form of the tuner. Values that cannot be parsed count as absent.
 pub(super) fn read(kept: &Kept) -> Learned {
     let micros = |text: Option<&DurationText>| {
         let time = text.and_then(|text| parse_duration(&text.0)).unwrap_or_default();
@@ -100,7 +101,7 @@ pub(super) fn read(kept: &Kept) -> Learned {
     .bounded()
 }
 
-/// To the microsecond: it is read again.
+/// Formats a duration to the microsecond, since it is parsed again.
 fn exact(micros: u64) -> DurationText {
     DurationText(crate::config::format_duration(Duration::from_micros(micros)))
 }

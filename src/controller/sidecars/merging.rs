@@ -1,7 +1,7 @@
-//! Whether calls of a policy's pods are merged, as its condition `Merging` reports it. Pure.
+//! The state of merging under a policy, for its condition `Merging`. Pure.
 //!
-//! Messages hold no numbers that move: a condition is written, and an Event sent, when something
-//! became otherwise.
+//! Messages contain no changing numbers: a condition is written, and an Event published, only if
+//! the state changes.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,16 @@ use crate::control::wire::LearnedClass;
 use crate::controller::recompute::Said;
 use crate::controller::status::{Holds, some_of};
 
-/// The reason of `Merging=False` where a server refuses batches of calls that it answers alone.
+/// Reason of `Merging=False` if a server rejects batches of calls that it answers individually.
 pub(in super::super) const MERGE_REFUSED: &str = "MergeRefused";
-/// The same where a batch takes as long as its calls side by side.
+/// Reason of `Merging=False` if a batch takes as long as its calls sent concurrently.
 pub(in super::super) const NO_GAIN: &str = "NoGain";
-/// Why a limiter is open where merging does not pay, in the words of a report.
+/// Values of a reported limiter's `open` for which merging does not pay.
 const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
-/// Kinds of calls that a message names.
+/// Maximum number of kinds of calls named in a message.
 const NAMED_MAX: usize = 3;
 
-/// What the sidecars report of merging; `None` where none has reported.
+/// Summarizes the reports of the sidecars; `None` if there is none.
 pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar>) -> Option<Said> {
     let said = |holds, reason: &str, message: String| Some(Said { holds, reason: reason.to_owned(), message });
     if mode != Mode::Batch {
@@ -47,7 +47,7 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
         );
         return said(Holds::False, MERGE_REFUSED, message);
     }
-    // One kind of calls that merging pays for is enough.
+    // It suffices that merging pays for one kind of calls.
     if concluded > 0 && without_gain.len() == concluded {
         let named: BTreeSet<String> = without_gain.into_iter().collect();
         let named = some_of(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
@@ -59,7 +59,7 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
     said(Holds::True, "Merging", "calls that wait for the server are merged where that pays".to_owned())
 }
 
-/// The calls of a class, for people.
+/// Returns the human-readable description of a class.
 fn calls(class: &LearnedClass) -> &str {
     if class.calls.is_empty() { &class.class } else { &class.calls }
 }

@@ -1,6 +1,7 @@
-//! How a policy goes: the last minute of all its sidecars, as a status says it. Pure.
+//! Summary of a policy's last minute over all its sidecars, for its status. Pure.
 //!
-//! A status is read by people and watched by programs, so it moves only where a number moved by a tenth, and a condition does not swing about its bound.
+//! A status is read by people and watched by programs. A summary is updated only if a number
+//! changes by a tenth, and the condition `SLOMet` has hysteresis.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -14,40 +15,42 @@ use crate::controller::status::Holds;
 use crate::rollout::status::{duration, share};
 use crate::tuner::{millis, share as told_share};
 
-/// What is looked at.
+/// Length of the window.
 const OVER: Duration = Duration::from_secs(60);
-/// Calls below which nothing is said of a 99th percentile, as the tuner has it.
+/// Minimum number of calls for a statement about a 99th percentile, as in the tuner.
 const CALLS_MIN: u64 = 200;
-/// More late or lost ones than this, in thousandths, and the SLO is missed...
+/// Upper threshold of the hysteresis: a larger share of late or lost calls, in thousandths, misses
+/// the SLO.
 const MISSED_PERMILLE: u64 = 15;
-/// ...until there are no more than these.
+/// Lower threshold of the hysteresis: a missed SLO is met again at no more than this share.
 const MET_PERMILLE: u64 = 10;
-/// A number has moved if it is this much larger or smaller, in thousandths (kubernetes.md §3: 10 %).
+/// Relative change, in thousandths, from which on a number counts as changed.
 const MOVED_PERMILLE: u64 = 100;
 
-/// The last minute.
+/// Counts of the last minute.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Recent {
-    /// What was counted from one look to the next, the oldest first.
+    /// Counts from round to round, the oldest first.
     parts: VecDeque<(Tick, RouteReport)>,
     summary: Option<(Numbers, Summary)>,
-    /// What was said of the SLO last, with the p99 in microseconds and what the tuner had to say.
+    /// The last statement about the SLO, with its p99 in microseconds and the tuner's explanation.
     said: Option<(Said, u64, String)>,
 }
 
-/// The numbers of a summary, for comparing: items of a batch, wait, latency in microseconds, items a second, thousandths saved.
+/// The numbers of a summary for comparison: p10, p50 and p90 of items per batch, p99 of the queue
+/// delay and of the latency in microseconds, items per second, thousandths of executions saved.
 type Numbers = [u64; 7];
 
 // === impl Recent ===
 
 impl Recent {
-    /// Adds what all sidecars of the policy counted since the last look.
+    /// Adds the counts of all sidecars of the policy since the last round.
     pub(super) fn add(&mut self, now: Tick, counts: RouteReport) {
         self.parts.retain(|(at, _)| now.since(*at) < OVER);
         self.parts.push_back((now, counts));
     }
 
-    /// How it goes; `None` where nothing came.
+    /// Returns the summary; `None` if there were no calls.
     pub(super) fn summary(&mut self) -> Option<Summary> {
         let all = self.all();
         if all.calls.served + all.calls.passed == 0 {
@@ -81,7 +84,7 @@ impl Recent {
             queue_delay: micros(&all.queue_delay).map(duration),
             latency_p99: micros(&latency).map(duration),
             throughput: Some(each),
-            // Read by people: to a tenth of a percent.
+            // Rounded to a tenth of a percent for readability.
             saved: share(saved.saturating_mul(1000) / all.carried.max(1), u64::from(all.carried > 0) * 1000),
             measured_items: None,
         };
@@ -95,8 +98,9 @@ impl Recent {
         }
     }
 
-    /// Whether the SLO is met; `why` is what the tuner says of it, where it says something, and `slo` that of the policy where it has one for all routes.
-    /// What is said stays word for word until the p99 moved, or something else.
+    /// Evaluates the SLO. `slo` is the policy's SLO for all routes, if it has one; `why` is the
+    /// tuner's explanation, if it has one. The statement is unchanged until the result, the
+    /// explanation or, noticeably, the p99 changes.
     pub(super) fn slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> Said {
         let all = self.all();
         let calls = all.slo_latency.count().saturating_add(all.lost);
@@ -138,7 +142,8 @@ impl Recent {
         all
     }
 
-    /// The time that is covered: a look is as long as the one after it.
+    /// Returns the time covered. Each entry is assumed to cover as much time as the average gap
+    /// between entries.
     fn over(&self) -> Duration {
         let (Some((first, _)), Some((last, _))) = (self.parts.front(), self.parts.back()) else { return OVER };
         let between = u32::try_from(self.parts.len().saturating_sub(1)).unwrap_or(1).max(1);

@@ -1,6 +1,8 @@
-//! What a sidecar is told: a policy, the profile that its pod is given, and what was tuned for it, as one `Config`. Pure.
+//! Builds the `Config` of a sidecar from a policy, the profile of its pod and the tuned settings.
+//! Pure.
 //!
-//! Many pods are told the same, so a frame is made once for all of them. The hash names what is said; it comes back in reports.
+//! Many pods get the same configuration, so each frame is encoded once. The hash identifies the
+//! configuration and is returned in reports.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -15,27 +17,27 @@ use crate::controller::world::Meta;
 use crate::injector;
 use crate::tuner;
 
-/// How long an arm holds that nobody keeps up: a controller that is restarted is back long before.
+/// Lifetime of an experiment arm that is not renewed. A restarted controller is back long before.
 const ARM: Duration = Duration::from_secs(60);
-/// An arm is kept up this often: two messages may be lost.
+/// Interval at which an arm is renewed; two messages may be lost.
 pub(super) const KEPT_UP: Duration = Duration::from_secs(20);
-/// Hexadecimal digits of a hash: 64 bits, so that what is said never looks like something else.
+/// Number of hexadecimal digits of a hash: 64 bits make collisions negligible.
 const HASH_DIGITS: usize = 16;
 
-/// What one sidecar is told.
+/// The configuration of one sidecar.
 #[derive(Debug, Clone)]
 pub(super) struct Told {
-    /// What it gives back once it is in force.
+    /// The hash that reports contain once it is in force.
     pub(super) hash: String,
-    /// The frame.
+    /// The encoded frame.
     pub(super) push: Push,
-    /// It holds for a while only, so it has to be said again.
+    /// Set if it contains an arm that expires, so that it must be renewed.
     pub(super) kept_up: bool,
-    /// What is said, for who is told more.
+    /// The content, for variants with additional fields.
     config: Config,
 }
 
-/// What pods of one policy are told, each thing once.
+/// Builds the configurations of one policy's pods and caches equal ones.
 pub(super) struct Teller<'a> {
     meta: Option<&'a Meta>,
     spec: &'a BatchPolicySpec,
@@ -43,12 +45,12 @@ pub(super) struct Teller<'a> {
     known: HashMap<Key, Arc<Told>>,
 }
 
-/// The profile of all, and that of one pod where it is another.
+/// The profile in force, and the profile of one pod if it differs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given<'a> {
-    /// What is in force, or what the pod has where it knows no arms.
+    /// The profile in force, or the profile of a pod without support for arms.
     pub(super) base: (&'a str, &'a BatchProfileSpec),
-    /// What is tried on it.
+    /// The profile under trial.
     pub(super) arm: Option<(&'a str, &'a BatchProfileSpec)>,
 }
 
@@ -60,21 +62,22 @@ struct Key {
     annotations: BTreeMap<String, String>,
 }
 
-/// The annotations that lay something over a policy.
+/// The annotations that override a policy.
 const LAID_OVER: [&str; 2] = ["groupage.dev/mode", "groupage.dev/drain-timeout"];
 
 // === impl Teller ===
 
 impl<'a> Teller<'a> {
-    /// Of a policy; `meta` is absent for pods that have none. `otherwise` is the mode where nobody says one.
+    /// Creates the builder of a policy; `meta` is absent for pods without one. `otherwise` is the
+    /// mode that applies if none is specified.
     pub(super) fn new(meta: Option<&'a Meta>, spec: &'a BatchPolicySpec, otherwise: Mode) -> Self {
         Self { meta, spec, otherwise, known: HashMap::new() }
     }
 
-    /// What a pod with these annotations is told.
+    /// Returns the configuration of a pod with these annotations.
     ///
     /// # Errors
-    /// It does not fit into a frame.
+    /// Returns an error if the configuration does not fit into a frame.
     pub(super) fn tell(
         &mut self,
         annotations: &BTreeMap<String, String>,
@@ -106,7 +109,7 @@ impl<'a> Teller<'a> {
         let experiment = given.arm.map(|(name, spec)| Experiment {
             arm: name.to_owned(),
             profile: name.to_owned(),
-            // Plain texts and numbers always are JSON.
+            // Serializing plain strings and numbers does not fail.
             spec: serde_json::to_value(spec).unwrap_or_else(|_| json!({})),
             expires_after_ms: u64::try_from(ARM.as_millis()).unwrap_or(u64::MAX),
         });
@@ -138,20 +141,22 @@ impl Told {
         Ok(Self { hash: config.hash.clone(), push, kept_up: config.experiment.is_some(), config })
     }
 
-    /// What is said.
+    /// Returns the content.
     #[cfg(test)]
     pub(super) const fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Whether that is what is in force, but for what was tuned: settings move every some seconds, and nobody waits for that.
+    /// Returns `true` if this configuration is in force. Tuned settings are ignored: they change
+    /// every few seconds, and no status waits for them.
     pub(super) fn is(&self, now: &InForce) -> bool {
         let Config { source, generation, profile, experiment, .. } = &self.config;
         let profile = experiment.as_ref().map_or(profile, |arm| &arm.profile);
         (source, *generation, profile) == (&now.source, now.generation, &now.profile)
     }
 
-    /// The same for a sidecar that comes up, with what others learned; where that does not fit, without.
+    /// Returns the frame for a starting sidecar, with learned starting values; without them if they
+    /// do not fit.
     pub(super) fn starting(&self, start: &tuner::learned::Start) -> Push {
         let curve = |curve: &tuner::learned::Curve| Curve {
             class: curve.class.clone(),

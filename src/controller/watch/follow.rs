@@ -1,4 +1,4 @@
-//! One kind, followed: the reflector's events into its table.
+//! Watches one kind: applies the events of its reflector to its table.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -18,12 +18,12 @@ use super::{Kind, Shared, Timing};
 use crate::controller::world::{self, Key, NATIVE_SINCE, Owner, Table, World};
 use crate::telemetry::ControllerMetrics;
 
-/// Between two looks at the API server's own version.
+/// Interval between two checks of the API server's version.
 const VERSION_EVERY: Duration = Duration::from_secs(600);
-/// Objects in a page of a list.
+/// Number of objects per page of a list.
 const PAGE: u32 = 500;
 
-/// What everything that is followed has in common.
+/// Parameters common to all kinds.
 #[derive(Clone)]
 pub(super) struct Follower {
     pub(super) client: kube::Client,
@@ -33,23 +33,23 @@ pub(super) struct Follower {
     pub(super) stop: watch::Receiver<bool>,
 }
 
-/// How a kind gets into the world.
+/// Mapping of a kind to the cluster state.
 pub(super) struct View<K, T> {
-    /// Its table; made if it is one that may be missing.
+    /// Returns its table, and creates the table of an optional kind.
     pub(super) table: fn(&mut World) -> &mut Table<T>,
-    /// What is kept of an object.
+    /// Extracts the stored value of an object.
     pub(super) read: fn(K) -> (Key, T),
-    /// Takes the table away, where the kind is not installed.
+    /// Removes the table of a kind that is not installed.
     pub(super) absent: Option<fn(&mut World)>,
 }
 
-/// What is kept while a list is not whole.
+/// The objects of an incomplete list.
 type Partial<T> = BTreeMap<Key, Arc<T>>;
 
 // === impl Follower ===
 
 impl Follower {
-    /// A kind with types of its own, everywhere in the cluster.
+    /// Watches a typed kind in all namespaces.
     pub(super) async fn typed<K, T>(&self, kind: Kind, labels: &str, fields: &str, view: View<K, T>)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -58,7 +58,7 @@ impl Follower {
         self.follow(kind, (labels, fields), view, Api::<K>::all).await;
     }
 
-    /// A kind without.
+    /// Watches an untyped kind in all namespaces.
     pub(super) async fn dynamic<T>(&self, resource: ApiResource, kind: Kind, view: View<DynamicObject, T>)
     where
         T: PartialEq + Clone,
@@ -66,7 +66,7 @@ impl Follower {
         self.follow(kind, ("", ""), view, |client| Api::all_with(client, &resource)).await;
     }
 
-    /// A kind without, of which the metadata is enough.
+    /// Watches the metadata of an untyped kind.
     pub(super) async fn dynamic_metadata<T>(
         &self,
         resource: ApiResource,
@@ -78,7 +78,7 @@ impl Follower {
         self.follow(kind, ("", ""), view, |client| Api::all_with(client, &resource)).await;
     }
 
-    /// A kind of workload: its metadata is enough.
+    /// Watches the metadata of a kind of workload.
     pub(super) async fn owners<K>(&self, kind: Kind, table: fn(&mut World) -> &mut Table<Owner>)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -87,8 +87,9 @@ impl Follower {
         self.typed(kind, "", "", View { table, read, absent: None }).await;
     }
 
-    /// Whether the API server knows native sidecars whole; asked now and then, since clusters are
-    /// upgraded. While it cannot be reached this is what finds its return.
+    /// Determines the API server's support for native sidecars. It is checked periodically, since
+    /// clusters are upgraded. While the API server is unreachable, these requests detect its
+    /// return.
     pub(super) async fn server(&self) {
         let mut backoff = Backoff::new(self.timing.backoff);
         let work = async {
@@ -115,7 +116,7 @@ impl Follower {
                         self.timing.probe
                     }
                 };
-                // A request of another kind that had no answer is looked into, once in each such time.
+                // An unanswered request of any kind triggers a check, at most one per `probe`.
                 tokio::time::sleep(wait.min(self.timing.probe)).await;
                 tokio::select! {
                     () = tokio::time::sleep(wait.saturating_sub(self.timing.probe)) => {}
@@ -155,6 +156,8 @@ impl Follower {
                     }
                     Err(error) => error,
                 };
+                // An optional kind that is not installed counts as listed, and is tried again
+                // slowly, with jitter.
                 let wait = if let Some(absent) = view.absent.filter(|_| is_absent(&error)) {
                     self.absent(kind, absent);
                     self.timing.absent.mul_f64(1.0 + rand::random::<f64>())
@@ -165,7 +168,8 @@ impl Follower {
                     }
                     backoff.after_error(self.shared.clock.now(), rand::random())
                 };
-                // The reflector would go on to ask for the version that is gone, and where a kind went what was listed of it means nothing any more.
+                // Restart the watcher. After 410 it would continue to request the expired resource
+                // version, and if the kind was uninstalled, its listed objects are obsolete.
                 if is_gone(&error) || is_absent(&error) {
                     events.set(watcher(api.clone(), config.clone()));
                 }
@@ -177,8 +181,9 @@ impl Follower {
         self.until_stopped(work).await;
     }
 
-    /// Waits between tries, no longer than until the API server is back; returns whether that
-    /// ended it. Not all kinds send their requests in the same moment then.
+    /// Waits between attempts, at most until the API server is reachable again. Returns `true` if
+    /// its return ended the wait; jitter then keeps the kinds from sending their requests
+    /// simultaneously.
     async fn pause(&self, wait: Duration) -> bool {
         let returned = tokio::select! {
             () = tokio::time::sleep(wait) => false,
@@ -194,7 +199,7 @@ impl Follower {
         let mut stop = self.stop.clone();
         tokio::select! {
             () = work => {}
-            // An error means the same: the process ends.
+            // An error means that the sender is dropped, which is a shutdown too.
             _ = stop.wait_for(|stop| *stop) => {}
         }
     }
@@ -210,7 +215,8 @@ impl Follower {
                 let whole = std::mem::take(partial);
                 self.shared.update(|world| {
                     let table = (view.table)(world);
-                    // What says the same stays the same object, also for those who hold it.
+                    // An unchanged table stays the same allocation, also for snapshots that
+                    // reference it.
                     let changed = **table != whole;
                     if changed {
                         *table = Arc::new(whole);
@@ -249,7 +255,7 @@ impl Follower {
     }
 }
 
-/// Whether the API server does not know the kind.
+/// Returns `true` if the API server does not know the kind.
 fn is_absent(error: &watcher::Error) -> bool {
     let (watcher::Error::InitialListFailed(error) | watcher::Error::WatchStartFailed(error)) = error else {
         return false;
@@ -257,13 +263,13 @@ fn is_absent(error: &watcher::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Whether a watch cannot begin where the last one ended: 410 as the answer, not as its first frame, which the reflector knows by itself.
+/// Returns `true` if a watch cannot resume from the last resource version: the response status is
+/// 410. A 410 in the first event of a watch is handled by the watcher itself.
 fn is_gone(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::WatchStartFailed(kube::Error::Api(status)) if status.code == 410)
 }
 
-/// Returns `true` if there was no answer: an unreachable API server is logged for all kinds
-/// together.
+/// Returns `true` if there was no response. An unreachable API server is logged once for all kinds.
 fn is_unanswered(error: &watcher::Error) -> bool {
     use kube::Error::{HyperError, ReadEvents, Service};
     use watcher::Error::{InitialListFailed, WatchFailed, WatchStartFailed};
@@ -271,7 +277,7 @@ fn is_unanswered(error: &watcher::Error) -> bool {
     matches!(error, HyperError(_) | ReadEvents(_) | Service(_))
 }
 
-/// Says a thing once, not at every try.
+/// Logs an error unless it repeats the last one.
 fn say(said: &mut String, kind: Kind, error: &watcher::Error) {
     let text = error.to_string();
     if *said == text {

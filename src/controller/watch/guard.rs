@@ -1,7 +1,10 @@
-//! What stands between a reflector and the API server: a bound on every answer, a pace, and an ear.
+//! A client layer for reflectors: response timeout and size limit, request pacing, and liveness
+//! tracking.
 //!
-//! The reflector of kube-runtime waits for a list for ever, begins a watch anew at once when it ended in good order, and does not show the bookmarks that say
-//! that it lives. So each kind asks through a client of its own, which wraps the common one and sees every question and answer go by.
+//! The watcher of kube-runtime waits for a list without a timeout, restarts a watch immediately if
+//! it ended successfully, and does not expose the bookmarks that show that it is alive. Each kind
+//! therefore uses its own client, which wraps the common one and observes every request and
+//! response.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,21 +17,22 @@ use super::{Kind, Shared, Timing};
 use crate::batching::Tick;
 use crate::error::BoxError;
 
-/// The largest page of a list: 500 objects, none of which etcd takes above 1.5 MiB, and most are a hundredth of it.
+/// Maximum size of a page of a list in bytes. A page has 500 objects; etcd accepts at most 1.5 MiB
+/// per object, and most objects are a hundredth of that.
 const PAGE_BYTES_MAX: usize = 256 << 20;
 
-/// When the next question may be asked.
+/// Earliest instant of the next request.
 #[derive(Debug)]
 struct Gate {
-    /// Not before this time.
+    /// End of the pause that `Retry-After` requested.
     closed: Tick,
-    /// When the last watch began.
+    /// Start of the last watch.
     began: Option<Tick>,
-    /// What the next one waits from then on.
+    /// Minimum delay of the next watch after that start.
     wait: Duration,
 }
 
-/// A client for one kind.
+/// Wraps a client for one kind.
 pub(super) fn guarded(client: &kube::Client, kind: Kind, shared: &Shared, timing: Timing) -> kube::Client {
     let gate = Gate { closed: Tick(0), began: None, wait: timing.pace };
     let guard =
@@ -66,13 +70,15 @@ impl Guard {
             Ok(Err(error)) => return Err(self.unanswered(error)),
             Err(_) => return Err(self.unanswered(format!("no answer within {:?}", self.timing.answer).into())),
         };
+        // An overloaded server gets no request of this kind before its `Retry-After`.
         if let Some(after) = retry_after(&answer) {
             self.gate().closed = clock.now().after(after.min(self.timing.retry_after_max));
         }
         Ok(answer)
     }
 
-    /// A watch that did not begin is not one that ended too soon: its backoff is the follower's.
+    /// Resets the pacing. A watch that failed to start did not end early: its backoff is applied by
+    /// the follower.
     fn unanswered(&self, error: BoxError) -> BoxError {
         let mut gate = self.gate();
         (gate.began, gate.wait) = (None, self.timing.pace);
@@ -81,7 +87,8 @@ impl Guard {
         error
     }
 
-    /// A list comes back whole, so that the bound is on all of it; of a watch, the head.
+    /// Reads a list completely, so that timeout and size limit cover its whole body; of a watch
+    /// only the head.
     async fn send(&self, request: Request<Body>, watch: bool) -> Result<Response<Body>, BoxError> {
         let answer = self.client.send(request).await?;
         if watch && answer.status().is_success() {
@@ -100,11 +107,12 @@ impl Guard {
 // === impl Gate ===
 
 impl Gate {
-    /// How long the next question waits.
+    /// Returns the delay of the next request.
     fn next(&mut self, watch: bool, now: Tick, timing: &Timing) -> Duration {
         let closed = self.closed.since(now);
         let Some(began) = self.began.filter(|_| watch) else { return closed };
-        // One that ended soon after it was let through is followed by a longer wait; one that lasted is forgotten.
+        // A watch that ended soon after its start is followed by a longer delay; one that lasted
+        // resets it.
         if now.since(began) < self.wait.saturating_mul(2) {
             let due = began.after(self.wait);
             self.wait = self.wait.saturating_mul(2).min(timing.backoff.1);
@@ -115,7 +123,7 @@ impl Gate {
     }
 }
 
-/// When a server that has too much to do wants to be asked again.
+/// Returns the `Retry-After` of an overloaded server.
 fn retry_after(answer: &Response<Body>) -> Option<Duration> {
     if !matches!(answer.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
         return None;
@@ -124,7 +132,9 @@ fn retry_after(answer: &Response<Body>) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Time between tries, with full jitter.
+/// Exponential backoff with jitter: a delay is drawn between zero and the current bound ("full
+/// jitter", AWS Architecture Blog, "Exponential Backoff And Jitter"), but is never below the lower
+/// bound.
 #[derive(Debug)]
 pub(super) struct Backoff {
     bounds: (Duration, Duration),
@@ -139,12 +149,13 @@ impl Backoff {
         Self { bounds, next: bounds.0, last: None }
     }
 
-    /// Begins anew with the shortest wait.
+    /// Restarts with the shortest delay.
     pub(super) const fn reset(&mut self) {
         self.last = None;
     }
 
-    /// How long to wait after an error now. `draw` is between 0 and 1. After twice the longest wait without an error it begins anew.
+    /// Returns the delay after an error at `now`. `draw` is a random number between 0 and 1. The
+    /// backoff restarts after twice the longest delay without an error.
     pub(super) fn after_error(&mut self, now: Tick, draw: f64) -> Duration {
         let (least, most) = self.bounds;
         if self.last.is_none_or(|last| now.since(last) > most.saturating_mul(2)) {

@@ -1,15 +1,15 @@
-//! The reachability of the API server, as one fact for all that calls it: an outage is one line of
-//! the log, and its end ends every wait between tries.
+//! Reachability of the API server, as one fact shared by all its users: an outage is logged once,
+//! and its end ends every wait between attempts.
 //!
-//! One task finds it out by the cheapest request there is; a request of any kind that has no answer is
-//! a reason to look, and no more: one list that is too large for its time is no outage.
+//! One task determines it with the cheapest request available. An unanswered request of any kind
+//! only triggers a check: a single list that exceeds its timeout is no outage.
 
 use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, watch};
 
-/// The reachability of the API server. Cheap to clone.
+/// Reachability of the API server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct ApiReach {
     reached: watch::Sender<bool>,
@@ -19,46 +19,46 @@ pub struct ApiReach {
 // === impl ApiReach ===
 
 impl ApiReach {
-    /// It is taken to be there until a look fails.
+    /// Creates the state. The API server counts as reachable until a check fails.
     #[must_use]
     pub fn new() -> Self {
         Self { reached: watch::channel(true).0, doubts: Arc::default() }
     }
 
-    /// Records that it answered a look.
+    /// Records a successful check.
     pub fn on_answer(&self) {
         if self.reached.send_if_modified(|reached| !std::mem::replace(reached, true)) {
             tracing::info!("the API server answers again");
         }
     }
 
-    /// Records that it did not.
+    /// Records a failed check.
     pub fn on_failure(&self, error: &dyn fmt::Display) {
         if self.reached.send_if_modified(|reached| std::mem::replace(reached, false)) {
             tracing::warn!(%error, "the API server cannot be reached; what is known stays in force");
         }
     }
 
-    /// Records a request without an answer.
+    /// Requests a check after an unanswered request.
     pub fn doubt(&self) {
         self.doubts.notify_one();
     }
 
-    /// Waits for a request without an answer since the last wait.
+    /// Waits for a request for a check.
     pub async fn doubted(&self) {
         self.doubts.notified().await;
     }
 
-    /// Its value, and each change of it.
+    /// Returns a receiver of the current state and its changes.
     #[must_use]
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.reached.subscribe()
     }
 
-    /// Waits until it answers again after it did not.
+    /// Waits until the API server is reachable again after an outage.
     pub async fn returned(&self) {
         let mut reached = self.reached.subscribe();
-        // The sender is this one, so the channel stays open.
+        // The sender is part of `self`, so the channel stays open.
         reached.wait_for(|reached| !*reached).await.ok();
         reached.wait_for(|reached| *reached).await.ok();
     }

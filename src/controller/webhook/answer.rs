@@ -1,4 +1,4 @@
-//! From a question and what is known to an answer: pure.
+//! Computes the response to an admission review from the cluster state. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,52 +14,54 @@ use crate::error::BoxError;
 use crate::injector::{Context, NamedPolicy, NamedProfile, Namespace, Outcome, Workload, inject, patch};
 use crate::telemetry::names::Admission;
 
-/// Letters of a reason that go into the API server's audit log.
+/// Maximum number of characters of a reason in the API server's audit log.
 const AUDIT_CHARS_MAX: usize = 200;
 
-/// What is known, and the values of the installation.
+/// The cluster state and the installation's values.
 #[derive(Debug, Clone, Copy)]
 pub struct Known<'a> {
-    /// The cluster.
+    /// The cluster state.
     pub world: &'a World,
-    /// The installation's values: sidecar, controller and what is allowed; the rest is filled in here.
+    /// The installation's values for sidecar, controller and permissions; the other fields are
+    /// filled in here.
     pub base: &'a Context,
-    /// Namespaces that are left alone whatever they say: the controller's own.
+    /// The controller's own namespace, which is always excluded.
     pub own_namespace: &'a str,
-    /// Drawn at random; the drain hook's token where the pod gets its first.
+    /// Random token of the drain hook, for a pod that is injected for the first time.
     pub token: &'a str,
-    /// Whether pods get the native form, whatever the cluster says.
+    /// Overrides the sidecar form: `Some` forces the native or the classic form.
     pub native: Option<bool>,
 }
 
-/// What is answered.
+/// A response.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
-    /// The bytes.
+    /// The encoded response.
     pub body: Vec<u8>,
-    /// In a word.
+    /// Result, for metrics.
     pub admission: Admission,
-    /// Why a pod stays as it was, in a word of the injector's.
+    /// The injector's reason for which a pod is unchanged.
     pub skipped: Option<&'static str>,
-    /// What is worth an event on what made the pod; nothing in a dry run. A pod that nobody made has no name yet, and gets none.
+    /// Event on the workload; `None` in a dry run. A pod without an owner has no name yet, so no
+    /// Event can refer to it.
     pub news: Option<Notice>,
 }
 
-/// What came of a question, before it is written.
+/// The decision about a review, before it is encoded.
 struct Verdict {
     admission: Admission,
     patch: Option<json_patch::Patch>,
     said: Vec<String>,
     skipped: Option<&'static str>,
-    /// For the audit log, and for an event where it is worth one.
+    /// Explanation for the audit log and for the Event.
     why: String,
     news: bool,
 }
 
-/// Answers a question.
+/// Answers a review.
 ///
 /// # Errors
-/// When the answer cannot be written, which would be a defect.
+/// Returns an error if the response cannot be encoded, which is a defect.
 pub fn answer(question: &Question, known: Known<'_>) -> Result<Answer, BoxError> {
     let workload = workload(question, known.world);
     let verdict = decide(question, known, workload.as_ref());
@@ -78,7 +80,8 @@ pub fn answer(question: &Question, known: Known<'_>) -> Result<Answer, BoxError>
     Ok(Answer { body, admission: verdict.admission, skipped: verdict.skipped, news })
 }
 
-/// What would become of a pod: it would have the sidecar, or could not; `None` where it does not ask, or where that is not known.
+/// Returns the reason for which a pod has no sidecar: it would have been injected, or could not be.
+/// Returns `None` if it does not request injection, or if the decision is unknown.
 #[must_use]
 pub fn would(question: &Question, known: Known<'_>) -> Option<Bare> {
     let workload = workload(question, known.world);
@@ -117,14 +120,14 @@ fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) ->
         Outcome::Injected(injected) => {
             said.extend(injected.report.warnings);
             let patch = patch(&question.pod, &injected.pod);
-            // A second pass that finds everything as it should be has nothing to say.
+            // Repeated injection of an up-to-date pod needs no patch.
             let patch = (!patch.0.is_empty()).then_some(patch);
             Verdict { patch, said, ..as_it_came(Admission::Injected, "") }
         }
         Outcome::Skipped(skipped) => {
             let news = skipped.reason.is_news();
             let why = format!("{}: {}", skipped.reason.as_str(), skipped.detail);
-            // Who did not ask is not told.
+            // A pod that did not request injection gets no warning.
             let said = if news { vec![format!("not injected, {why}")] } else { Vec::new() };
             Verdict { said, news, skipped: Some(skipped.reason.as_str()), ..as_it_came(Admission::Skipped, &why) }
         }
@@ -138,7 +141,7 @@ fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) ->
     }
 }
 
-/// What the injector is told, with what the user should know of the policy.
+/// Builds the injector's context, and warnings about the policy for the user.
 fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -> (Context, Vec<String>) {
     let world = known.world;
     let namespace = question.namespace.as_str();
@@ -159,7 +162,7 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
     });
     let tables = [Some(&world.services), Some(&world.networks), world.pools.as_ref()];
     let referrers = tables.into_iter().flatten().flat_map(|table| within(table, namespace));
-    // Those that are about this pod: a namespace may hold a thousand.
+    // Only objects that apply to this pod are copied: a namespace may contain a thousand.
     let referrers = referrers.filter(|(_, object)| selected_by(object, &labels)).map(|(_, object)| (**object).clone());
     let context = Context {
         namespace: Namespace {
@@ -179,7 +182,8 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
     (context, said)
 }
 
-/// The policy as the injector takes it. Who follows which is decided here, once for the whole cluster, so it is handed on as one for everybody.
+/// Converts the policy for the injector. The policy of a pod is selected here, for the whole
+/// cluster, so it is passed on without its target unless the pod names it.
 fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<String>) -> NamedPolicy {
     let name = policy.meta.key.name.clone();
     let mut spec = match (&policy.spec, &policy.invalid) {
@@ -187,7 +191,8 @@ fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<Stri
         (spec, invalid) => {
             let why = invalid.as_ref().or(spec.as_ref().err()).map(String::as_str).unwrap_or_default();
             said.push(format!("BatchPolicy {name} is invalid, so the defaults hold: {why}"));
-            // A sidecar that is told what it cannot read does not start. How it is added is read word by word.
+            // A sidecar with a configuration that it cannot parse does not start. The injection
+            // settings are kept: they are parsed field by field.
             let injection = spec.as_ref().ok().and_then(|spec| spec.injection.clone());
             BatchPolicySpec { injection, ..BatchPolicySpec::default() }
         }
@@ -205,7 +210,8 @@ fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<Stri
     NamedPolicy { name, created: policy.meta.created.clone(), spec }
 }
 
-/// The profile that is in force while another one is tried, or was and failed: until its stream is open a new pod runs what it was admitted with.
+/// Returns the profile in force if the policy's own is under rollout or was rolled back: until its
+/// stream is open, a new pod runs the configuration of its admission.
 fn instead(policy: &Policy, world: &World) -> Option<String> {
     let phase = policy.status.rollout.as_ref()?.phase.as_ref()?;
     let promoted = *phase == Word::Known(RolloutPhase::Promoted);
@@ -218,7 +224,7 @@ fn workload_of(made: &OwnerRef) -> Workload {
     Workload { group: group.to_owned(), kind: made.kind.clone(), name: made.name.clone() }
 }
 
-/// What made the pod in the end.
+/// Returns the top-level workload of the pod.
 fn workload(question: &Question, world: &World) -> Option<OwnerRef> {
     let owners = question.pod.pointer("/metadata/ownerReferences")?.as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == Value::Bool(true))?;
@@ -227,7 +233,7 @@ fn workload(question: &Question, world: &World) -> Option<OwnerRef> {
     world.workload(&question.namespace, Some(&owner), &strings(&question.pod, "/metadata/labels"))
 }
 
-/// A map of texts; what is no text is left out, and the injector says so.
+/// Returns a map of strings. Other values are omitted; the injector reports them.
 fn strings(pod: &Value, path: &str) -> BTreeMap<String, String> {
     let map = pod.pointer(path).and_then(Value::as_object);
     map.into_iter().flatten().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
@@ -274,7 +280,7 @@ mod tests {
         (answer, response)
     }
 
-    /// The pod after the answer's patch.
+    /// Applies the patch of the response to the pod.
     fn patched(question: &Question, response: &Value) -> Value {
         let mut pod = question.pod.clone();
         if let Some(bytes) = response.get("patch").filter(|patch| !patch.is_null()) {

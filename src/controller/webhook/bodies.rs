@@ -1,4 +1,4 @@
-//! The bytes of request bodies that are held at once, bounded in all and by peer address.
+//! Limits the memory of request bodies, in total and per peer address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,14 +8,14 @@ use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-/// Bounds in bytes.
+/// Limits in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BodyBounds {
     pub(super) total: usize,
     pub(super) per_peer: usize,
 }
 
-/// A budget for bodies. What was announced counts nothing, what was read does.
+/// A budget for bodies. It counts the bytes read, not the announced `Content-Length`.
 #[derive(Debug)]
 pub(super) struct BodyBudget {
     bounds: BodyBounds,
@@ -28,7 +28,7 @@ struct HeldBytes {
     peers: HashMap<IpAddr, usize>,
 }
 
-/// Bytes of one body in the budget, until this is dropped.
+/// The share of one body in the budget, returned when dropped.
 #[derive(Debug)]
 pub(super) struct BodyShare<'a> {
     budget: &'a BodyBudget,
@@ -36,14 +36,14 @@ pub(super) struct BodyShare<'a> {
     bytes: usize,
 }
 
-/// Why a body was not read.
+/// The reason for which a body was not read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BodyRefusal {
-    /// The budget, or the share of its address, is used up.
+    /// The budget, or the peer address's share of it, is exhausted.
     Full,
-    /// It is larger than one may be.
+    /// The body exceeds the maximum size.
     TooLarge,
-    /// The peer broke off.
+    /// The peer aborted the body.
     Broken,
 }
 

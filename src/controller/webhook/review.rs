@@ -1,4 +1,4 @@
-//! `AdmissionReview`, read within bounds and written.
+//! Decoding of an `AdmissionReview` with limits, and encoding of its response.
 
 use std::collections::BTreeMap;
 
@@ -9,43 +9,45 @@ use serde_json::Value;
 
 use crate::error::BoxError;
 
-/// The only version there is.
+/// The only supported version.
 const API_VERSION: &str = "admission.k8s.io/v1";
 const KIND: &str = "AdmissionReview";
-/// A UID is 36 letters; it is given back as it came.
+/// Maximum length of a UID, which is returned unchanged. Usual UIDs have 36 characters.
 const UID_BYTES_MAX: usize = 256;
-/// What the API server asks for: longer ones may be cut.
+/// Maximum length of a warning. Kubernetes recommends 120 characters; longer warnings may be
+/// truncated ("Dynamic Admission Control", section "Response").
 const WARNING_CHARS_MAX: usize = 120;
-/// A sentence is told in so many pieces, the rest is left out.
+/// Maximum number of warnings that a sentence is split into; the rest is omitted.
 const PIECES_MAX: usize = 3;
-/// Of all webhooks together the API server passes on 4096 bytes; half of it is ours.
+/// Maximum size of all warnings. The API server passes on 4096 bytes from all webhooks together;
+/// half of them are used here.
 const WARNINGS_BYTES_MAX: usize = 2048;
 
-/// What the API server asks.
+/// A decoded review.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Question {
-    /// To be given back.
+    /// UID of the review, to be returned.
     pub uid: String,
-    /// Whether it is about a pod that is being made.
+    /// `true` if a pod is being created.
     pub makes_pod: bool,
-    /// The namespace.
+    /// Namespace of the object.
     pub namespace: String,
-    /// The pod as it came.
+    /// The pod as received.
     pub pod: Value,
-    /// Whether nothing may come of it but the answer.
+    /// `true` if the review must have no side effects.
     pub dry_run: bool,
 }
 
-/// Why a question cannot be read.
+/// The reason for which a review cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// It is no JSON, nests deeper than 128 levels, or is no review.
+    /// The body is not JSON, nests deeper than 128 levels, or is not a review.
     #[error("no AdmissionReview: {0}")]
     NoReview(String),
-    /// It is one of another version or kind.
+    /// The review has another version or kind.
     #[error("an {KIND} of {API_VERSION} is answered, not {0:.80}")]
     OtherVersion(String),
-    /// Its UID is missing or longer than any.
+    /// The UID is missing or too long.
     #[error("request.uid is missing or too long")]
     NoUid,
 }
@@ -60,7 +62,7 @@ struct Review {
     request: Request,
 }
 
-/// Of the request only what is looked at; who asks is not.
+/// The fields of a request that are used. `userInfo` is not.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request {
@@ -87,10 +89,10 @@ struct Resource {
     resource: String,
 }
 
-/// Reads a question.
+/// Decodes a review.
 ///
 /// # Errors
-/// When it is none. Of the pod nothing is asked here but that it is JSON.
+/// Returns an error if it is not a valid review. The pod only needs to be JSON.
 pub fn decode(bytes: &[u8]) -> Result<Question, Unreadable> {
     let review: Review = serde_json::from_slice(bytes).map_err(|error| Unreadable::NoReview(error.to_string()))?;
     if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
@@ -111,17 +113,18 @@ pub fn decode(bytes: &[u8]) -> Result<Question, Unreadable> {
     })
 }
 
-/// Writes the answer: the pod is let through, as it came or with a patch.
+/// Encodes the response: the pod is allowed, unchanged or with a patch.
 ///
 /// # Errors
-/// When the patch cannot be written, which would be a defect.
+/// Returns an error if the patch cannot be encoded, which is a defect.
 pub(super) fn encode(
     uid: &str,
     patch: Option<json_patch::Patch>,
     said: &[String],
     audit: BTreeMap<&'static str, String>,
 ) -> Result<Vec<u8>, BoxError> {
-    // There is no other way to make one without a typed request, which would lose what it does not know.
+    // `AdmissionResponse` has no constructor without a typed request, which would lose unknown
+    // fields.
     let mut response = AdmissionResponse::invalid("");
     response.allowed = true;
     response.result = Status::success();
@@ -135,8 +138,8 @@ pub(super) fn encode(
     Ok(serde_json::to_vec(&response.into_review())?)
 }
 
-/// Sentences as warnings that arrive whole: without control characters, cut at words into pieces that the API server passes on, within what is ours of
-/// the room for all.
+/// Converts sentences to warnings that pass the API server uncut: without control characters, split
+/// at words, and within this webhook's part of the total size.
 #[must_use]
 pub fn warnings(said: &[String]) -> Vec<String> {
     let mut warnings: Vec<String> = Vec::new();
@@ -146,7 +149,7 @@ pub fn warnings(said: &[String]) -> Vec<String> {
             if piece.len() > left {
                 let more =
                     format!("groupage: {} more warnings are in the pod's annotation and events", said.len() - at);
-                // Room for it was kept below.
+                // Space for this line is reserved below.
                 warnings.push(more);
                 return warnings;
             }
@@ -160,7 +163,8 @@ pub fn warnings(said: &[String]) -> Vec<String> {
     warnings
 }
 
-/// A sentence in pieces of at most so many letters, each but the first beginning with dots.
+/// Splits a sentence into pieces of at most [`WARNING_CHARS_MAX`] characters. Each piece but the
+/// first starts with dots.
 fn pieces(sentence: &str) -> Vec<String> {
     let clean: String = sentence.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let mut pieces = vec!["groupage:".to_owned()];
@@ -170,7 +174,7 @@ fn pieces(sentence: &str) -> Vec<String> {
             last.push(' ');
             last.push_str(word);
         } else {
-            // A word longer than a piece is cut.
+            // A word longer than a piece is truncated.
             let room = WARNING_CHARS_MAX - 4;
             pieces.push(format!("... {}", word.chars().take(room).collect::<String>()));
         }

@@ -1,4 +1,5 @@
-//! The listener: TLS, HTTP/1.1 and HTTP/2, and a bound on everything that somebody could make it hold.
+//! The webhook's server: TLS, HTTP/1.1 and HTTP/2, with limits on all resources that a peer can
+//! use.
 
 use std::convert::Infallible;
 use std::io;
@@ -31,50 +32,55 @@ use crate::places::{Place, PlaceBounds, Places};
 use crate::telemetry::ControllerMetrics;
 use crate::telemetry::names::{Admission, Told};
 
-/// Connections at once. API servers hold a few each; the rest is for those that should not be here.
+/// Maximum number of connections, in total and per peer. API servers hold a few each; the rest is a
+/// margin for unexpected clients.
 const PLACES: PlaceBounds = PlaceBounds { total: 256, per_peer: 16 };
-/// Bytes of questions that are held at once, in all and by one address: 32 of the largest, and 4.
+/// Limits on the bytes of reviews held at once: 32 of the largest in total, and 4 per peer.
 const HELD: BodyBounds = BodyBounds { total: 32 * QUESTION_BYTES_MAX, per_peer: 4 * QUESTION_BYTES_MAX };
-/// Questions that are answered at once: each takes a few milliseconds of a core.
+/// Maximum number of concurrent reviews: each takes a few milliseconds of a core.
 const QUESTIONS_MAX: usize = 32;
-/// From the connection to the end of the handshake.
+/// Timeout from the connection to the end of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// A whole question; the API server waits for the answer no longer than 30 s, and 5 s as it is installed.
+/// Timeout for reading a review. The API server waits for the response for at most 30 s, and for
+/// 5 s as installed.
 const QUESTION: Duration = Duration::from_secs(10);
-/// A connection without a question for so long is closed, and the API server opens another.
+/// Time after which an idle connection is closed; the API server opens another.
 const IDLE: Duration = Duration::from_secs(60);
-/// After a failed accept: out of descriptors is over in a moment or lasts, and neither may spin or end the loop.
+/// Delay after a failed accept. Exhausted file descriptors are a short or a lasting condition: it
+/// must neither cause a busy loop nor end the loop.
 const PAUSE: Duration = Duration::from_millis(50);
-/// What is answered within, asked for again otherwise: questions that wait for room.
+/// Maximum time that a review waits for a permit; then it gets 503, and the API server applies its
+/// failure policy or retries.
 const ROOM: Duration = Duration::from_secs(2);
 
-/// What the webhook answers from.
+/// Parameters of the webhook.
 #[derive(Clone)]
 pub struct Config {
-    /// What is known.
+    /// The cluster state.
     pub shared: Shared,
-    /// The installation's values, read for each question: the certificates in it change.
+    /// Builds the injection context common to all pods. It is called for each review, since the CA
+    /// bundle changes.
     pub base: Arc<dyn Fn() -> Context + Send + Sync>,
     /// The controller's own namespace.
     pub own_namespace: String,
     /// The clock of the process.
     pub clock: Clock,
-    /// Counters.
+    /// Metrics registry.
     pub metrics: ControllerMetrics,
-    /// Where news for workloads go; what does not fit is dropped and counted.
+    /// Queue of Events on workloads; notices that do not fit are dropped and counted.
     pub news: mpsc::Sender<Notice>,
-    /// Whether pods get the native form, whatever the cluster says.
+    /// Overrides the sidecar form: `Some` forces the native or the classic form.
     pub native: Option<bool>,
 }
 
-/// A webhook that accepts.
+/// A listening webhook.
 #[derive(Debug)]
 pub struct Listening {
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// Serves until told to stop.
+/// Starts the webhook, which serves until the returned handle is drained.
 #[must_use]
 pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: Config) -> Listening {
     let (stop, stopped) = watch::channel(false);
@@ -95,9 +101,9 @@ impl std::fmt::Debug for Config {
 // === impl Listening ===
 
 impl Listening {
-    /// Accepts no more and answers what was asked, for so long at most.
+    /// Stops accepting and completes the reviews in progress, for at most `limit`.
     pub async fn drain(self, limit: Duration) {
-        // No receiver: it has ended already.
+        // An error means that the task has ended already.
         self.stop.send(true).ok();
         let abort = self.task.abort_handle();
         if tokio::time::timeout(limit, self.task).await.is_err() {
@@ -123,7 +129,7 @@ async fn accept(
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // An error means the same: nobody is left to stop it.
+            // An error means that the sender is dropped, so the webhook is stopped too.
             _ = stopped.wait_for(|stopped| *stopped) => break,
         };
         let (stream, peer) = match accepted {
@@ -134,8 +140,8 @@ async fn accept(
                 continue;
             }
         };
-        // Where all connections are being answered, one too many is closed: the API server does without
-        // (failurePolicy) or asks again.
+        // If every connection is busy, an additional one is closed: the API server applies its
+        // failure policy or retries.
         let Some(place) = places.take(peer) else { continue };
         let (acceptor, webhook, watcher) = (acceptor.clone(), webhook.clone(), graceful.watcher());
         tokio::spawn(async move {
@@ -153,7 +159,7 @@ async fn accept(
     graceful.shutdown().await;
 }
 
-/// Serves a connection until its end, or until it makes room for another.
+/// Serves a connection until its end, or until it is evicted for another.
 async fn connection(
     webhook: Arc<Webhook>,
     stream: TlsStream<TcpStream>,
@@ -169,9 +175,9 @@ async fn connection(
     let builder = builder();
     let connection = builder.serve_connection(TokioIo::new(stream), service).into_owned();
     tokio::select! {
-        // What goes wrong here is the other side's: a broken head, a reset.
+        // Errors are caused by the peer, such as an invalid head or a reset.
         _ = watcher.watch(connection) => {}
-        // No question is being answered on it.
+        // The connection is idle.
         () = place.ended(IDLE) => {}
     }
 }
@@ -225,7 +231,8 @@ impl Webhook {
             }
             Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the question takes too long\n"),
         };
-        // What is slow to come holds its bytes and no turn, and its connection may have to make room.
+        // A slowly arriving review holds its bytes but no permit, and its connection can be
+        // evicted.
         let _busy = place.busy();
         let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n");
@@ -233,7 +240,7 @@ impl Webhook {
         self.answer(&body)
     }
 
-    /// Without a wait in it: all of it is computed from what is there.
+    /// Computes the response without waiting.
     fn answer(&self, body: &[u8]) -> Response<Full<Bytes>> {
         let began = self.config.clock.now();
         let took = || self.config.clock.now().since(began);
@@ -281,7 +288,7 @@ impl Webhook {
     }
 }
 
-/// 128 bits at random, as the drain hook's path takes them.
+/// Returns 128 random bits, in the format of the drain hook's path.
 fn token() -> String {
     format!("{:032x}", rand::random::<u128>())
 }

@@ -1,4 +1,4 @@
-//! Worlds for tests, in few words.
+//! Builders of cluster states for tests.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<Strin
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// A policy made at a second of a day, with a spec as YAML has it.
+/// Adds a policy with a creation second and a spec in its YAML form.
 pub(crate) fn policy(world: &mut World, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
     let created = format!("2026-11-22T00:00:{second:02}Z");
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
@@ -45,7 +45,7 @@ pub(crate) fn profile(world: &mut World, namespace: &str, name: &str, spec: serd
     insert(&mut world.profiles, meta.key.clone(), Profile { meta, spec, status, owner: None, ending: false });
 }
 
-/// A pod with a sidecar.
+/// Creates a ready pod.
 pub(crate) fn pod(namespace: &str, name: &str, pairs: &[(&str, &str)]) -> Pod {
     Pod { meta: meta(namespace, name), labels: labels(pairs), ready: true, ..Pod::default() }
 }

@@ -1,4 +1,4 @@
-//! Cuts what is looked at from objects as the API server gives them.
+//! Extracts the fields that decisions read from objects of the API server.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use super::unmoved::recipe_failure;
 use super::{Key, Meta, Namespace, Node, Owner, OwnerRef, Pod, Policy, Profile};
 use crate::api::v1alpha1::BatchPolicySpec;
 
-/// The prefix of what is ours in labels and annotations.
+/// Prefix of Groupage's labels and annotations.
 const OURS: &str = "groupage.dev/";
 
-/// Labels that say what a machine has, the most telling first; the second is on every node of a cloud.
+/// Labels that describe a machine, the most specific first. The instance type is on every node of a
+/// cloud.
 const MACHINE: [&str; 5] = [
     "nvidia.com/gpu.product",
     "cloud.google.com/gke-accelerator",
@@ -37,7 +38,7 @@ fn meta(meta: &ObjectMeta) -> Meta {
     }
 }
 
-/// What made it: the owner that controls it.
+/// Returns the owner reference that is marked as controller.
 fn owner(meta: &ObjectMeta) -> Option<OwnerRef> {
     let owners = meta.owner_references.as_deref()?;
     let owner = owners.iter().find(|owner| owner.controller == Some(true))?;
@@ -59,7 +60,8 @@ fn part<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Re
     part.map_or_else(|| Ok(T::default()), |part| T::deserialize(part).map_err(|error| error.to_string()))
 }
 
-/// A `BatchPolicy`. One that a newer version wrote otherwise than this one can read is not lost: it says so.
+/// Converts a `BatchPolicy`. A policy that this version cannot parse is kept, with the error as its
+/// spec.
 #[must_use]
 pub fn from_policy(object: &DynamicObject) -> (Key, Policy) {
     let meta = meta(&object.metadata);
@@ -72,7 +74,8 @@ pub fn from_policy(object: &DynamicObject) -> (Key, Policy) {
     (meta.key.clone(), Policy { meta, annotations: ours(object.metadata.annotations.as_ref()), spec, invalid, status })
 }
 
-/// What the loader says of a spec. Keys that this version does not know are gone by now: an older controller must read newer objects.
+/// Returns the loader's errors about a spec. Unknown keys were dropped by then: an older controller
+/// must be able to read newer objects.
 fn invalid(spec: &BatchPolicySpec, key: &Key) -> Option<String> {
     let text = serde_json::to_string(spec).ok()?;
     let errors = crate::config::load(&text, &key.name).err()?;
@@ -86,7 +89,7 @@ fn invalid(spec: &BatchPolicySpec, key: &Key) -> Option<String> {
     Some(if more == 0 { first } else { format!("{first}; and {more} more") })
 }
 
-/// A `BatchProfile`.
+/// Converts a `BatchProfile`.
 #[must_use]
 pub fn from_profile(object: &DynamicObject) -> (Key, Profile) {
     let owner = owner(&object.metadata).filter(|owner| owner.kind == "BatchPolicy").map(|owner| owner.uid);
@@ -96,7 +99,7 @@ pub fn from_profile(object: &DynamicObject) -> (Key, Profile) {
     (meta.key.clone(), Profile { meta, spec: part(object, "spec"), status, owner, ending })
 }
 
-/// A namespace.
+/// Converts the metadata of a namespace.
 #[must_use]
 pub fn from_namespace(metadata: ObjectMeta) -> (Key, Namespace) {
     (
@@ -108,13 +111,13 @@ pub fn from_namespace(metadata: ObjectMeta) -> (Key, Namespace) {
     )
 }
 
-/// A Deployment, `ReplicaSet` and the like.
+/// Converts the metadata of a Deployment, `ReplicaSet` or other owner.
 #[must_use]
 pub fn from_owner(metadata: &ObjectMeta) -> (Key, Owner) {
     (key(metadata), Owner { uid: metadata.uid.clone().unwrap_or_default(), owner: owner(metadata) })
 }
 
-/// A pod without a sidecar, of which only the metadata was asked for.
+/// Converts a pod without a sidecar, of which only the metadata is watched.
 #[must_use]
 pub fn from_pod_metadata(metadata: &ObjectMeta) -> (Key, Pod) {
     let pod = Pod {
@@ -130,7 +133,7 @@ pub fn from_pod_metadata(metadata: &ObjectMeta) -> (Key, Pod) {
     (pod.meta.key.clone(), pod)
 }
 
-/// A pod with a sidecar.
+/// Converts an injected pod.
 #[must_use]
 pub fn from_pod(object: &core::Pod) -> (Key, Pod) {
     let (key, pod) = from_pod_metadata(&object.metadata);
@@ -140,7 +143,7 @@ pub fn from_pod(object: &core::Pod) -> (Key, Pod) {
     (key, Pod { node, ready, recipe_failure: recipe_failure(object), ..pod })
 }
 
-/// A node.
+/// Converts a node.
 #[must_use]
 pub fn from_node(object: &CoreNode) -> (Key, Node) {
     let version = object.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| &info.kubelet_version);
@@ -149,14 +152,15 @@ pub fn from_node(object: &CoreNode) -> (Key, Node) {
     (key(&object.metadata), Node { kubelet: version.and_then(|version| minor(version)), machine })
 }
 
-/// The minor version of `v1.33.4+k3s1`.
+/// Parses the minor version of a string such as `v1.33.4+k3s1`.
 #[must_use]
 pub fn minor(version: &str) -> Option<u32> {
     let digits = version.strip_prefix("v1.")?.split(|letter: char| !letter.is_ascii_digit()).next()?;
     digits.parse().ok()
 }
 
-/// A Service, `InferencePool` or `NetworkPolicy` as the injector looks at it: kind, names and spec. Items of a list do not say their kind.
+/// Converts a Service, `InferencePool` or `NetworkPolicy` to the form that the injector reads:
+/// kind, names and spec. The kind is passed in because items of a list do not contain it.
 #[must_use]
 pub fn from_referrer(api_version: &str, kind: &str, object: DynamicObject) -> (Key, Value) {
     let key = key(&object.metadata);

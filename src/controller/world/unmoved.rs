@@ -1,4 +1,4 @@
-//! Servers that do not come up where their recipe has moved them.
+//! Detection of servers that do not start at the listen address to which a recipe has moved them.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, Pod};
 use k8s_openapi::jiff::SignedDuration;
@@ -6,12 +6,13 @@ use serde_json::Value;
 
 use crate::injector::STATUS;
 
-/// A server that ran longer has come up: the most patient startup probe of the golden guide pods,
-/// KServe's for vLLM (60 times 30 s), ends one that has not by then.
+/// Longest run that may end before the server has started. The longest startup probe among the
+/// golden guide pods, KServe's for vLLM (60 times 30 s), fails by then.
 const START_MAX: SignedDuration = SignedDuration::from_mins(30);
 
-/// The sentence about a pod whose application was moved by a recipe and has ended, or was ended by
-/// its startup probe, without coming up again; `None` for any other.
+/// Returns a description of the failure if the pod's application was moved by a recipe and has
+/// exited, or was killed by its startup probe, without becoming ready again. Otherwise returns
+/// `None`.
 #[must_use]
 pub fn recipe_failure(pod: &Pod) -> Option<String> {
     let record = pod.metadata.annotations.as_ref()?.get(STATUS)?;
@@ -28,7 +29,7 @@ pub fn recipe_failure(pod: &Pod) -> Option<String> {
     let is_down = |status: &&ContainerStatus| {
         let waiting = status.state.as_ref().and_then(|state| state.waiting.as_ref()?.reason.as_deref());
         let last = status.last_state.as_ref().and_then(|state| state.terminated.as_ref());
-        // One that ran out of memory has been up, and what it lacks is memory.
+        // A container that ran out of memory had started; its failure is not caused by the move.
         moved.contains(&status.name.as_str())
             && last.is_none_or(|last| last.reason.as_deref() != Some("OOMKilled"))
             && (waiting == Some("CrashLoopBackOff")
@@ -51,8 +52,9 @@ fn is_short(run: &ContainerStateTerminated) -> bool {
     to.0.duration_since(from.0) < START_MAX
 }
 
-/// Returns `true` for a container that has come up. Without a startup probe one counts as started
-/// while it is about to end; the sidecar beside it is ready only once the server accepts connections.
+/// Returns `true` for a container that has come up. Without a startup probe a container counts as
+/// started even while it is about to exit, so the pod's readiness is used instead: the sidecar is
+/// ready only once the server accepts connections.
 fn is_up(pod: &Pod, status: &ContainerStatus) -> bool {
     let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
     let is_probed = containers.filter(|one| one.name == status.name).any(|one| one.startup_probe.is_some());
@@ -67,7 +69,7 @@ mod tests {
 
     use super::*;
 
-    /// A pod whose moved container is up, or not, after so many restarts.
+    /// Builds a pod whose moved container is up or down after the given number of restarts.
     fn pod(recipes: &[&str], is_up: bool, restarts: u32) -> Value {
         let record = json!({"recipes": recipes, "capture": [{"container": "web", "mode": "Loopback"}]});
         json!({

@@ -1,8 +1,8 @@
-//! The command line of a container: its words, each with its place.
+//! Command-line parsing: the words of a container's command, each with its position.
 //!
-//! A word is an item of `command` or `args`, or a part of the text that a shell runs (`sh -c
-//! TEXT`). Of a text, only what needs no shell to be understood is read: one simple command,
-//! without substitutions.
+//! A word is an item of `command` or `args`, or a part of a shell script (`sh -c TEXT`). Of a
+//! script, only simple commands without substitutions are parsed; anything that needs a shell to
+//! evaluate is rejected.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::injector::access::{list, text};
 
-/// Shells of the images that there are.
+/// Names of known shells.
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
 /// Programs that run the command after them unchanged.
 const WRAPPERS: [&str; 10] = [
@@ -25,9 +25,9 @@ const WRAPPERS: [&str; 10] = [
     "uv",
     "poetry",
 ];
-/// Words that begin another branch of a shell's text.
+/// Shell keywords that begin another branch.
 const BRANCHES: [&str; 4] = ["else", "elif", "case", "esac"];
-/// Words of a shell that a command follows, which may not run.
+/// Shell keywords that precede a command which may not run.
 const KEYWORDS: [&str; 9] = ["if", "then", "while", "until", "do", "{", "}", "!", "time"];
 /// Words between a wrapper and the command.
 const WRAPPER_WORDS: [&str; 4] = ["--", "-g", "-s", "run"];
@@ -39,17 +39,17 @@ pub(super) struct CommandWord {
     pub(super) place: WordPlace,
 }
 
-/// The place of a word.
+/// Position of a word.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct WordPlace {
-    /// `command` or `args`.
+    /// Either `command` or `args`.
     pub(super) list: &'static str,
     pub(super) index: usize,
-    /// The part of the item, where it is the text of a shell.
+    /// Byte range within the item, if the item is a shell script.
     pub(super) span: Option<Range<usize>>,
 }
 
-/// The commands that a container declares: one, or those of a shell's text.
+/// Returns the commands that a container declares: one, or those of its shell script.
 pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
     let words: Vec<CommandWord> = ["command", "args"]
         .into_iter()
@@ -64,7 +64,7 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
     let known = |name: &str| variable(container, name).is_some();
     let commands = split(&script.text, known).unwrap_or_default();
     let first = |words: &Vec<Range<usize>>| words.first().and_then(|span| script.text.get(span.clone()));
-    // In a branch of several a server may be one of them.
+    // A script with several branches may start the server in only one of them.
     if commands.iter().filter_map(first).any(|word| BRANCHES.contains(&word)) {
         return Vec::new();
     }
@@ -80,15 +80,15 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
         .collect()
 }
 
-/// A command after words of the shell that may keep it from running, or run it beside others;
-/// `None` where it has none.
+/// Returns the command after shell keywords that may keep it from running or run it beside others;
+/// `None` if it has no such keywords.
 pub(super) fn conditional(words: &[CommandWord]) -> Option<&[CommandWord]> {
     let is_keyword = |word: &&CommandWord| KEYWORDS.contains(&word.text.as_str()) || word.text.ends_with("()");
     let count = words.iter().take_while(is_keyword).count();
     (count > 0).then(|| words.get(count..).unwrap_or_default())
 }
 
-/// A command without what only starts it: wrappers and assignments.
+/// Strips wrappers and variable assignments from the front of a command.
 pub(super) fn unwrapped(words: &[CommandWord]) -> &[CommandWord] {
     let mut rest = words;
     let mut wrapped = false;
@@ -105,26 +105,26 @@ pub(super) fn unwrapped(words: &[CommandWord]) -> &[CommandWord] {
     rest
 }
 
-/// The entry of a variable; the last one counts.
+/// Returns the `env` entry of a variable; the last one takes effect.
 pub(super) fn variable<'a>(container: &'a Value, name: &str) -> Option<&'a Value> {
     list(container, &["env"]).iter().rfind(|entry| text(entry, &["name"]) == Some(name))
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 pub(super) fn base_name(word: &str) -> &str {
     word.rsplit_once('/').map_or(word, |(_, name)| name)
 }
 
-/// The text that a shell is given to run.
+/// Returns the script that a shell runs.
 fn script(words: &[CommandWord]) -> Option<&CommandWord> {
     let mut rest = unwrapped(words).iter();
     let shell = rest.next().filter(|first| SHELLS.contains(&base_name(&first.text)))?;
-    // Flags of a shell, the last of which takes the text: `-c`, `-lc`, `-e -x -c`.
+    // Shell flags; the last one takes the script: `-c`, `-lc`, `-e -x -c`.
     let takes_text = |word: &CommandWord| word.text.starts_with('-') && word.text.ends_with('c');
     rest.find(|word| takes_text(word))?;
     let mut rest = rest.skip_while(|word| word.text == "--");
     let script = rest.next()?;
-    // Words after the text are arguments of the command in it where it names them.
+    // Words after the script are its positional parameters, if it refers to them.
     let names_arguments = script.text.match_indices('$').any(|(at, _)| {
         let name = script.text.get(at + 1..).unwrap_or_default().trim_start_matches('{');
         name.starts_with(|first: char| matches!(first, '@' | '*') || first.is_ascii_digit())
@@ -139,14 +139,15 @@ fn is_assignment(word: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Returns `true` for a name in capitals, as variables have it and commands do not.
+/// Returns `true` for an uppercase name, which is a variable and not a command.
 fn is_capital(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_')
 }
 
-/// The simple commands of a shell's text, as the places of their words; `None` where it has what
-/// only a shell can read. `known` are variables that Kubernetes puts in (`$(NAME)`); one in
-/// capitals that is not known may be given to the pod later.
+/// Splits a shell script into simple commands, each a list of the byte ranges of its words; `None`
+/// if the script needs a shell to evaluate. `known` returns `true` for variables that Kubernetes
+/// expands (`$(NAME)`). An unknown variable in uppercase is accepted, because the pod may get it
+/// later.
 fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usize>>>> {
     let mut commands = vec![Vec::new()];
     let mut begun: Option<usize> = None;
@@ -160,7 +161,7 @@ fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usi
             let rest = script.get(at + 2..).unwrap_or_default();
             let name = rest.split_once(')').map(|(name, _)| name).filter(|name| known(name) || is_capital(name))?;
             begun = begun.or(Some(at));
-            // The bracket, the name and its end.
+            // Skips the parenthesis, the name and the closing parenthesis.
             let _ = chars.by_ref().nth(name.len() + 1);
             continue;
         }
@@ -204,7 +205,7 @@ fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usi
     quote.is_none().then_some(commands)
 }
 
-/// A word without the quotes around it or around a part of it.
+/// Removes all quotes from a word.
 fn unquoted(word: &str) -> String {
     word.chars().filter(|char| !matches!(char, '\'' | '"')).collect()
 }

@@ -1,4 +1,4 @@
-//! The changes of a container that move its server.
+//! Container edits that move a server off its ports.
 
 use serde_json::Value;
 
@@ -9,27 +9,27 @@ use super::sure::has_command;
 use super::table::{FORWARDED_IPS, MoveSetting, ServerListener};
 use crate::injector::access::{list, text};
 
-/// The address on which an application listens beside the sidecar.
+/// Loopback address that an application listens on beside the sidecar.
 const LOOPBACK: &str = "127.0.0.1";
 /// An address that no peer has (TEST-NET-1, RFC 5737).
 const NO_PEER: &str = "192.0.2.0";
 
-/// A change of a container.
+/// An edit of a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::injector) enum ContainerEdit {
-    /// A variable with its value.
+    /// Sets a variable to a value.
     Variable(String, String),
-    /// An item of `command` or `args` in the place of another.
+    /// Replaces an item of `command` or `args`.
     Item { list: &'static str, index: usize, set: String },
-    /// Items at the end of `args`.
+    /// Appends items to `args`.
     Append(Vec<String>),
 }
 
-/// The changes in the making.
+/// A builder for the edits of one container.
 struct EditDraft<'a> {
     matched: &'a RecipeMatch,
     container: &'a Value,
-    /// Words in the place of others: the place, and the word with the part of it that stays.
+    /// Replacements of words: the position, and the new word with its unchanged prefix.
     items: Vec<(WordPlace, String)>,
     edits: Vec<ContainerEdit>,
 }
@@ -37,8 +37,8 @@ struct EditDraft<'a> {
 // === impl RecipeMatch ===
 
 impl RecipeMatch {
-    /// The changes that move captured listeners; `application` is the number at which the
-    /// application listens in place of a captured one, and `None` for one that is not captured.
+    /// Returns the edits that move the captured listeners. `application` maps a captured port to
+    /// the port that the application uses instead; `None` for a port that is not captured.
     pub(in crate::injector) fn edits(
         &self,
         container: &Value,
@@ -47,7 +47,7 @@ impl RecipeMatch {
         let mut draft = EditDraft { matched: self, container, items: Vec::new(), edits: Vec::new() };
         let mut set: Option<&ServerListener> = None;
         for (listener, number) in &self.listeners {
-            // One that has several numbers has one setting.
+            // A listener with several port numbers has one setting.
             let is_moved = self.is_moved(listener, |number| application(number).is_some());
             if set.replace(listener) == Some(*listener) || !is_moved {
                 continue;
@@ -85,8 +85,9 @@ impl RecipeMatch {
         draft.finish()
     }
 
-    /// Returns `true` where the server would believe what the sidecar's callers say of themselves:
-    /// they come from loopback then, which nothing but the sidecar did.
+    /// Returns `true` if the server would trust forwarding headers of the sidecar's callers. Behind
+    /// the sidecar every call comes from loopback, which the server trusts, although it did not
+    /// trust those callers before.
     fn trusts_sidecar(&self, container: &Value) -> bool {
         let is_set = list(container, &["env"])
             .iter()
@@ -109,7 +110,7 @@ impl EditDraft<'_> {
         }
     }
 
-    /// Sets each occurrence of a flag, or adds the flag where it has none.
+    /// Sets each occurrence of a flag, or adds the flag if it is absent.
     fn flag(&mut self, flags: &[&str], set: impl FnMut(&str) -> String, absent: &str) {
         if self.matched.values(flags).next().is_some() {
             self.flag_where_it_stands(flags, set);
@@ -117,7 +118,8 @@ impl EditDraft<'_> {
         }
         let flag = flags.iter().max_by_key(|flag| flag.len()).copied().unwrap_or_default();
         let is_long = flag.starts_with("--") && !self.matched.recipe.takes_two_words;
-        // In a shell's text right after the program: what follows its words is not known.
+        // In a shell script the flag is inserted directly after the program, because the end of the
+        // command is unknown.
         let program = self.matched.flags_at.checked_sub(1).and_then(|at| self.matched.words.get(at));
         match program.and_then(|word| Some((word, word.place.span.clone()?))) {
             Some((word, span)) => {
@@ -130,7 +132,7 @@ impl EditDraft<'_> {
         }
     }
 
-    /// The scheme of the address in a variable.
+    /// Returns the scheme of the address in a variable.
     fn scheme(&self, name: &str) -> Option<String> {
         let entry = variable(self.container, name)?;
         Some(format!("{}//", text(entry, &["value"])?.split_once("//")?.0))
@@ -143,9 +145,9 @@ impl EditDraft<'_> {
         }
     }
 
-    /// The changes, one for each item of a list.
+    /// Returns the edits, one for each item of a list.
     fn finish(mut self) -> Vec<ContainerEdit> {
-        // From the end, so that the places before stay where they are.
+        // From the end to the start, so that earlier byte ranges stay valid.
         self.items.sort_by_key(|(place, _)| std::cmp::Reverse(place.span.as_ref().map_or(0, |span| span.start)));
         let mut edits: Vec<ContainerEdit> = Vec::new();
         for (place, word) in self.items {
@@ -172,14 +174,14 @@ impl EditDraft<'_> {
     }
 }
 
-/// A loopback address with this port that no earlier one is: two binds of one server, such as those
-/// of two families, must not become the same, or the server does not start.
+/// Returns a loopback address with this port that is not in use yet. Two binds of one server, such
+/// as those of two address families, must stay distinct, or the server fails to start.
 fn free_loopback(port: Option<&str>, taken: &mut Vec<String>) -> String {
     let address = |last: usize| match port {
         Some(port) => format!("127.0.0.{last}:{port}"),
         None => format!("127.0.0.{last}"),
     };
-    // One more than there are taken, so one of them is free.
+    // There is one more candidate than there are addresses in use, so one is always free.
     let free = (1..=taken.len()).map(address).find(|address| !taken.contains(address));
     let free = free.unwrap_or_else(|| address(taken.len() + 1));
     taken.push(free.clone());

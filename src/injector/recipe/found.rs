@@ -1,4 +1,5 @@
-//! A recipe that fits a container: its listeners, their numbers, and what moves with what.
+//! A recipe that matches a container: its listeners, their port numbers, and the listeners that
+//! move together.
 
 use serde_json::Value;
 
@@ -6,27 +7,27 @@ use super::command::CommandWord;
 use super::table::{MoveSetting, Recipe, ServerListener};
 use crate::injector::access::text;
 
-/// A recipe that fits a container.
+/// A recipe that matches a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::injector) struct RecipeMatch {
     pub(super) recipe: &'static Recipe,
     pub(in crate::injector) container: String,
-    /// The words of the command, with the place of each; empty where the image starts the server.
+    /// Words of the command with their positions; empty if the image starts the server.
     pub(super) words: Vec<CommandWord>,
-    /// The first word after the program and its subcommand.
+    /// Index of the first word after the program and its subcommand.
     pub(super) flags_at: usize,
-    /// It is the only container: what calls it over loopback is the sidecar alone.
+    /// `true` if this is the only container, so only the sidecar connects to it over loopback.
     pub(super) is_alone: bool,
-    /// Listeners with the number that each has.
+    /// Listeners with their port numbers.
     pub(super) listeners: Vec<(&'static ServerListener, u16)>,
 }
 
-/// The way in which a listener is moved.
+/// Kind of move of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::injector) enum MoveKind {
-    /// To loopback, with its number.
+    /// Moves to loopback and keeps its port number.
     Loopback,
-    /// To another number.
+    /// Moves to another port number.
     Number,
 }
 
@@ -53,22 +54,21 @@ impl RecipeMatch {
         Some(found)
     }
 
-    /// The name of its recipe.
     pub(in crate::injector) const fn name(&self) -> &'static str {
         self.recipe.name
     }
 
-    /// The documentation of the server.
+    /// URL of the server's documentation.
     pub(in crate::injector) const fn source(&self) -> &'static str {
         self.recipe.source
     }
 
-    /// The calls that are merged without a route of a policy.
+    /// Returns a description of the calls that are merged without a route of a policy.
     pub(in crate::injector) const fn merges(&self) -> &'static str {
         self.recipe.merges
     }
 
-    /// The way in which a port of its container is moved; `None`: it is none of the server's.
+    /// Returns the kind of move of a port; `None` if it is not a port of this server.
     pub(in crate::injector) fn moves(&self, number: u16) -> Option<MoveKind> {
         let (listener, _) = self.listeners.iter().find(|(_, own)| *own == number)?;
         Some(match listener.setting {
@@ -77,8 +77,8 @@ impl RecipeMatch {
         })
     }
 
-    /// Numbers that are not captured and move to loopback all the same, since one setting moves
-    /// them with those that are.
+    /// Returns the port numbers that are not captured but move to loopback together with captured
+    /// ones, because they share a setting.
     pub(in crate::injector) fn along(&self, captured: impl Fn(u16) -> bool) -> Vec<u16> {
         let moves = |(listener, number): &&(&ServerListener, u16)| {
             !matches!(listener.setting, MoveSetting::Port(_))
@@ -88,8 +88,8 @@ impl RecipeMatch {
         self.listeners.iter().filter(moves).map(|(_, number)| *number).collect()
     }
 
-    /// Returns `true` for a listener whose setting is changed: it, or another that the setting
-    /// moves too, is captured.
+    /// Returns `true` if the setting of a listener is changed, because the listener, or another one
+    /// that shares the setting, is captured.
     pub(super) fn is_moved(&self, listener: &ServerListener, captured: impl Fn(u16) -> bool) -> bool {
         let is_along = |other: &ServerListener| matches!(other.setting, MoveSetting::Along(_));
         let leads = |other: &ServerListener| {
@@ -101,12 +101,13 @@ impl RecipeMatch {
             .any(|(other, number)| (*other == listener || is_shared(listener) && is_shared(other)) && captured(*number))
     }
 
-    /// All numbers on which it listens.
+    /// Returns the port numbers of all listeners.
     pub(in crate::injector) fn numbers_of_all(&self) -> impl Iterator<Item = u16> + '_ {
         self.listeners.iter().map(|(_, number)| *number)
     }
 
-    /// The values of a flag, each with the index of its word and the part of the word before it.
+    /// Returns the values of a flag, each with the index of its word and the part of the word
+    /// before it.
     pub(super) fn values<'a>(&'a self, flags: &'a [&str]) -> impl Iterator<Item = (usize, &'a str, &'a str)> + 'a {
         let words = self.words.iter().enumerate().skip(self.flags_at);
         words.filter_map(move |(index, word)| {
@@ -115,7 +116,7 @@ impl RecipeMatch {
                 if rest.is_empty() {
                     return self.words.get(index + 1).map(|value| (index + 1, "", value.text.as_str()));
                 }
-                // `-b0.0.0.0:8000`, as a flag of one letter takes it too.
+                // `-b0.0.0.0:8000`: a one-letter flag may be joined to its value.
                 let inline = rest.strip_prefix('=').or_else(|| Some(rest).filter(|_| flag.len() == 2))?;
                 Some((index, word.text.get(..word.text.len() - inline.len())?, inline))
             })

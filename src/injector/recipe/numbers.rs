@@ -1,4 +1,4 @@
-//! The numbers on which a server listens, as far as its container declares them.
+//! Port numbers of a server's listeners, as far as its container declares them.
 
 use serde_json::Value;
 
@@ -12,12 +12,13 @@ use crate::injector::ports;
 // === impl RecipeMatch ===
 
 impl RecipeMatch {
-    /// The numbers on which a listener listens, as far as the container declares them; several for
-    /// a flag that may be repeated.
+    /// Returns the port numbers of a listener, as far as the container declares them. A flag that
+    /// may be repeated yields several; `None` if a number cannot be determined.
     pub(super) fn numbers(&self, listener: &ServerListener, container: &Value) -> Option<Vec<u16>> {
         let known = |name: &str| {
             let entry = variable(container, name)?;
-            // One that refers to something else has a value that is not known here.
+            // A variable without a literal value (`valueFrom`) yields the empty string: it is set,
+            // but its value is unknown.
             Some(text(entry, &["value"]).unwrap_or_default())
         };
         let mut declared = ports::of_container(container).map(|port| port.number);
@@ -37,8 +38,9 @@ impl RecipeMatch {
             if bound.is_empty() && is_unseen && ports::of_container(container).count() > 1 {
                 return None;
             }
-            // `PORT`, as gunicorn reads it, is behind a file of settings, whose port is the
-            // declared one.
+            // gunicorn reads `PORT` only as the default of `bind`, which a configuration file
+            // overrides. The port of such a file is the declared one, so the only declared port
+            // takes precedence.
             let unbound = || only.or_else(|| listener.port_env.and_then(known).map_or(Some(listener.port), resolve));
             return if bound.is_empty() { unbound().map(|number| vec![number]) } else { Some(bound) };
         }
@@ -52,7 +54,8 @@ impl RecipeMatch {
         if given.is_none() && listener.port == ON_REQUEST {
             return Some(Vec::new());
         }
-        // A port that is set where it cannot be seen is the one that is declared.
+        // A port that is set in an invisible place (a file, the image) is assumed to be the only
+        // declared one.
         let own = self.recipe.listeners.iter().filter(|each| !matches!(each.setting, MoveSetting::Along(_))).count();
         let is_only = own == 1 && !matches!(listener.setting, MoveSetting::Along(_));
         let unseen = || only.filter(|_| is_only).unwrap_or(listener.port);
@@ -60,7 +63,8 @@ impl RecipeMatch {
     }
 }
 
-/// The port of an address, as it is written: `0.0.0.0:8000`, `[::]:$(PORT)`, `http://0.0.0.0:8080`.
+/// Returns the port of an address as written: `0.0.0.0:8000`, `[::]:$(PORT)`,
+/// `http://0.0.0.0:8080`.
 pub(super) fn port_of(address: &str) -> Option<&str> {
     let address = address.rsplit_once("//").map_or(address, |(_, address)| address);
     if let Some((_, port)) = address.split_once(":$") {
@@ -71,7 +75,7 @@ pub(super) fn port_of(address: &str) -> Option<&str> {
     (!host.contains(':') || host.ends_with(']')).then_some(port)
 }
 
-/// The number that a text is, or the variable that it names.
+/// Parses a number, or resolves a variable reference to one.
 fn resolved<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
     let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
     if let Some(number) = number(text) {

@@ -1,4 +1,4 @@
-//! Checks of a recipe: that its settings count, and that it opens nothing.
+//! Safety checks of a recipe: its settings take effect, and it exposes no port that was private.
 
 use serde_json::Value;
 
@@ -7,15 +7,15 @@ use super::found::RecipeMatch;
 use super::table::{MoveSetting, RecipeNeed};
 use crate::injector::access::{list, text};
 
-/// Flags and variables of settings that are not seen here: a file, or more arguments.
+/// Flags and variables that load settings which are invisible here: a file, or more arguments.
 pub(super) const UNSEEN_SETTINGS: &[&str] = &["-c", "--config", "--ts-config"];
 pub(super) const UNSEEN_VARIABLES: [&str; 3] = ["GUNICORN_CMD_ARGS", "UVICORN_HOST", "MLFLOW_HOST"];
 
 // === impl RecipeMatch ===
 
 impl RecipeMatch {
-    /// Returns `true` for a number that the server has on loopback as it is: to capture it is to
-    /// let others reach what was kept from them.
+    /// Returns `true` if the server already listens on this port on loopback only. Capturing such a
+    /// port would expose it to other pods.
     pub(in crate::injector) fn is_local(&self, number: u16, container: &Value) -> bool {
         let Some((listener, _)) = self.listeners.iter().find(|(_, own)| *own == number) else { return false };
         let is_loopback = |address: &str| {
@@ -36,14 +36,15 @@ impl RecipeMatch {
         if let Some(entry) = env.and_then(entry) {
             return text(entry, &["value"]).is_some_and(is_loopback);
         }
-        // Elsewhere it may be set by a file, by a variable of the image, or by that of the port.
+        // The address may still be set by a file, by a variable of the image, or by the variable of
+        // the port.
         let is_unseen = self.values(UNSEEN_SETTINGS).next().is_some()
             || UNSEEN_VARIABLES.iter().any(|name| entry(name).is_some())
             || listener.port_env.is_some_and(|name| entry(name).is_some());
         self.recipe.is_local && !is_unseen
     }
 
-    /// The flags of all listeners.
+    /// Returns the flags of all listeners.
     fn flags(&self) -> impl Iterator<Item = &'static str> {
         self.recipe.listeners.iter().flat_map(|listener| {
             let set: &[&str] = match listener.setting {
@@ -58,13 +59,14 @@ impl RecipeMatch {
         })
     }
 
-    /// Returns `true` where a variable in place of arguments has such a flag, or may have one: in a
-    /// shell's text it becomes several words, and the last of a flag counts.
+    /// Returns `true` if a variable among the arguments contains such a flag, or may contain one. A
+    /// shell splits an unquoted variable into several words, and the last occurrence of a flag
+    /// takes effect.
     pub(super) fn has_hidden_flags(&self, container: &Value) -> bool {
         let words = self.words.iter().enumerate().skip(self.flags_at);
         words.filter(|(_, word)| word.text.starts_with('$')).any(|(index, word)| {
             let before = index.checked_sub(1).and_then(|at| self.words.get(at)).map_or("", |word| word.text.as_str());
-            // The value of a flag, or the first argument, such as a model.
+            // The variable is the value of a flag, or the first argument, such as a model.
             if index == self.flags_at || before.starts_with('-') && !before.contains('=') {
                 return false;
             }
@@ -76,8 +78,8 @@ impl RecipeMatch {
         })
     }
 
-    /// Returns `true` where a command line sets a variable of the server: before the server, or in
-    /// the text of a shell.
+    /// Returns `true` if the command line itself sets a variable of the server, in front of the
+    /// server or in a shell script.
     pub(super) fn assigns(&self, container: &Value) -> bool {
         let names = self.recipe.listeners.iter().flat_map(|listener| {
             let set = match listener.setting {
@@ -94,7 +96,7 @@ impl RecipeMatch {
         all.iter().flatten().any(is_set)
     }
 
-    /// Returns `true` where the container sets what the recipe needs.
+    /// Returns `true` if the container has the setting that the recipe requires.
     pub(super) fn has_needed(&self, container: &Value) -> bool {
         match self.recipe.needs {
             RecipeNeed::Nothing => true,
@@ -105,8 +107,8 @@ impl RecipeMatch {
         }
     }
 
-    /// Returns `true` where every setting can be written: a flag needs a command or arguments that
-    /// are known, since those of the image would no longer count.
+    /// Returns `true` if every setting can be written. A flag requires a known command or known
+    /// arguments, because adding `args` replaces those of the image.
     pub(super) fn is_settable(&self, container: &Value) -> bool {
         let flags = self.recipe.listeners.iter().any(|listener| {
             matches!(listener.setting, MoveSetting::Host(_) | MoveSetting::Bind(_) | MoveSetting::Port(_))
@@ -115,7 +117,7 @@ impl RecipeMatch {
     }
 }
 
-/// Returns `true` for a container that declares a command or arguments.
+/// Returns `true` if the container declares a command or arguments.
 pub(super) fn has_command(container: &Value) -> bool {
     !list(container, &["command"]).is_empty() || !list(container, &["args"]).is_empty()
 }

@@ -1,51 +1,51 @@
-//! The table of recipes: the servers that people run, and how each is moved off its ports.
+//! Recipe table: common model servers, and the settings that move each one off its ports.
 //!
-//! Flags and variables are those of the server's own documentation, which each row names.
+//! Flags and variables are taken from the server's own documentation, which each row links.
 
-/// A recipe: a server, how it is recognised, and where it listens.
+/// A recipe: recognition of a server, its listeners, and the settings that move them.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a server")]
 pub(super) struct Recipe {
-    /// The name in reports, in the status and in `groupage.dev/recipe`.
+    /// Name in reports, in the status and in `groupage.dev/recipe`.
     pub(super) name: &'static str,
-    /// The server's documentation of its listeners.
+    /// URL of the server's documentation of its listeners.
     pub(super) source: &'static str,
-    /// The calls that are merged without a route of a policy, in a sentence.
+    /// Sentence about the calls that are merged without a route of a policy.
     pub(super) merges: &'static str,
-    /// Programs, by the last part of their path.
+    /// Programs, by the last component of their path.
     pub(super) programs: &'static [&'static str],
     /// Python modules (`python -m`).
     pub(super) modules: &'static [&'static str],
-    /// Subcommands, of which one follows the program; empty: there is none.
+    /// Subcommands, one of which follows the program; empty if it has none.
     pub(super) verbs: &'static [&'static str],
-    /// Repositories of images that start it with the container's arguments, by their end.
+    /// Suffixes of image repositories that start the server with the container's arguments.
     pub(super) images: &'static [&'static str],
-    /// It trusts the headers in which a peer on loopback names its caller (`X-Forwarded-For`),
+    /// `true` if the server trusts forwarding headers (`X-Forwarded-For`) of peers on loopback,
     /// unless [`FORWARDED_IPS`] is set.
     pub(super) trusts_loopback: bool,
-    /// It takes a flag and its value as two words alone, not as `--flag=value`.
+    /// `true` if a flag and its value must be two words, not `--flag=value`.
     pub(super) takes_two_words: bool,
-    /// It listens on loopback where nothing sets its address.
+    /// `true` if the server listens on loopback by default.
     pub(super) is_local: bool,
-    /// Its images start it without arguments of their own, so that some can be added.
+    /// `true` if its images start it without arguments of their own, so that arguments can be
+    /// added.
     pub(super) takes_arguments: bool,
-    /// Flags with which it cannot be moved: it listens on a socket of the file system, or others
-    /// reach it by the same address.
+    /// Flags that prevent a move: the server listens on a Unix domain socket, or peers reach it at
+    /// the same address.
     pub(super) elsewhere: &'static [&'static str],
-    /// A setting of the container without which the recipe does not fit.
+    /// Container setting that the recipe requires.
     pub(super) needs: RecipeNeed,
-    /// Its listeners.
     pub(super) listeners: &'static [ServerListener],
 }
 
-/// The variable, and the flag, of the addresses that uvicorn and gunicorn believe.
+/// Variable and flag with the proxy addresses that uvicorn and gunicorn trust.
 pub(super) const FORWARDED_IPS: (&str, &str) = ("FORWARDED_ALLOW_IPS", "--forwarded-allow-ips");
 
-/// A setting without which a server is not moved.
+/// A setting that a recipe requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecipeNeed {
     Nothing,
-    /// One of these variables: where none is set its configuration does not read them.
+    /// One of these variables: if none is set, the server's configuration does not read them.
     Variable(&'static [&'static str]),
     /// A flag with this value.
     Flag(&'static str, &'static str),
@@ -54,36 +54,36 @@ pub(super) enum RecipeNeed {
 /// A listener of a server.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ServerListener {
-    /// The way in which it is moved.
+    /// Setting that moves the listener.
     pub(super) setting: MoveSetting,
     /// Flags that set its port.
     pub(super) port_flags: &'static [&'static str],
-    /// The variable that sets its port.
+    /// Variable that sets its port.
     pub(super) port_env: Option<&'static str>,
-    /// The port that it has by default, or [`ON_REQUEST`].
+    /// Default port, or [`ON_REQUEST`].
     pub(super) port: u16,
 }
 
-/// In place of a default port: the server has the listener only where its port is set.
+/// Placeholder for a default port: the listener exists only if its port is set.
 pub(super) const ON_REQUEST: u16 = 0;
 
 /// A setting that moves a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MoveSetting {
-    /// A flag with the address to listen on.
+    /// A flag with the listen address.
     Host(&'static [&'static str]),
-    /// Such a flag, or the variable where a container has neither command nor arguments.
+    /// Such a flag, or the variable if the container has neither command nor arguments.
     HostOrEnv(&'static [&'static str], &'static str),
     /// A flag with address and port, which may be repeated.
     Bind(&'static [&'static str]),
-    /// A flag with the port: the address cannot be set.
+    /// A flag with the port, for a server without a setting for its address.
     Port(&'static [&'static str]),
     /// A variable with the address.
     HostEnv(&'static str),
-    /// A variable with address and port, after a scheme.
+    /// A variable with address and port, prefixed by a scheme.
     BindEnv(&'static str, &'static str),
-    /// A listener that the setting of the first one moves too, unless one of these flags gives it
-    /// an address of its own.
+    /// A listener that moves with the setting of the first listener, unless one of these flags sets
+    /// its own address.
     Along(&'static [&'static str]),
 }
 
@@ -117,7 +117,7 @@ const fn with_env(
     ServerListener { setting, port_flags, port_env: Some(port_env), port }
 }
 
-/// The listeners of the Hugging Face servers: metrics have the address of the calls
+/// Listeners of the Hugging Face servers. The metrics listener shares the address of the main one
 /// (`router/src/server.rs` of text-generation-inference, `router/src/lib.rs` of
 /// text-embeddings-inference).
 const HUGGING_FACE: &[ServerListener] = &[
@@ -125,7 +125,6 @@ const HUGGING_FACE: &[ServerListener] = &[
     with_env(MoveSetting::Along(&[]), &["--prometheus-port"], "PROMETHEUS_PORT", 9000),
 ];
 
-/// All recipes.
 pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "uvicorn",
@@ -192,7 +191,8 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["sglang"],
         modules: &["sglang.launch_server"],
         verbs: &["serve"],
-        // The server of a prefill instance, which the decoding ones call, has the same address.
+        // The bootstrap server of a prefill instance, which the decode instances call, listens on
+        // the same address.
         elsewhere: &["--disaggregation-mode"],
         listeners: &[listener(MoveSetting::Host(&["--host"]), &["--port"], 30_000)],
         ..NONE
@@ -221,7 +221,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         merges: "/v1/embeddings is merged; chat, completions and all others pass through",
         programs: &["llama-server"],
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
-        // `common/arg.cpp` looks a whole word up.
+        // `common/arg.cpp` matches whole words only.
         takes_two_words: true,
         listeners: &[with_env(
             MoveSetting::HostOrEnv(&["--host"], "LLAMA_ARG_HOST"),
@@ -298,7 +298,8 @@ pub(super) const RECIPES: &[Recipe] = &[
         merges: "predict, classify and regress over REST are merged; gRPC passes through",
         programs: &["tensorflow_model_server"],
         images: &["tensorflow/serving"],
-        // Its entry point is a script that hands them on, and the last of a flag counts.
+        // The entry point of the image is a script that passes them on, and the last occurrence of
+        // a flag takes effect.
         takes_arguments: true,
         listeners: &[
             listener(MoveSetting::Port(&["--rest_api_port"]), &["--rest_api_port"], 8501),
@@ -341,7 +342,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         is_local: true,
         programs: &["serve"],
         verbs: &["start"],
-        // Each node of the cluster has a proxy otherwise, all with this address.
+        // With another location every node of the cluster runs a proxy with this address.
         needs: RecipeNeed::Flag("--proxy-location", "HeadOnly"),
         listeners: &[listener(MoveSetting::Host(&["--http-host"]), &["--http-port"], 8000)],
         ..NONE
@@ -353,7 +354,8 @@ pub(super) const RECIPES: &[Recipe] = &[
         is_local: true,
         programs: &["torchserve"],
         images: &["pytorch/torchserve"],
-        // Read with `enable_envvars_config=true` alone, which its image does not set.
+        // The variables are read only with `enable_envvars_config=true`, which the image does not
+        // set.
         needs: RecipeNeed::Variable(&["TS_INFERENCE_ADDRESS", "TS_MANAGEMENT_ADDRESS", "TS_METRICS_ADDRESS"]),
         listeners: &[
             listener(MoveSetting::BindEnv("TS_INFERENCE_ADDRESS", "http://"), &[], 8080),

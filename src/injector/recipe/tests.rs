@@ -1,4 +1,4 @@
-//! Servers as they are declared, and what recipes make of them.
+//! Declared servers, and the edits of their recipes.
 
 use serde_json::{Value, json};
 
@@ -27,14 +27,14 @@ fn callers_are_believed_no_more_than_before() {
     assert!(!edits(json!({"command": ["vllm", "serve", "m"]})).contains(&none));
 }
 
-/// The recipe's name, the numbers that it moves, and the container's own part after it.
+/// Returns the name of the recipe, the numbers that it moves, and the container edits.
 fn moved(container: &Value) -> Option<(&'static str, Vec<u16>, Vec<ContainerEdit>)> {
     let pod = pod(container);
     let found = find(&pod, None).into_iter().next()?;
     let numbers: Vec<u16> = found.listeners.iter().map(|(_, number)| *number).collect();
     let to = |number: u16| Some(if found.moves(number) == Some(MoveKind::Number) { number + 10_000 } else { number });
     let mut edits = found.edits(&pod["spec"]["containers"][0], to);
-    // Of every server of a kind the same.
+    // The edit for trusted proxies is the same for every server of a kind.
     edits.retain(|edit| !matches!(edit, ContainerEdit::Variable(name, _) if name == FORWARDED_IPS.0));
     Some((found.name(), numbers, edits))
 }

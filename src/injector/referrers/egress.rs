@@ -1,20 +1,22 @@
-//! What policies for callers say of a pod that they call: they name its number, and drop what goes to the sidecar's.
+//! Egress policies of callers that refer to a pod's port number. Such a policy would drop traffic
+//! to the sidecar's port.
 //!
-//! Who is selected by such a policy is not asked: whoever it is, it was written to reach this pod. What is left out are peers by address, by name and by Service,
-//! of which it cannot be said here whether they are this pod.
+//! The pods that such a policy selects are not examined: whichever they are, the policy exists to
+//! let them reach this pod. Peers given by address, by DNS name or by Service are ignored, because
+//! it is unknown here whether they include this pod.
 
 use serde_json::Value;
 
 use super::super::access::{at, list, selected, text};
 use super::entry;
 
-/// The ranges of port numbers by which callers may reach pods with these labels.
+/// Returns the ranges of port numbers by which policies let callers reach pods with these labels.
 pub(super) fn ruled(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
     let rules = list(object, &["spec", "egress"]).iter();
     match text(object, &["kind"]) {
         Some("NetworkPolicy") => {
             let types = list(object, &["spec", "policyTypes"]);
-            // Where it does not say, a policy with such rules is for them too.
+            // Without `policyTypes`, a policy with egress rules applies to egress.
             let holds = types.is_empty() || types.iter().any(|word| word == "Egress");
             let rules = rules.filter(|rule| holds && leads_to(rule, labels));
             rules.flat_map(|rule| list(rule, &["ports"])).filter_map(entry).collect()
@@ -29,8 +31,9 @@ pub(super) fn ruled(object: &Value, labels: &Value) -> Vec<(u16, u16)> {
     }
 }
 
-/// Whether a rule is about these pods. One without peers is about everybody; a peer of other namespaces counts only where it also chooses pods, and might mean
-/// this namespace too.
+/// Returns `true` if a rule covers these pods. A rule without peers covers all pods. A peer with a
+/// namespace selector counts only if its pod selector is not empty, because it may then include
+/// this namespace.
 fn leads_to(rule: &Value, labels: &Value) -> bool {
     let peers = list(rule, &["to"]);
     peers.is_empty()
@@ -41,7 +44,8 @@ fn leads_to(rule: &Value, labels: &Value) -> bool {
         })
 }
 
-/// Whether an endpoint selector of Cilium's chooses these pods: keys may name where a label comes from.
+/// Returns `true` if a Cilium endpoint selector matches these labels. Its keys may have a prefix
+/// with the source of the label.
 pub(super) fn chosen(peer: &Value, labels: &Value) -> bool {
     let mut plain = peer.clone();
     if let Some(wanted) = plain.get_mut("matchLabels").and_then(Value::as_object_mut) {

@@ -1,4 +1,5 @@
-//! Pods, contexts and what others do to pods, drawn so that small alphabets meet often.
+//! Proptest strategies for pods, contexts and foreign changes, drawn from small alphabets so that
+//! collisions are frequent.
 
 use std::sync::Arc;
 
@@ -10,12 +11,12 @@ use serde_json::{Map, Value, json};
 
 use super::super::{Context, NamedPolicy, RedirectUse};
 
-/// One of a few texts.
+/// Draws one of a few strings.
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = Value> {
     select(words).prop_map(Value::from)
 }
 
-/// Fields of an object, each there or not, some of them null.
+/// Draws an object; each field may be present, absent or null.
 fn object(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
     let (names, values): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
     let values: Vec<_> = values
@@ -51,7 +52,7 @@ fn port() -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// A port of a container, by name or number.
+/// Draws a reference to a container port, by name or number.
 fn reference() -> impl Strategy<Value = Value> {
     prop_oneof![word(&["http", "grpc", "other"]), Just(json!(8080))]
 }
@@ -120,7 +121,7 @@ fn container(name: &'static str) -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// Containers of some of these names.
+/// Draws containers with some of these names.
 fn containers(names: &'static [&'static str]) -> BoxedStrategy<Value> {
     let each: Vec<_> = names.iter().map(|name| option::weighted(0.6, container(name))).collect();
     each.prop_map(|all| Value::Array(all.into_iter().flatten().collect())).boxed()
@@ -154,7 +155,7 @@ fn annotations() -> BoxedStrategy<Value> {
     ])
 }
 
-/// A pod, mostly one that can be injected.
+/// Draws a pod that can usually be injected.
 pub(super) fn pod() -> BoxedStrategy<Value> {
     let labels = object(vec![
         ("app", word(&["x", "y"]).boxed()),
@@ -186,7 +187,7 @@ pub(super) fn pod() -> BoxedStrategy<Value> {
         .boxed()
 }
 
-/// What is known around it.
+/// Draws the environment of a pod.
 pub(super) fn context() -> BoxedStrategy<Context> {
     let service = |target: Value| json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": target}]}});
     let referrers = prop_oneof![
@@ -219,7 +220,7 @@ pub(super) fn context() -> BoxedStrategy<Context> {
         .boxed()
 }
 
-/// Something that another webhook does to a pod, with the sidecar or without.
+/// A change by another webhook, to a pod with or without the sidecar.
 #[derive(Debug, Clone)]
 pub(super) enum Foreign {
     Container(bool),
@@ -245,7 +246,7 @@ pub(super) fn foreign() -> impl Strategy<Value = Vec<Foreign>> {
 // === impl Foreign ===
 
 impl Foreign {
-    /// Does it; `index` tells it from others of its kind.
+    /// Applies the change; `index` distinguishes it from others of its kind.
     pub(super) fn apply(&self, pod: &mut Value, index: usize) {
         let name = format!("foreign-{index}");
         let app = pod["spec"]["containers"].as_array().unwrap().iter().position(|one| one["name"] == "c").unwrap();
@@ -271,7 +272,7 @@ fn push(list: &mut Value, item: Value) {
     }
 }
 
-/// Any JSON, small.
+/// Draws a small JSON value.
 pub(super) fn any_json() -> BoxedStrategy<Value> {
     let leaf = prop_oneof![
         Just(Value::Null),

@@ -1,4 +1,4 @@
-//! Injected manifests that people edited: the record is gone, or a container has another name.
+//! Injected manifests edited by users: the undo record is lost, or a container is renamed.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn a_container_that_was_renamed_in_an_injected_manifest_is_known_by_what_was_cha
     let undone = uninject(&edited).unwrap();
     assert_eq!((undone.pod, undone.warnings), (plain.clone(), Vec::new()));
     assert_eq!(injected(&edited, &context())["spec"], injected(&plain, &context())["spec"]);
-    // So is one of which only variables were set.
+    // A container in which only variables were set is recognized too.
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Loopback");
     plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
     let mut edited = injected(&plain, &context());

@@ -1,4 +1,4 @@
-//! What others do to a pod between two passes, and what a second pass makes of it.
+//! Changes by other components between two passes, and the result of the second pass.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn a_probe_that_asks_the_sidecar_stays_as_the_api_server_filled_it_in_and_comes_
     probe["httpGet"]["scheme"] = json!("HTTP");
     assert_eq!(injected(&filled, &context()), filled);
     assert_eq!(uninject(&filled).unwrap().pod, plain);
-    // Another webhook's: it is kept, and said.
+    // A handler of another webhook is kept and reported.
     filled["spec"]["containers"][0]["startupProbe"]["httpGet"] =
         json!({"path": "/app-health/app/startupz", "port": 15020});
     let back = uninject(&filled).unwrap();
@@ -97,7 +97,7 @@ fn what_was_changed_since_stays_and_is_said() {
     before["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
     before["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
     let mut changed = injected(&before, &context());
-    // As Istio rewrites it.
+    // Istio rewrites probes in this form.
     changed["spec"]["containers"][0]["livenessProbe"]["httpGet"] =
         json!({"path": "/app-health/app/livez", "port": 15020});
     changed["spec"]["containers"][0]["lifecycle"]["preStop"] = json!({"exec": {"command": ["sleep", "5"]}});
@@ -106,7 +106,7 @@ fn what_was_changed_since_stays_and_is_said() {
     assert_eq!(undone.pod["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"], 15020);
     assert_eq!(undone.pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][0], "sleep");
     assert_eq!(undone.warnings.len(), 2, "{:?}", undone.warnings);
-    // A second pass keeps both too, and a third changes nothing.
+    // A second pass keeps both changes too, and a third changes nothing.
     let again = injected(&changed, &context());
     assert_eq!(again["spec"]["containers"][0]["livenessProbe"], changed["spec"]["containers"][0]["livenessProbe"]);
     assert_eq!(injected(&again, &context()), again);
@@ -138,7 +138,7 @@ fn an_argument_is_put_back_where_it_stood_also_when_its_text_stands_twice() {
     assert_eq!(app["args"], json!(["--host", "127.0.0.1", "--alias", "127.0.0.1", "--host=127.0.0.1", "--host"]));
     assert_eq!(app["command"], json!(["serve", "--host=127.0.0.1", 5]));
     assert_eq!(uninject(&whole).unwrap().pod, before);
-    // Somebody puts two words before it.
+    // Another component inserts two words before it.
     let mut changed = whole;
     for word in ["-v", "-q"] {
         changed["spec"]["containers"][0]["args"].as_array_mut().unwrap().insert(0, json!(word));
@@ -168,7 +168,7 @@ fn without_its_record_the_sidecar_is_taken_out_and_the_rest_is_said_to_stay() {
     assert_eq!(undone.pod["spec"]["initContainers"], json!([]));
     assert_eq!(undone.warnings.len(), 1);
     assert_eq!(uninject(&undone.pod), None);
-    // A label alone is nobody's sidecar.
+    // The label alone does not mark a sidecar.
     let mut labelled = pod();
     labelled["metadata"]["labels"]["groupage.dev/injected"] = json!("true");
     assert_eq!(uninject(&labelled), None);

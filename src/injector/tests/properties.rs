@@ -1,4 +1,4 @@
-//! What holds for every pod.
+//! Properties of an injection that hold for every pod.
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -7,7 +7,8 @@ use super::super::recipe::{RecipeMatch, find};
 use super::super::{Context, Outcome, STATUS, inject, patch, places, uninject};
 use super::draw::{any_json, context, foreign, pod};
 
-/// Where an injection may change what the user wrote; a `*` is one key or index. Everything below such a place may change.
+/// Places of a pod that an injection may change, with everything below them. `*` matches one key or
+/// index.
 const MAY_CHANGE: [&str; 21] = [
     "/metadata/labels/groupage.dev~1injected",
     "/metadata/annotations/groupage.dev~1status",
@@ -32,7 +33,7 @@ const MAY_CHANGE: [&str; 21] = [
     "/spec/containers/*/command",
 ];
 
-/// Every leaf of a value, with its pointer.
+/// Collects every leaf of a value with its JSON Pointer.
 fn leaves(value: &Value, at: &str, found: &mut Vec<(String, Value)>) {
     match value {
         Value::Object(map) if !map.is_empty() => {
@@ -45,7 +46,7 @@ fn leaves(value: &Value, at: &str, found: &mut Vec<(String, Value)>) {
                 leaves(value, &format!("{at}/{index}"), found);
             }
         }
-        // Nothing, which something may take the place of.
+        // An empty value, which an injection may replace.
         Value::Null | Value::Object(_) | Value::Array(_) => {}
         leaf => found.push((at.to_owned(), leaf.clone())),
     }
@@ -58,7 +59,7 @@ fn may_change(pointer: &str) -> bool {
     })
 }
 
-/// What holds of a pod that was injected.
+/// Checks the properties of an injected pod.
 fn holds(pod: &Value, whole: &Value, context: &Context) -> Result<(), TestCaseError> {
     let Outcome::Injected(again) = inject(whole, context) else {
         return Err(TestCaseError::fail("a second time it is not injected"));
@@ -73,7 +74,7 @@ fn holds(pod: &Value, whole: &Value, context: &Context) -> Result<(), TestCaseEr
     Ok(())
 }
 
-/// What must hold for the API server to take it, as far as it is ours.
+/// Checks the API server's rules for the parts that the injection writes.
 fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
     let all =
         ["initContainers", "containers"].iter().flat_map(|key| whole["spec"][key].as_array().into_iter().flatten());
@@ -108,7 +109,7 @@ fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// How the path of a drain hook begins, with the token that the sidecar knows.
+/// Returns the path of a drain hook with the token of the sidecar.
 fn drain(whole: &Value) -> String {
     let all =
         ["initContainers", "containers"].iter().flat_map(|key| whole["spec"][key].as_array().into_iter().flatten());
@@ -117,7 +118,7 @@ fn drain(whole: &Value) -> String {
     format!("/drain/{}?wait", token.unwrap())
 }
 
-/// Every pointer to a value in another.
+/// Collects the JSON Pointers of all values in a value.
 fn pointers(value: &Value, at: String, found: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -178,7 +179,7 @@ proptest! {
                 foreign.apply(&mut changed, index);
             }
             prop_assert_eq!(&uninject(&changed).unwrap().pod, &plain, "taken out");
-            // The next pass sees the whole, and the one after it changes nothing.
+            // The next pass processes the changed pod, and the pass after that changes nothing.
             if let Outcome::Injected(next) = inject(&changed, &context) {
                 holds(&plain, &next.pod, &context)?;
                 well_formed(&next.pod)?;

@@ -1,4 +1,5 @@
-//! Which container an application's knob turns in, and what is said where it turns in none.
+//! Selection of the container of an `app-listen` override, and the warnings for overrides without
+//! effect.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use super::super::{Context, NamedPolicy, Outcome, inject, uninject};
 use super::{context, injected};
 
-/// Two containers, of which the second is the one that a Service with a number leads to.
+/// Two application containers. A Service refers to the port number of the second.
 fn ollama(knob: &str) -> (Value, Context) {
     let pod = json!({
         "metadata": {"name": "p", "labels": {"app": "p"}, "annotations": {"groupage.dev/inject": "enabled", "groupage.dev/app-listen": knob}},
@@ -25,7 +26,7 @@ fn warnings(pod: &Value, context: &Context) -> Vec<String> {
     match inject(pod, context) {
         Outcome::Injected(injected) => {
             let mut said = injected.report.warnings;
-            // Of its resources, which these pods have none of.
+            // Ignores the warning about resources, which these pods do not have.
             said.retain(|said| !said.contains("BestEffort"));
             said
         }
@@ -104,7 +105,7 @@ fn a_knob_that_is_not_turned_is_said() {
     plain["metadata"]["annotations"]["groupage.dev/ports"] = json!("metrics");
     let said = warnings(&plain, &context);
     assert!(said[0].starts_with("app-listen for container ollama is not used: it has no port"), "{said:?}");
-    // By its name alone everybody comes to the sidecar, and nothing has to be told.
+    // All callers use the port's name, so they reach the sidecar without the override.
     let (plain, _) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
     assert_eq!(warnings(&plain, &super::context()), [] as [&str; 0]);
 }

@@ -1,4 +1,4 @@
-//! Pods with resources of their own as a whole: what the API server takes them to ask for stays.
+//! Pods with pod-level resources: the effective pod-level requests stay the same.
 
 use serde_json::{Value, json};
 

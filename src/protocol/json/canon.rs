@@ -1,28 +1,31 @@
-//! One spelling for documents that say the same: white space out, keys sorted, everything else as it was written.
+//! Canonical JSON: white space removed, keys sorted, and everything else as it is written.
 //!
-//! Two calls may share a batch only if what is not an item is equal (G4), and equal means this text. On the way every object is looked at for keys
-//! that stand twice or beside a twin in another case.
+//! Two calls may share a batch only if everything except their items is equal, and equality is
+//! defined on this text. While a document is written, every object is checked for duplicate keys
+//! and for keys that differ from a field of the protocol only in case.
 
 use std::ops::Range;
 
 use super::{Ambiguous, Elements, Kind, Members, Span, folds_to, kind, unescape};
 use crate::protocol::pointer::Pointer;
 
-/// What the adapter reads in a request by name.
+/// Fields and pointers of a request that receive special treatment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Looked<'a> {
-    /// Fields of the top level that the protocol knows.
+    /// Names of top-level fields that the protocol defines.
     pub(crate) known: &'a [&'a str],
-    /// Pointers that the adapter follows.
+    /// Pointers that the adapter resolves.
     pub(crate) pointers: &'a [&'a Pointer],
-    /// Where the values start that are left out, with their keys: items, and fields that need not be equal. Sorted.
+    /// Start offsets of the values that are left out together with their keys: items, and fields
+    /// that need not be equal. Sorted in ascending order.
     pub(crate) without: &'a [usize],
 }
 
-/// Appends the one spelling of the value at `span` to `out`.
+/// Appends the canonical form of the value at `span` to `out`.
 ///
 /// # Errors
-/// A key stands twice, or a field that the adapter knows stands in another case.
+/// A key occurs twice in an object, or a key differs from a field that the adapter reads only in
+/// case.
 pub(crate) fn canonical(doc: &[u8], span: Span, looked: Looked<'_>, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
     Writer { doc, known: looked.known, without: looked.without, out }.value(span, 0, looked.pointers)
 }
@@ -35,7 +38,8 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// Recursion is as deep as the document, which `check` bounded. `active` are the pointers that lead through this value.
+    /// Recursion is bounded by the nesting depth that `check` accepts. `active` contains the
+    /// pointers that lead through this value.
     fn value(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
         match kind(self.doc, span.start) {
             Kind::Object => self.object(span, depth, active),
@@ -72,6 +76,7 @@ impl Writer<'_> {
         for member in Members::new(self.doc, span) {
             let key = unescape(member.key.inside(self.doc));
             let tokens = active.iter().filter_map(|pointer| pointer.tokens().get(depth)).map(String::as_str);
+            // Fields of the protocol exist at the top level only; pointers apply at every level.
             let known = if depth == 0 { self.known } else { &[] };
             if known.iter().copied().chain(tokens).any(|name| folds_to(&key, name.as_bytes())) {
                 return Err(Ambiguous);
@@ -89,6 +94,7 @@ impl Writer<'_> {
         if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
             return Err(Ambiguous);
         }
+        // The members were written in document order. They are copied in key order and replace it.
         let mut sorted = Vec::with_capacity(self.out.len() - start + 2);
         sorted.push(b'{');
         for (_, range) in members {
@@ -101,7 +107,7 @@ impl Writer<'_> {
     }
 }
 
-/// Those of `active` that go on through the child named `token`.
+/// Returns the pointers in `active` that continue through the child named `token`.
 fn through<'p>(active: &[&'p Pointer], depth: usize, token: &[u8]) -> Vec<&'p Pointer> {
     let goes = |pointer: &&&Pointer| pointer.tokens().get(depth).is_some_and(|next| next.as_bytes() == token);
     active.iter().filter(goes).copied().collect()

@@ -1,51 +1,57 @@
-//! One pass over a document: grammar, nesting, numbers.
+//! Validation of a document in one pass: grammar, nesting depth and number range.
 //!
-//! The stack is a fixed row of bits, one for each open bracket, so 100 000 nested arrays cost what 65 do: a refusal. Runs of digits and of plain
-//! string bytes are read eight at a time; that is what makes an answer of a thousand floats cheap.
+//! The stack is a fixed bit set with one bit for each open bracket, so a document of 100 000 nested
+//! arrays is rejected at the cost of reading as many as are allowed. Runs of digits and of
+//! unescaped string bytes are scanned eight bytes at a time (SWAR), which keeps responses with
+//! thousands of floats cheap.
 
 use super::{at, blank};
 
-/// The deepest nesting that is ever read, whatever the policy allows: FastAPI gives up near 990, and walkers may recurse as deep as this.
+/// Deepest nesting that is ever accepted, independent of the policy. FastAPI fails near a depth of
+/// 990, and the walkers may recurse to this depth.
 pub(crate) const NESTING_MAX: usize = 256;
 
-/// The fewest digits that could leave the range of a 64-bit float without an exponent.
+/// Minimum number of integer digits that can exceed the range of a 64-bit float without an
+/// exponent.
 const WIDE_DIGITS: usize = 300;
 
-/// What is asked of a document beyond the grammar.
+/// Requirements on a document beyond the JSON grammar.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules {
-    /// `NaN`, `Infinity` and `-Infinity` are numbers.
+    /// Accepts `NaN`, `Infinity` and `-Infinity` as numbers.
     pub(crate) lenient: bool,
-    /// A caller's own body: UTF-8 throughout, no number outside the range of a 64-bit float.
+    /// Applies the rules for a client's request body: valid UTF-8, and no number outside the range
+    /// of a 64-bit float.
     pub(crate) strict: bool,
-    /// The deepest nesting, at most [`NESTING_MAX`].
+    /// Maximum nesting depth, capped at [`NESTING_MAX`].
     pub(crate) nesting_max: usize,
 }
 
-/// Why a document is not taken.
+/// Reason for which a document is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Flaw {
-    /// Not one JSON document.
+    /// The bytes are not a single JSON document.
     Syntax,
-    /// Nested too deep.
+    /// The nesting is too deep.
     Nesting,
-    /// A number that a server would read as infinite, or not at all.
+    /// A number is outside the range of a 64-bit float: a server would read it as infinite or
+    /// reject it.
     Range,
-    /// Not UTF-8.
+    /// The bytes are not valid UTF-8.
     Utf8,
 }
 
-/// The open brackets: a bit each, set for objects.
+/// The stack of open brackets: one bit per level, set for an object.
 struct Open {
     bits: [u64; NESTING_MAX / 64],
     depth: usize,
     depth_max: usize,
 }
 
-/// Checks that `doc` is one document that `rules` allow.
+/// Checks that `doc` is a single JSON document that satisfies `rules`.
 ///
 /// # Errors
-/// The first flaw found.
+/// Returns the first flaw found.
 pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
     if rules.strict && std::str::from_utf8(doc).is_err() {
         return Err(Flaw::Utf8);
@@ -105,7 +111,7 @@ pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
     }
 }
 
-/// A key with its colon; returns where the value starts.
+/// Reads a key with its colon and returns the start of the value.
 fn key(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
     if at(doc, pos) != b'"' {
         return Err(Flaw::Syntax);
@@ -159,18 +165,19 @@ fn infinite(number: &[u8]) -> bool {
     value.is_none_or(f64::is_infinite)
 }
 
-/// Eight bytes from `pos` on, the first lowest; none near the end.
+/// Reads eight bytes from `pos` in little-endian order, or returns `None` near the end.
 #[inline]
 fn eight(doc: &[u8], pos: usize) -> Option<u64> {
     let bytes = doc.get(pos..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*bytes))
 }
 
-/// The first position from `pos` on that holds no digit.
+/// Returns the first position at or after `pos` that is not a digit.
 #[inline]
 fn digits(doc: &[u8], mut pos: usize) -> usize {
-    // A byte is a digit if it differs from 0x30 in its low bits by at most 9. Adding 0x76 carries 10 and above into the top bit; a carry out of
-    // a byte only reaches bytes after the first that is no digit, and only the first counts.
+    // A byte is a digit if its XOR with 0x30 is at most 9. Adding 0x76 carries values of 10 and
+    // above into the top bit. A carry out of a byte only affects the bytes after the first one that
+    // is not a digit, and only that first one is used.
     while let Some(bytes) = eight(doc, pos) {
         let low = bytes ^ 0x3030_3030_3030_3030;
         let other = (low.wrapping_add(0x7676_7676_7676_7676) | low) & 0x8080_8080_8080_8080;
@@ -185,7 +192,8 @@ fn digits(doc: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-/// A string; `pos` is at its opening quote. Bytes of 0x80 and above are none of its business.
+/// Reads a string with its opening quote at `pos`. Bytes of 0x80 and above are accepted without a
+/// check of their encoding.
 #[inline]
 fn string(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
     let mut pos = pos + 1;
@@ -209,7 +217,8 @@ fn string(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
     }
 }
 
-/// The first position from `pos` on that holds a quote, a backslash or a control character.
+/// Returns the first position at or after `pos` that holds a quote, a backslash or a control
+/// character.
 #[inline]
 fn plain(doc: &[u8], mut pos: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
@@ -217,7 +226,8 @@ fn plain(doc: &[u8], mut pos: usize) -> usize {
     while let Some(bytes) = eight(doc, pos) {
         let quote = bytes ^ (ONES * 0x22);
         let slash = bytes ^ (ONES * 0x5c);
-        // The lowest top bit set is exact: a borrow only reaches bytes after the first hit.
+        // The lowest top bit that is set is exact: a borrow only affects the bytes after the first
+        // hit.
         let hit = (quote.wrapping_sub(ONES) & !quote)
             | (slash.wrapping_sub(ONES) & !slash)
             | (bytes.wrapping_sub(ONES * 0x20) & !bytes);
@@ -251,7 +261,8 @@ impl Open {
         self.depth = self.depth.saturating_sub(1);
     }
 
-    /// Whether the innermost open bracket is an object's; none at the top.
+    /// Returns `true` if the innermost open bracket belongs to an object, or `None` at the top
+    /// level.
     #[inline]
     fn top(&self) -> Option<bool> {
         let depth = self.depth.checked_sub(1)?;

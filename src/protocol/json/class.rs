@@ -1,26 +1,30 @@
-//! The class of an item (G7): what a server that builds arrays or frames would make of it.
+//! Item classes: the type and shape that a server would give an item when it builds arrays or data
+//! frames.
 //!
-//! A row of integers beside a row of floats becomes floats, a row of another length fails the call: a neighbour must not change or fail an
-//! answer, so only items of one class share a batch. A class is written as bytes that are equal exactly when the classes are: `i f s b n`, lists
-//! as runs (`[f4,]`), objects as sorted keys with the class of each.
+//! A row of integers beside a row of floats becomes floats, and a row of a different length makes
+//! the call fail. A neighbour must neither change nor fail a response, so only items of one class
+//! share a batch. A class is encoded as bytes that are equal exactly if the classes are equal.
+//! Scalars are letters: `i` (integer), `I` (wider than 64 bits), `f`, `s`, `b` (boolean), `B`
+//! (base64 bytes), `n`. Lists are runs (`[f4,]`), and objects are sorted keys, each with the class
+//! of its value.
 
 use super::{Ambiguous, Elements, Kind, Members, Span, is_integer, kind, unescape};
 
-/// How `{"b64": ..}` is to be taken.
+/// Interpretation of the object `{"b64": ..}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scalars {
-    /// An object like any other.
+    /// An ordinary object.
     Plain,
-    /// A scalar of its own kind (KServe V1).
+    /// A scalar of a type of its own (KServe V1).
     Bytes,
-    /// A string (TF Serving, where both spell one type).
+    /// A string (TF Serving, where both forms denote one type).
     Strings,
 }
 
 /// Appends the class of the value at `span`.
 ///
 /// # Errors
-/// A key stands twice in an object.
+/// A key occurs twice in an object.
 pub(crate) fn class(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
     match letter(doc, span) {
         Some(letter) => out.push(letter),
@@ -30,7 +34,7 @@ pub(crate) fn class(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>)
     Ok(())
 }
 
-/// The class of a scalar.
+/// Returns the class of a scalar, or `None` for an array or object.
 fn letter(doc: &[u8], span: Span) -> Option<u8> {
     match kind(doc, span.start) {
         Kind::Null => Some(b'n'),
@@ -43,17 +47,18 @@ fn letter(doc: &[u8], span: Span) -> Option<u8> {
     }
 }
 
-/// An integer that 64 signed bits do not hold. Array libraries give it another type, and beside a smaller one both become floating point: the neighbour
-/// would change the answer.
+/// Returns `true` for an integer that does not fit into a signed 64-bit value. Array libraries give
+/// it a different type, and beside a smaller integer both become floating point, so the neighbour
+/// would change the response.
 fn is_wide(number: &[u8]) -> bool {
-    // 18 digits always fit, and are what nearly every integer has.
+    // Integers of up to 18 digits always fit, and nearly all integers are that short.
     number.len() > 18 && std::str::from_utf8(number).is_ok_and(|digits| digits.parse::<i64>().is_err())
 }
 
-/// Appends the class of an object by its keys alone, for routes of text.
+/// Appends the class of an object, made of its keys alone, for routes that carry text.
 ///
 /// # Errors
-/// A key stands twice.
+/// A key occurs twice.
 pub(crate) fn keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
     out.push(b'{');
     for (key, _) in sorted(doc, span)? {
@@ -68,7 +73,7 @@ fn list(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(
     let mut run = out.len()..out.len();
     let mut count = 0_u64;
     for element in Elements::new(doc, span) {
-        // Rows of numbers are what most bodies are made of.
+        // Fast path: the elements of most arrays are numbers of one class.
         if count > 0 && run.len() == 1 && letter(doc, element) == out.get(run.start).copied() {
             count += 1;
             continue;
@@ -82,7 +87,7 @@ fn list(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(
         }
         let len = out.len() - start;
         if count > 0 {
-            // The run's length belongs before the class just written.
+            // The length of the previous run belongs in front of the class that was just written.
             out.extend_from_slice(format!("{count},").as_bytes());
             if let Some(tail) = out.get_mut(start..) {
                 tail.rotate_left(len);

@@ -207,7 +207,7 @@ fn a_pointer_finds_through_objects_and_arrays() {
     assert_eq!(find(twice, root(twice), &pointer("/a")).map(|_| ()), Err(Ambiguous));
 }
 
-/// A JSON value, spelled in some way.
+/// Generates JSON values in various spellings.
 fn spelled() -> impl Strategy<Value = String> {
     let number = "-?(0|[1-9][0-9]{0,20})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,2})?";
     let string = r#""([ -!#-\[\]-~]|ä|😀|\\n|\\"|\\\\|\\u00e4|\\ud83d\\ude00){0,12}""#;
@@ -237,7 +237,8 @@ proptest! {
         prop_assert_eq!(class(doc, root(doc), Scalars::Plain, &mut again), Ok(()));
     }
 
-    /// Where both should agree they do: the raw reader of serde_json has no limit of depth and of range, and takes lone surrogates.
+    /// Restricted to the inputs on which both parsers must agree: the raw reader of `serde_json`
+    /// has no limit of depth or range, and accepts lone surrogates.
     #[test]
     fn validity_is_what_serde_json_says(bytes in prop::collection::vec(prop::sample::select(br#"{}[]",:0123e.-+ tfn\ua"#.to_vec()), 0..24)) {
         let ours = check(&bytes, STRICT);

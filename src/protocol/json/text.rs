@@ -1,9 +1,9 @@
-//! What little has to be known of strings: equality of keys, number of characters.
+//! JSON strings: decoding for key comparison, lengths in code points and bytes, and escaping.
 
 use std::borrow::Cow;
 
-/// A string's bytes (quotes left out) with the escapes resolved. A lone surrogate becomes the three bytes that UTF-8 would have for it, so two
-/// spellings of one key still compare equal.
+/// Resolves the escapes of a string given without its quotes. A lone surrogate becomes the three
+/// bytes of its WTF-8 encoding, so two spellings of one key still compare equal.
 pub(crate) fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
     let Some(first) = memchr::memchr(b'\\', raw) else { return Cow::Borrowed(raw) };
     let mut out = Vec::with_capacity(raw.len());
@@ -34,8 +34,9 @@ pub(crate) fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(out)
 }
 
-/// How many code points a string (quotes left out) has: what Python's `len` and Rust's `chars().count()` say. A pair of surrogate escapes is
-/// one, a lone one is one too.
+/// Returns the number of code points of a string given without its quotes, as Python's `len` and
+/// Rust's `chars().count()` would count them. A surrogate pair counts as one, and so does a lone
+/// surrogate.
 pub(crate) fn code_points(raw: &[u8]) -> u64 {
     let mut count = 0;
     let mut rest = raw;
@@ -47,9 +48,9 @@ pub(crate) fn code_points(raw: &[u8]) -> u64 {
     count + starts(rest)
 }
 
-/// How many bytes of JSON a text would have if what it escapes stood there in UTF-8: as `\u6c49` it
-/// has six, and weighs no more than the three of the character. Escapes of quotes, backslashes and
-/// controls count as one byte.
+/// Returns the length in bytes of a JSON text if its escaped characters were written in UTF-8. For
+/// example, `\u6c49` takes six bytes but counts as the three bytes of its character. Escaped
+/// quotes, backslashes and control characters count as one byte.
 pub(crate) fn unescaped_len(raw: &[u8]) -> usize {
     let mut saved = 0;
     let mut pos = 0;
@@ -68,8 +69,9 @@ pub(crate) fn unescaped_len(raw: &[u8]) -> usize {
     raw.len().saturating_sub(saved)
 }
 
-/// Whether some servers would take `key` for the field `name` although it is spelled otherwise: ASCII case aside, and with the two letters that
-/// Go's decoder folds into ASCII (the long s and the Kelvin sign).
+/// Returns `true` if some servers would accept `key` as the field `name` although its spelling
+/// differs: it is equal except for ASCII case, or for the two letters that Go's decoder folds into
+/// ASCII (the long s and the Kelvin sign).
 pub(crate) fn folds_to(key: &[u8], name: &[u8]) -> bool {
     if key == name {
         return false;
@@ -88,7 +90,7 @@ pub(crate) fn folds_to(key: &[u8], name: &[u8]) -> bool {
     rest.is_empty()
 }
 
-/// Appends bytes that came as a header value, read as Latin-1, as the inside of a JSON string.
+/// Appends a header value, interpreted as Latin-1, as the content of a JSON string.
 pub(crate) fn escape_latin1(value: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     for &byte in value {
@@ -107,7 +109,8 @@ fn starts(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(byte & 0xc0 != 0x80)).sum()
 }
 
-/// The scalar (or lone surrogate) that the `\u` escape at `pos` spells, and how many bytes it takes.
+/// Returns the scalar value (or lone surrogate) of the `\u` escape at `pos`, and the length of the
+/// escape in bytes.
 fn escaped(raw: &[u8], pos: usize) -> (u32, usize) {
     let high = unit(raw, pos);
     if (0xd800..0xdc00).contains(&high) && raw.get(pos + 6..pos + 8) == Some(b"\\u") {

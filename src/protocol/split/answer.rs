@@ -1,8 +1,9 @@
-//! The head of an answer to a shared call: which of the upstream's headers every member may see.
+//! The head of a response to a shared call: selection of the upstream headers that every member may
+//! receive.
 //!
-//! A header is passed on only if it is on the list of the protocol reference, or the policy names
-//! it. One whose values are numbers, times and fixed words is passed on as it is; any other text may
-//! quote an input, and is passed on where lone answers of the same key have the same
+//! A header is forwarded only if it is listed here or in the policy. A listed header with values
+//! that consist of numbers, times and fixed words is forwarded unchanged. Any other text may quote
+//! an input, and is forwarded only if unbatched responses of the same key have the same value
 //! ([`LoneEvidence`]).
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -12,7 +13,7 @@ use crate::protocol::evidence::{LoneEvidence, Part};
 use crate::protocol::route::Endpoint;
 use crate::protocol::{fresh, headers};
 
-/// Headers that a shared answer may have, by name and by beginning.
+/// Names and prefixes of headers that may be forwarded.
 const LISTED: [&str; 8] = [
     "content-type",
     "server",
@@ -24,7 +25,7 @@ const LISTED: [&str; 8] = [
     "x-compute-type",
 ];
 const LISTED_PREFIXES: [&str; 3] = ["x-ratelimit-", "openai-", "access-control-"];
-/// Words in the values of some, besides numbers and units.
+/// Words that may occur in the values of such headers, besides numbers and units.
 const WORDS: [&str; 11] = [
     "*",
     "true",
@@ -38,12 +39,12 @@ const WORDS: [&str; 11] = [
     "gpu",
     "gpu+optimized",
 ];
-/// The longest measure in bytes and in digits: those of a time of day with its date.
+/// Maximum length of a measure in bytes and in digits: those of a time of day with its date.
 const MEASURE_MAX: (usize, usize) = (32, 14);
 /// Letters of units and dates: `6m0s`, `1.5ms`, `100;w=60`, `2026-11-24T10:00:00Z`.
 const UNITS: &[u8] = b"dhmsunwTZ";
 
-/// Headers of one answer or one body, which no list admits.
+/// Headers that describe a single response or body, and are never forwarded.
 const NEVER: [HeaderName; 6] = [
     header::CONTENT_LENGTH,
     header::CONTENT_ENCODING,
@@ -53,14 +54,14 @@ const NEVER: [HeaderName; 6] = [
     headers::REQUEST_ID,
 ];
 
-/// The part of an upstream's head that all members of a shared call may see.
+/// The part of an upstream's head that all members of a shared call may receive.
 pub(super) struct SharedHead {
     listed: HeaderMap,
-    /// The upstream's head has a request id.
+    /// The upstream's head contains a request id.
     has_id: bool,
 }
 
-/// The listed headers of an answer that may quote an input.
+/// Returns the listed headers of a response that may quote an input.
 pub(super) fn free_text(headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> {
     headers.keys().filter(|name| is_listed(name) && headers.get_all(*name).iter().any(is_text))
 }
@@ -79,7 +80,7 @@ fn is_text(value: &HeaderValue) -> bool {
 
 /// Returns `true` for a few numbers with units and separators.
 fn is_measure(value: &[u8]) -> bool {
-    // A unit follows its number: a word of these letters is none.
+    // A unit follows its number. Such a letter elsewhere is part of a word.
     let unit = |place: usize| {
         let before = |back: usize| place.checked_sub(back).and_then(|place| value.get(place)).copied().unwrap_or(b' ');
         let second = value[place] == b's' && matches!(before(1), b'm' | b'u' | b'n') && before(2).is_ascii_digit();
@@ -95,7 +96,7 @@ fn is_measure(value: &[u8]) -> bool {
         && (0..value.len()).all(known)
 }
 
-/// Returns `true` for the form of an HTTP date: `Tue, 24 Nov 2026 10:00:00 GMT`.
+/// Returns `true` for the format of an HTTP date: `Tue, 24 Nov 2026 10:00:00 GMT`.
 fn is_date(value: &[u8]) -> bool {
     const DAYS: [&[u8]; 7] = [b"Mon", b"Tue", b"Wed", b"Thu", b"Fri", b"Sat", b"Sun"];
     const MONTHS: [&[u8]; 12] =
@@ -116,7 +117,7 @@ fn is_date(value: &[u8]) -> bool {
 // === impl SharedHead ===
 
 impl SharedHead {
-    /// The head of an answer to the call `sent`, which carried `call` among others of its key.
+    /// Selects the headers of a response to a shared call. `call` is one of its members.
     pub(super) fn new(endpoint: &Endpoint, call: &Call, headers: &HeaderMap, evidence: Option<&LoneEvidence>) -> Self {
         let nominated = headers::nominated(headers);
         let shown = |name: &&HeaderName| {
@@ -140,7 +141,8 @@ impl SharedHead {
         Self { listed, has_id: headers.contains_key(headers::REQUEST_ID) }
     }
 
-    /// The head that a member gets, with its own request id where the upstream echoes ours.
+    /// Returns the head for a member, with the member's own request id wherever the upstream echoed
+    /// that of the shared call.
     pub(super) fn of_member(&self, call: &Call, sent: &Outgoing) -> HeaderMap {
         let own_id = || {
             let given = call.head.headers.get(headers::REQUEST_ID).cloned();

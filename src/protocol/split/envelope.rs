@@ -1,8 +1,8 @@
-//! The parts of an answer's body that belong to no single result.
+//! The parts of a response body that belong to no single result.
 //!
-//! Members that the protocol or the policy declares are results, ids, counters, and the scalars of
-//! the protocol's envelope. Any other may quote an input of any caller, and so may a declared scalar
-//! that holds a piece of an item: these are listed as undeclared, for the judgement of
+//! The protocol and the policy declare results, ids, counters, and the scalars of the protocol's
+//! envelope. Any other member may quote an input of any client, and so may a declared scalar that
+//! contains a piece of an item. These are listed as undeclared, to be checked against
 //! [`LoneEvidence`](crate::protocol::evidence::LoneEvidence).
 
 use crate::protocol::call::Call;
@@ -13,15 +13,16 @@ use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::{Counters, Results, Shape};
 use crate::protocol::usage;
 
-/// The longest declared scalar, in bytes: paths of models are at most as long in practice.
+/// Maximum length of a declared scalar in bytes. Model paths are no longer in practice.
 const SCALAR_MAX: usize = 256;
-/// The shortest text that is looked for in the items: any text has single letters and pairs.
+/// Minimum length of a text that is searched for in the items. Single letters and pairs occur in
+/// any text.
 const QUOTE_MIN: usize = 3;
-/// Beginnings of ids that servers make: those of the protocol reference.
+/// Prefixes of the ids that known servers generate.
 const ID_PREFIXES: [&[u8]; 7] = [b"", b"embd-", b"emb-", b"cmpl-", b"chatcmpl-", b"infinity-", b"modr-"];
-/// The longest count of seconds or milliseconds in digits.
+/// Maximum number of digits of a time in seconds or milliseconds.
 const CREATED_DIGITS: usize = 13;
-/// Names inside a usage object that are the protocols' own.
+/// Names inside a usage object that the protocols define.
 const USAGE: [&str; 16] = [
     "prompt_tokens",
     "completion_tokens",
@@ -41,32 +42,34 @@ const USAGE: [&str; 16] = [
     "output_tokens_details",
 ];
 
-/// A part of an answer that may quote an input.
+/// A part of a response that may quote an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Undeclared {
-    /// The names on the way to it, each behind a slash.
+    /// The path to it, with a slash before each name.
     pub(super) path: Vec<u8>,
     pub(super) value: Span,
 }
 
-/// The declared parts of an answer's body.
+/// A traversal of a response body that collects its undeclared parts.
 struct Envelope<'a> {
     doc: &'a [u8],
     shape: &'a Shape,
-    /// Pointers to values that are taken as they are.
+    /// Pointers to values that need no check.
     declared: Vec<Pointer>,
-    /// The calls that a shared answer is for. None for a lone answer: its texts are listed as they
-    /// are, to be compared with those of shared ones.
+    /// The members of the shared call. `None` for an unbatched response: all its texts are listed,
+    /// to be compared with those of batch responses.
     members: Option<&'a [&'a Call]>,
     found: Vec<Undeclared>,
 }
 
-/// The undeclared parts of the answer `doc` to a shared call; `fields` are declared by the policy.
+/// Returns the undeclared parts of `doc`, a response to a shared call. The policy declares
+/// `fields`.
 pub(super) fn of_shared(doc: &[u8], shape: &Shape, fields: &[Pointer], members: &[&Call]) -> Vec<Undeclared> {
     Envelope::new(doc, shape, fields, Some(members)).walk()
 }
 
-/// The parts of a lone answer that are undeclared in some shared one; empty if it is not JSON.
+/// Returns the parts of an unbatched response that are undeclared in some batch response; empty if
+/// it is not JSON.
 pub(super) fn of_lone(doc: &[u8], shape: &Shape, fields: &[Pointer]) -> Vec<Undeclared> {
     let rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
     if json::check(doc, rules).is_err() {
@@ -79,7 +82,7 @@ pub(super) fn of_lone(doc: &[u8], shape: &Shape, fields: &[Pointer]) -> Vec<Unde
     envelope.walk()
 }
 
-/// Returns `true` for a zero that is written with more than a zero: it stays as it is written.
+/// Returns `true` for a zero that is written with more than a zero. It is copied as written.
 fn is_odd_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
 }
@@ -101,7 +104,7 @@ impl<'a> Envelope<'a> {
         self.found
     }
 
-    /// Looks at the value that `path` leads to.
+    /// Visits the value at `path`.
     fn visit(&mut self, value: Span, path: &mut Vec<String>) {
         if self.declared.iter().any(|pointer| pointer.tokens() == *path) {
             return;
@@ -159,8 +162,8 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Numbers of a counter are shared out; their names, any text beside them and numbers that stay
-    /// as they are may quote.
+    /// Visits a counter. Its numbers are divided; its names, any text beside them, and numbers that
+    /// are copied may quote an input.
     fn visit_usage(&mut self, value: Span, path: &mut Vec<String>) {
         if self.declared.iter().any(|pointer| pointer.tokens() == *path) {
             return;
@@ -170,7 +173,7 @@ impl<'a> Envelope<'a> {
                 for member in Members::new(self.doc, value) {
                     path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
                     if path.last().is_some_and(|name| !USAGE.contains(&name.as_str())) {
-                        // The name alone: a number is each caller's own.
+                        // Only the name is listed, because the number is different for each client.
                         self.add(Span { start: 0, end: 0 }, path);
                     }
                     self.visit_usage(member.value, path);
@@ -187,7 +190,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// An id is made anew; its beginning and its punctuation stay.
+    /// Visits an id. It is generated anew, but its prefix and its punctuation are kept.
     fn visit_id(&mut self, value: Span, path: &[String]) {
         match kind(self.doc, value.start) {
             Kind::Number | Kind::Null => {}
@@ -204,7 +207,7 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Returns `true` for a member of the protocol's envelope whose value is no more than it says.
+    /// Returns `true` for a member of the protocol's envelope if its value has the expected form.
     fn is_plain(&self, name: &str, value: Span) -> bool {
         let text = value.of(self.doc);
         match kind(self.doc, value.start) {
@@ -216,7 +219,8 @@ impl<'a> Envelope<'a> {
         }
     }
 
-    /// Returns `true` if a text and an item of the batch hold one another; of a lone answer, always.
+    /// Returns `true` if the text contains an item of the batch or an item contains the text.
+    /// Always `true` for an unbatched response.
     fn is_quote(&self, text: &[u8]) -> bool {
         let Some(members) = self.members else { return true };
         let holds = |whole: &[u8], part: &[u8]| part.len() >= QUOTE_MIN && memchr::memmem::find(whole, part).is_some();
@@ -230,7 +234,7 @@ impl<'a> Envelope<'a> {
         items.any(|item| holds(item, text) || holds(text, item))
     }
 
-    /// Returns `true` if a declared value is below `path`.
+    /// Returns `true` if a declared value lies below `path`.
     fn leads_on(&self, path: &[String]) -> bool {
         let below = |pointer: &Pointer| pointer.tokens().len() > path.len() && pointer.tokens().starts_with(path);
         let counters = match &self.shape.counters {
@@ -241,7 +245,8 @@ impl<'a> Envelope<'a> {
         counters || self.declared.iter().chain(&self.shape.ids).any(below)
     }
 
-    /// Lists a part; one more than may all be constants shows that there are too many.
+    /// Adds a part to the list. The list ends with one part more than the maximum, which shows that
+    /// there are too many.
     fn add(&mut self, value: Span, path: &[String]) {
         if self.found.len() > MEMBERS_MAX {
             return;

@@ -1,4 +1,4 @@
-//! What is to be replaced in an answer, all of it validated before anybody gets a byte.
+//! The replacements in a batch response, all of which are validated before any byte is written.
 
 use bytes::Bytes;
 use http::StatusCode;
@@ -13,15 +13,15 @@ use crate::protocol::shape::{Counters, Measure, Results as At, Shape, Share};
 use crate::protocol::usage::{self, Counter, Ledger};
 use crate::protocol::{fresh, headers};
 
-/// The replacements, the same for every caller but in what they put there.
+/// The replacements, at the same positions for every client.
 pub(super) struct Plan<'a> {
     doc: &'a Bytes,
     edits: Vec<(Span, Edit)>,
     results: Results,
     counters: Vec<Counter>,
-    /// Headers that are counted anew: each caller's value.
+    /// Headers with a separate value for each client.
     counted: Vec<(HeaderName, Vec<String>)>,
-    /// Some counter is an estimate.
+    /// At least one counter is an estimate.
     estimated: bool,
 }
 
@@ -35,7 +35,7 @@ enum Edit {
     Counter(usize),
 }
 
-/// One caller's body, and its status where it is not upstream's.
+/// The body for one client, and its status if it differs from that of the upstream.
 pub(super) struct Written {
     pub(super) status: Option<StatusCode>,
     pub(super) body: Bytes,
@@ -44,8 +44,8 @@ pub(super) struct Written {
 // === impl Plan ===
 
 impl<'a> Plan<'a> {
-    /// Finds what is to be replaced. `judge` decides on the rest of the body, once the results are
-    /// known to be those of the items.
+    /// Determines the replacements. `judge` checks the rest of the body, once the results are known
+    /// to match the items.
     pub(super) fn new(
         shape: &Shape,
         members: &[&Call],
@@ -69,6 +69,7 @@ impl<'a> Plan<'a> {
         plan.add_counters(root, shape, &ledger)?;
         plan.add_headers(shape, members, head, &ledger);
         plan.edits.sort_by_key(|(span, _)| span.start);
+        // Declared positions that overlap in this response cannot be replaced independently.
         if plan.edits.windows(2).any(|pair| pair[0].0.end > pair[1].0.start) {
             return Err(MismatchKind::Shape.into());
         }
@@ -120,7 +121,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// What each item counts for in shares: by the result where it tells, else by what was sent.
+    /// Returns the weights of the items by which counters are divided: taken from the result if it
+    /// carries a number, else from the request.
     fn ledger(&self, shape: &Shape, members: &[&Call]) -> Ledger {
         let mut weights = Vec::with_capacity(self.results.item_at.len());
         let mut tokens = true;
@@ -158,7 +160,8 @@ impl<'a> Plan<'a> {
         Ledger { weights, counts, identical, counted }
     }
 
-    /// TEI's counters in headers: characters are counted here, tokens are shared out as usage is.
+    /// Divides the counters in TEI's headers: characters are counted here, and tokens are divided
+    /// like usage counters.
     fn add_headers(&mut self, shape: &Shape, members: &[&Call], head: &HeaderMap, ledger: &Ledger) {
         if shape.share_by != Measure::Text {
             return;
@@ -181,7 +184,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The headers that are the caller's own numbers.
+    /// Writes the headers that carry the client's own numbers.
     pub(super) fn write_headers(&self, member: usize, out: &mut HeaderMap) {
         for (name, values) in &self.counted {
             if let Some(value) = values.get(member).and_then(|value| HeaderValue::from_str(value).ok()) {
@@ -193,7 +196,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// One caller's body.
+    /// Writes the body for one client.
     pub(super) fn write(&self, member: usize, call: &Call, sent: &Outgoing, shape: &Shape) -> Written {
         if let Some(written) = self.write_failure(member, shape) {
             return written;
@@ -235,7 +238,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// A caller of one item that failed gets that failure. In a client batch it stays in its place: the others of the same caller are good.
+    /// Returns the failure of a client with a single item that failed. In a call with several
+    /// items, the failure stays in its place, because the other results of the client are valid.
     fn write_failure(&self, member: usize, shape: &Shape) -> Option<Written> {
         let (pointer, status) = shape.per_item_error.as_ref()?;
         let [position] = self.results.positions.get(member)?.as_slice() else { return None };
@@ -258,14 +262,15 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The id that the caller would have got: made of its request id by servers that do so, else one of the same form that nobody else has.
+/// Writes the id that the client would have received alone: derived from its request id for servers
+/// that do so, else a random one of the same form.
 fn write_id(doc: &[u8], span: Span, call: &Call, sent: &Outgoing, shape: &Shape, out: &mut Vec<u8>) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
     match kind(doc, span.start) {
         Kind::Number => out.extend_from_slice(&fresh::like(span.of(doc), true)),
         Kind::String => {
             let raw = span.inside(doc);
-            // What comes before ours is the server's only where it has the form of a prefix.
+            // Text before the echoed id belongs to the server only if it has the form of a prefix.
             let is_prefix = |before: &&[u8]| before.len() == fresh::prefix(raw);
             let echoed = raw.strip_suffix(sent.request_id.as_bytes()).filter(is_prefix);
             let prefix = || raw.get(..fresh::prefix(raw)).unwrap_or_default();

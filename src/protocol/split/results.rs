@@ -1,4 +1,4 @@
-//! The results of an answer: found, counted, and brought to the items that they belong to.
+//! Results of a response: located, counted, and assigned to their items.
 
 use std::collections::HashMap;
 
@@ -7,40 +7,40 @@ use crate::protocol::json::{self, Ambiguous, Elements, Kind, Members, Span, kind
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape::{Element, Index, Results as At, Shape};
 
-/// The results, and who gets which.
+/// The results and their assignment to clients.
 #[derive(Debug)]
 pub(super) struct Results {
-    /// Parallel lists, or one map.
+    /// Parallel lists, or a single map.
     pub(super) lists: Vec<List>,
-    /// For each caller the positions of its results, in the order in which it gets them.
+    /// For each client, the positions of its results in the order in which they are written.
     pub(super) positions: Vec<Vec<usize>>,
-    /// For each position the item, counted through all callers.
+    /// For each position, the number of its item, counted over all clients.
     pub(super) item_at: Vec<usize>,
-    /// Where the first list's elements tell their index.
+    /// For each element of the first list, the position of its index.
     pub(super) index: Vec<Option<Span>>,
-    /// The number of the first item of each caller.
+    /// For each client, the number of its first item.
     pub(super) starts: Vec<usize>,
 }
 
-/// One array, or the members of a map.
+/// An array, or the members of a map.
 #[derive(Debug)]
 pub(super) struct List {
-    /// Its key in its object.
+    /// Key of the list in its object.
     pub(super) key: Option<Span>,
-    /// The brackets and everything between.
+    /// Span of the list, including its brackets.
     pub(super) whole: Span,
-    /// The keys of a map.
+    /// Keys of a map.
     keys: Vec<Span>,
-    /// Each element as it is spliced: of a map with its key.
+    /// Spans that are spliced: an element of an array, or a member of a map with its key.
     pub(super) elements: Vec<Span>,
-    /// Each element's value.
+    /// Spans of the values.
     pub(super) values: Vec<Span>,
 }
 
 // === impl Results ===
 
 impl Results {
-    /// Finds the results and holds them against the items that were sent.
+    /// Locates the results and checks them against the items that were sent.
     pub(super) fn find(doc: &[u8], root: Span, shape: &Shape, members: &[&Call]) -> Result<Self, MismatchKind> {
         let counts: Vec<usize> =
             members.iter().map(|call| call.found.slots.first().map_or(0, |slot| slot.items.len())).collect();
@@ -58,6 +58,7 @@ impl Results {
             At::Lists(_) => by_index(doc, &lists, shape.index.as_ref(), total)?,
             At::Map { .. } => (by_key(doc, &lists, members, total)?, vec![None; total]),
         };
+        // A list that the server sorts, or a map, keeps the order of the response for each client.
         let keep_order = shape.sorted || matches!(shape.results, At::Map { .. });
         let mut position_of = vec![0; total];
         for (position, item) in item_at.iter().enumerate() {
@@ -78,7 +79,8 @@ impl Results {
         Ok(Self { lists, positions, item_at, index, starts })
     }
 
-    /// Appends the element at `position` of list `list` as the caller gets it: with its own count of the index.
+    /// Appends the element at `position` of a list, with its index counted from the client's first
+    /// item.
     pub(super) fn write_element(&self, doc: &[u8], list: usize, position: usize, start: usize, out: &mut Vec<u8>) {
         let element = self.lists.get(list).and_then(|list| list.elements.get(position)).copied();
         let Some(element) = element else { return };
@@ -93,7 +95,8 @@ impl Results {
         out.extend_from_slice(Span { start: index.end, end: element.end }.of(doc));
     }
 
-    /// Appends a caller's part of one list, with upstream's own bytes before, between and after the elements.
+    /// Appends a client's part of a list, with the upstream's own bytes before, between and after
+    /// the elements.
     pub(super) fn write_list(&self, doc: &[u8], list: usize, member: usize, out: &mut Vec<u8>) {
         let (Some(from), Some(positions)) = (self.lists.get(list), self.positions.get(member)) else { return };
         let start = self.starts.get(member).copied().unwrap_or(0);
@@ -119,7 +122,7 @@ impl List {
         if kind(doc, found.value.start) != Kind::Array {
             return Err(MismatchKind::Shape);
         }
-        // One too many is enough to know; the rest is not worth its memory.
+        // One element too many is enough for the error. Reading the rest would waste memory.
         let elements: Vec<Span> = Elements::new(doc, found.value).take(total + 1).collect();
         if elements.len() != total {
             return Err(MismatchKind::Count);
@@ -159,7 +162,8 @@ impl From<Ambiguous> for MismatchKind {
 
 type Order = (Vec<usize>, Vec<Option<Span>>);
 
-/// The item of each position: by the indexes that the elements tell, which must be exactly those of the items, or in order.
+/// Returns the item of each position from the indexes of the elements, which must be exactly those
+/// of the items. Without indexes, the results are in order.
 fn by_index(doc: &[u8], lists: &[List], index: Option<&Index>, total: usize) -> Result<Order, MismatchKind> {
     let in_order = || ((0..total).collect(), vec![None; total]);
     let (Some(index), Some(list)) = (index, lists.first()) else { return Ok(in_order()) };
@@ -170,6 +174,7 @@ fn by_index(doc: &[u8], lists: &[List], index: Option<&Index>, total: usize) -> 
     if index.optional && found.iter().all(Option::is_none) {
         return Ok(in_order());
     }
+    // Each index must be within range and occur exactly once.
     let mut seen = vec![false; total];
     let mut item_at = Vec::with_capacity(total);
     for span in &found {
@@ -182,7 +187,7 @@ fn by_index(doc: &[u8], lists: &[List], index: Option<&Index>, total: usize) -> 
     Ok((item_at, found))
 }
 
-/// The item of each member of a map, whose keys must be exactly those of the items.
+/// Returns the item of each member of a map. The keys must be exactly those of the items.
 fn by_key(doc: &[u8], lists: &[List], members: &[&Call], total: usize) -> Result<Vec<usize>, MismatchKind> {
     let keys = members.iter().flat_map(|call| call.exclusive.iter().map(AsRef::as_ref));
     let mut items: HashMap<&[u8], usize> = keys.zip(0..).collect();

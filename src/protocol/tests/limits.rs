@@ -1,4 +1,4 @@
-//! What means "batch too large".
+//! Detection of "batch too large" errors.
 
 use super::generic::TooLargeSign;
 use super::*;

@@ -1,4 +1,4 @@
-//! What may share a batch, and what the shared call looks like.
+//! Merge keys and the content of shared calls.
 
 use http::Version;
 
@@ -16,7 +16,8 @@ fn embed(headers: &[(&str, &str)]) -> Call {
     read_with(&endpoint_once(), PATH, headers, r#"{"model":"m","input":"abc"}"#)
 }
 
-/// Keys of two compilations of the same rules differ, so calls that are to be compared come from one.
+/// Keys of two compilations of the same rules differ, so calls to be compared use the same
+/// endpoint.
 fn endpoint_once() -> Arc<Endpoint> {
     thread_local! {
         static ONE: Arc<Endpoint> = openai();
@@ -296,7 +297,7 @@ fn weights_are_about_tokens_for_text_and_rows_for_tensors() {
         read(&kserve, "/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#).weight,
         Weight { sum: 2, max: 1 }
     );
-    // Escaped or in UTF-8, the same text weighs the same.
+    // The same text has the same weight whether it is escaped or in UTF-8.
     assert_eq!(weight(r#"{"input":["\u6c49\u5b57 \ud83d\ude00\n"]}"#), weight(r#"{"input":["汉字 😀."]}"#));
     let bytes = generic(Spec { weight: Weigh::Bytes, item_class: ItemClass::None, ..texts() });
     let weight = |body: &str| read(&bytes, "/e", body).weight;
@@ -392,7 +393,7 @@ fn the_policy_moves_headers_and_fields_in_and_out_of_the_key() {
     assert!(!sent.headers.contains_key("x-acme"));
     assert_eq!(sent.headers["x-forwarded-for"], "9");
     assert!(!same(&a, &call(&[("x-forwarded-for", "8")], plain)));
-    // Identity cannot be merged over.
+    // Identity headers cannot be merged over.
     assert!(!same(&call(&[("authorization", "1")], plain), &call(&[("authorization", "2")], plain)));
     let meta = |text: &str| call(&[], &format!(r#"{{"input":"a","meta":{text}}}"#));
     assert!(same(&meta(r#"{"id":1,"tier":"x"}"#), &meta(r#"{"tier":"x","id":2}"#)));
@@ -503,7 +504,8 @@ fn a_reload_that_changes_caps_alone_lets_new_calls_join_the_queued_ones() {
     let second = table(Some(&first), route(4, Named::Auto));
     assert!(same(&embed(&first), &embed(&second)));
     assert_eq!(embed(&first).cost_class, embed(&second).cost_class);
-    // Between them the route was read otherwise: even if it is written as at first again, it is another one.
+    // The route was parsed differently in between. Although it is written as before again, it
+    // counts as a different one.
     let other = table(Some(&second), route(4, Named::OpenAi));
     assert!(!same(&embed(&second), &embed(&other)));
     let back = table(Some(&other), route(4, Named::Auto));

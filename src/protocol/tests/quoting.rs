@@ -1,11 +1,12 @@
-//! Servers that quote inputs outside the results: no caller gets a byte of another's.
+//! Servers that quote inputs outside the results: no client receives a byte of another client's
+//! input.
 
 use super::*;
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 const PREDICT: &str = "/v1/models/m:predict";
 
-/// The standing of a server's answers to one key.
+/// A server with the evidence collected for its endpoint.
 struct Server {
     endpoint: Arc<Endpoint>,
     target: &'static str,
@@ -38,7 +39,7 @@ impl Server {
         read(&self.endpoint, self.target, &body)
     }
 
-    /// The answer of two calls with these texts, which `body` is written for.
+    /// Splits a response to two calls with these texts, for which `body` is written.
     fn shared(
         &self,
         texts: [&str; 2],
@@ -59,7 +60,7 @@ impl Server {
         split.map_err(|mismatch| mismatch.what)
     }
 
-    /// A lone call with this text had this answer.
+    /// Records the response to an unbatched call with this text.
     fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
         let (status, headers, body) =
             (StatusCode::from_u16(status).unwrap(), head(headers), Bytes::from(body.to_owned()));
@@ -144,7 +145,7 @@ fn what_comes_before_an_echoed_id_is_kept_only_where_it_is_a_prefix() {
 fn a_member_that_lone_answers_show_to_be_constant_is_given_to_all() {
     let server = Server::new(PREDICT, Named::KServeV1);
     let shared = |server: &Server| server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"version":"3"}"#);
-    // Nothing is looked at before a batch had such a member.
+    // Members are not observed before a batch response had such a member.
     server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
     assert!(shared(&server).is_err());
     server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
@@ -168,7 +169,7 @@ fn calls_go_alone_for_a_while_where_lone_answers_differ() {
     assert!(shared("b").is_err(), "the last value is no constant");
     let minute = Tick(0).after(std::time::Duration::from_secs(60));
     assert!(server.is_apart(Tick(0)) && !server.is_apart(minute));
-    // Another key has nothing to do with it.
+    // Another key is not affected.
     let other = read(&server.endpoint, PREDICT, r#"{"instances":["a"],"signature_name":"s"}"#);
     assert!(!server.evidence.is_apart(Tick(0), &other));
 }

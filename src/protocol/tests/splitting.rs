@@ -1,4 +1,4 @@
-//! What each caller gets of an answer, and when nobody gets anything.
+//! The response to each client, and the responses that are rejected as a whole.
 
 use proptest::prelude::*;
 
@@ -330,7 +330,7 @@ fn a_route_may_fail_instead_of_isolating() {
     assert!(endpoint(PATH, Named::OpenAi).idempotent);
 }
 
-/// How `n` values may be written as a list.
+/// Formats values as a list with the given white space.
 fn list_of(values: &[String], blank: &str, between: &str) -> String {
     format!("[{blank}{}{blank}]", values.join(between))
 }
@@ -346,7 +346,7 @@ fn value() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// What is joined and split again is what each would have got alone, to the byte.
+    /// Joining and splitting yields exactly the bytes that each call would have received alone.
     #[test]
     fn split_undoes_join(
         results in prop::collection::vec(prop::collection::vec(value(), 1..5), 2..6),
@@ -385,7 +385,8 @@ proptest! {
         }
     }
 
-    /// Nothing that a caller or an upstream sends can break the adapters; the worst is a call that goes alone and an answer that is nobody's.
+    /// No input of a client or upstream makes the adapters panic. The worst outcome is a call sent
+    /// unbatched or a response that is rejected.
     #[test]
     fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..80), answer in prop::collection::vec(any::<u8>(), 0..80)) {
         let both = generic(Spec { result_key: Some(pointer("id")), ..texts() });
@@ -401,7 +402,7 @@ proptest! {
         }
     }
 
-    /// JSON that is cut, or has one byte changed, is never handed out as if it were whole.
+    /// JSON that is truncated, or has one byte changed, is never forwarded as if it were complete.
     #[test]
     fn a_damaged_answer_is_split_soundly_or_not_at_all(at in 0_usize..70, byte in any::<u8>()) {
         let endpoint = endpoint(PATH, Named::OpenAi);

@@ -1,10 +1,11 @@
-//! Rulesets by hand: each is made as the kernel lists it, and asked for a port.
+//! Rulesets built in the format in which the kernel lists them, and the result of the analysis for
+//! a port.
 
 use super::super::message::{Attributes, Message};
 use super::super::ruleset::{compare, expression as named, meta, payload};
 use super::*;
 
-/// Chains and rules as they are listed.
+/// Chains and rules in the listing format.
 #[derive(Default)]
 struct Listed {
     chains: Vec<Vec<u8>>,
@@ -43,7 +44,7 @@ impl Listed {
         rules.iter().fold(with_chain, |listed, rule| listed.rule(IPV4, "nat", "PREROUTING", rule))
     }
 
-    /// Nobody, perhaps or for sure.
+    /// Returns `None` if no rule redirects the port, otherwise whether the redirect is certain.
     fn take(&self, port: u16) -> Option<bool> {
         Others::read(&self.chains, &self.rules).take(port).map(|taken| taken.sure)
     }
@@ -83,7 +84,7 @@ fn unknown() -> Attributes {
     named("lookup", &Attributes::default())
 }
 
-/// `--dports`, as iptables keeps them.
+/// `--dports` in the format of iptables.
 fn multiport(ports: &[u16]) -> Attributes {
     let mut info = [0_u8; 48];
     (info[0], info[1]) = (1, u8::try_from(ports.len()).unwrap());
@@ -120,14 +121,14 @@ fn our_own_table_and_other_hooks_are_nobody_elses_redirect() {
 
 #[test]
 fn a_mesh_is_followed_through_its_chains() {
-    // As istio-init leaves it: all but some ports.
+    // The rules of istio-init, which redirect all but some ports.
     let inbound = |listed: Listed, rule: &[Attributes]| listed.rule(IPV4, "nat", "ISTIO_INBOUND", rule);
     let mut listed = Listed::default().nat(&[&[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_INBOUND"))]].concat()]);
     listed = inbound(listed, &[tcp().as_slice(), &port(EQUAL, 15090), &[verdict_of(RETURN, None)]].concat());
     listed = inbound(listed, &[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_IN_REDIRECT"))]].concat());
     listed = listed.rule(IPV4, "nat", "ISTIO_IN_REDIRECT", &[tcp().as_slice(), &[target("REDIRECT")]].concat());
     assert_eq!((listed.take(8080), listed.take(15090)), (Some(true), None));
-    // As linkerd-init does.
+    // The rules of linkerd-init.
     let proxy = |listed: Listed, rule: &[Attributes]| listed.rule(IPV4, "nat", "PROXY_INIT", rule);
     let comment = || matches("comment", 0, b"proxy-init");
     let mut listed = Listed::default().nat(&[&[comment(), verdict_of(JUMP, Some("PROXY_INIT"))]]);
@@ -142,15 +143,15 @@ fn what_cannot_be_told_is_perhaps() {
     assert_eq!(perhaps.take(8080), Some(false));
     let found = Others::read(&perhaps.chains, &perhaps.rules).take(8080).unwrap();
     assert_eq!(found.by, "port 8080 may be redirected already, by chain PREROUTING of table ip nat");
-    // What may have led it off before a sure redirect.
+    // An uncertain accept before a certain redirect.
     let led_off = Listed::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
     assert_eq!(led_off.take(8080), Some(false));
-    // A jump that may be: back from it, the next rule is sure again.
+    // An uncertain jump to a chain that returns; the next rule is certain again.
     let jump = Listed::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
     assert_eq!(jump.take(8080), Some(true));
     let goto = Listed::default().nat(&[&[unknown(), verdict_of(GOTO, Some("x"))], &[redir()]]);
     assert_eq!(goto.take(8080), Some(false));
-    // Beside an unsure chain, a sure one.
+    // An uncertain redirect in one chain, a certain one in another.
     let both = perhaps.base(INET, "x", "y", PREROUTING).rule(INET, "x", "y", &[redir()]);
     assert_eq!(both.take(8080), Some(true));
 }

@@ -1,12 +1,14 @@
-//! A canary: more and more pods run a candidate, step by step, while the others serve as the yardstick.
+//! Canary strategy: a growing share of the pods runs the candidate, step by step, while the others
+//! form the control arm.
 
 use super::super::judge::{Finding, LINE_CALLS, TURNS_LOOKS};
 use super::super::plan::{Canary, OnFailure};
 use super::{ArmState, Outcome, Phase, Place, Rollout, State};
 
-/// Calls of both arms in all, before a canary goes a step further: five beyond the 99th percentile are to be expected.
+/// Minimum number of calls of each arm before the next step: five are expected beyond the 99th
+/// percentile.
 const CANARY_SAMPLES: u64 = 500;
-/// And looks at both side by side; a hold that is shorter than that is no test.
+/// Minimum number of evaluations of both arms. A hold that is too short for them is no test.
 const CANARY_LOOKS: u32 = 3;
 
 // === impl Rollout ===
@@ -44,20 +46,20 @@ impl Rollout<'_> {
         self.places(&self.weights(steps), Canary::PERIOD, false)
     }
 
-    /// The shares of the arms at this step.
+    /// Returns the shares of the arms at the current step.
     fn weights(&self, steps: &[Canary]) -> Vec<u32> {
         let at = self.state.step.min(steps.len().saturating_sub(1));
         let percent = steps.get(at).map_or(100, |step| step.percent);
         vec![100 - percent, percent]
     }
 
-    /// A step further, if this one has been held and enough was seen.
+    /// Advances to the next step if the hold of this one is over and enough was measured.
     fn forward(&mut self, wanted: &str, steps: &[Canary], turns: bool) -> Option<Vec<Place>> {
         let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
         if self.now.since(self.state.since) < hold {
             return None;
         }
-        // A step that leaves nobody to compare with would wait for ever: it is its hold and no more.
+        // A step without a control arm has no comparison to wait for, so only its hold applies.
         let alone = self.weights(steps).first() == Some(&0);
         if !alone && self.waits(turns) {
             return None;
@@ -82,7 +84,7 @@ impl Rollout<'_> {
         None
     }
 
-    /// Whether too little was seen of both arms for a step further, and says so.
+    /// Returns `true` if there are too few measurements for the next step, and records the reason.
     fn waits(&mut self, turns: bool) -> bool {
         let fewest = self.state.arms.iter().map(|arm| arm.samples).min().unwrap_or(0);
         if fewest < CANARY_SAMPLES {

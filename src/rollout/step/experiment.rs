@@ -1,13 +1,15 @@
-//! An experiment: arms side by side, until one is better, every other one is worse, or nothing can be told.
+//! Experiment strategy: arms run side by side until one is better, all others are worse, or the
+//! result is inconclusive.
 
 use super::super::judge::Finding;
 use super::super::plan::{ArmPlan, Experiment, OnFailure};
 use super::{ArmState, Outcome, Phase, Place, Rollout, State};
 
-/// An experiment ends without a winner when every arm has so many times the calls that a verdict needs, and was looked at so often.
+/// An experiment ends as inconclusive once every arm has this many times the calls that a verdict
+/// needs, and this many evaluations.
 const SAMPLES_TIMES_MAX: u64 = 20;
 const LOOKS_MAX: u32 = 40;
-/// Reasons with which an experiment ends: with the same arms it is over.
+/// Reasons with which an experiment ends. It does not restart while its arms are the same.
 const WON: &str = "ExperimentWon";
 const KEPT: &str = "ExperimentKept";
 const INCONCLUSIVE: &str = "Inconclusive";
@@ -34,7 +36,8 @@ impl Rollout<'_> {
         }
         if self.state.phase == Phase::Progressing {
             for (at, finding) in self.look(turns) {
-                // One that is worse may have it paused: then nobody wins.
+                // A regression found before may have paused the experiment, which then has no
+                // winner.
                 if self.state.phase != Phase::Progressing {
                     break;
                 }
@@ -50,7 +53,7 @@ impl Rollout<'_> {
         self.places(&self.live(experiment), experiment.period, experiment.switchback)
     }
 
-    /// The weights of the arms that are not stopped.
+    /// Returns the weights of the arms; 0 for stopped ones.
     fn live(&self, experiment: &Experiment) -> Vec<u32> {
         let weight = |(arm, plan): (&ArmState, &ArmPlan)| if arm.stopped { 0 } else { plan.weight };
         self.state.arms.iter().zip(&experiment.arms).map(weight).collect()
@@ -75,7 +78,7 @@ impl Rollout<'_> {
         self.tell(false, "ExperimentStarted", message);
     }
 
-    /// Says how far it is, and what it waits for.
+    /// Records the progress of the experiment, and the condition that it waits for.
     fn so_far(&mut self, experiment: &Experiment, control: &str, turns: bool) {
         let live = self.state.arms.iter().filter(|arm| !arm.stopped);
         let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
@@ -103,7 +106,7 @@ impl Rollout<'_> {
         self.state.message = message;
     }
 
-    /// What follows from a finding about an arm: the profile that has won, if it has.
+    /// Handles a finding about an arm. Returns the profile that has won, if any.
     fn found(&mut self, at: usize, finding: Finding, experiment: &Experiment) -> Option<String> {
         let arm = self.state.arms.get(at)?.clone();
         match finding {
@@ -133,7 +136,7 @@ impl Rollout<'_> {
         }
     }
 
-    /// Whether the experiment is over without a winner: the profile that stays.
+    /// Returns the profile to keep if the experiment is over without a winner.
     fn decided(&mut self, experiment: &Experiment, control: &str) -> Option<String> {
         let most = experiment.samples_min.saturating_mul(SAMPLES_TIMES_MAX);
         let live: Vec<ArmState> = self.state.arms.iter().skip(1).filter(|arm| !arm.stopped).cloned().collect();

@@ -1,4 +1,4 @@
-//! Whole rollouts, look by look: pods that serve what they are told, better or worse.
+//! Simulations of whole rollouts: pods apply the assigned profiles, which perform better or worse.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -13,23 +13,24 @@ use crate::rollout::plan::{Analysis, ArmPlan, Canary, Experiment};
 use crate::rollout::status;
 use crate::simulate::draw::Draw;
 
-/// Between two looks, in seconds.
+/// Interval between two evaluations, in seconds.
 const LOOK: u64 = 10;
 
-/// Pods that run what they were told at the look before, and calls that go as the profile lets them.
+/// Simulated pods that apply a profile one evaluation after its assignment, and calls with the
+/// latency and errors of that profile.
 struct World {
     now: Epoch,
     state: State,
     plan: Plan,
-    /// What each pod runs, and since when.
+    /// Each pod with its profile and the time of its last change.
     pods: Vec<(String, Option<String>, Epoch)>,
-    /// By profile: times the latency, and the share of calls that are not served.
+    /// Performance of each profile: factor of the latency, and share of calls that are not served.
     ways: BTreeMap<String, (f64, f64)>,
     draw: Draw,
     calls: u64,
-    /// The profile whose pods nobody calls.
+    /// Profile that receives no calls.
     shunned: Option<&'static str>,
-    /// Another controller takes over after every look.
+    /// Replaces the controller after every evaluation.
     restarts: bool,
     told: Vec<&'static str>,
     verdicts: Vec<VerdictTold>,
@@ -74,7 +75,7 @@ impl World {
         }
     }
 
-    /// Begins with profile `a` everywhere, then wants `wanted`.
+    /// Starts with profile `a` on all pods, then changes the policy to `wanted`.
     fn wanting(mut self, wanted: &str, strategy: Strategy) -> Self {
         self.look();
         self.look();
@@ -386,7 +387,7 @@ fn an_arm_that_is_better_hides_none_that_is_worse() {
     let mut world = World::new(12, &[("b", 0.5, 0.0), ("c", 1.5, 0.0)]);
     let arm = |profile: &str| ArmPlan { profile: profile.to_owned(), weight: 1 };
     let arms = vec![arm("a"), arm("b"), arm("c")];
-    // Nobody has calls enough to win.
+    // No arm has enough calls to win.
     let strategy = Strategy::Experiment(Experiment { arms, switchback: false, period: 60, samples_min: 10_000_000 });
     world = world.wanting("x", strategy);
     world.looks(60);

@@ -1,4 +1,4 @@
-//! Baselines that move one number by what came back.
+//! Baselines that adapt one number to the completions of batches.
 
 use std::time::Duration;
 
@@ -9,17 +9,18 @@ use super::super::draw::whole;
 use super::super::policy::{Done, Status};
 use super::{Queue, Rule};
 
-/// Clipper's steps: one more item, or a tenth less.
+/// Factor of Clipper's decrease of the cap. The increase is one item.
 const AIMD_DOWN: f64 = 0.9;
 
-/// Of TF Serving's scheduler: where it starts, its bounds, and after how many batches it looks.
+/// Constants of TF Serving's scheduler: initial and maximum limit of the batches in flight, number
+/// of batches between two adjustments, and the bounds of the relative step.
 const ASBS_START: f64 = 3.0;
 const ASBS_MAX: f64 = 16.0;
 const ASBS_BATCHES: u32 = 1000;
 const ASBS_STEP_MAX: f64 = 1.0 / 8.0;
 const ASBS_STEP_MIN: f64 = 1.0 / 128.0;
 
-/// The controller looks once a second, as a scrape loop would.
+/// Period and initial cap of the controller, which acts once per second, as a scrape loop would.
 const LOOP_PERIOD: Duration = Duration::from_secs(1);
 const LOOP_START: f64 = 32.0;
 
@@ -45,7 +46,7 @@ pub(super) struct Asbs {
     batches: u32,
     sum: f64,
     last_mean: f64,
-    /// The last look found less latency.
+    /// The previous adjustment observed a lower mean latency.
     was_better: bool,
     up: bool,
     step: f64,
@@ -148,6 +149,8 @@ impl Asbs {
     fn climb(&mut self) {
         let mean = self.sum / f64::from(self.batches);
         let better = mean < self.last_mean;
+        // Without an improvement the direction is reversed and the step halved; after two
+        // improvements in sequence the step is doubled.
         if !better {
             self.up = !self.up;
             self.step = (self.step / 2.0).max(ASBS_STEP_MIN);
@@ -174,7 +177,7 @@ impl Rule for Asbs {
         }
     }
 
-    /// A fraction of the limit is a slot in that share of the cases.
+    /// Dispatches while the limit has room. A fractional slot is used with that probability.
     fn step(&mut self, desk: &mut Desk) {
         while let Some(key) = self.queue.oldest() {
             let room = self.limit - f64::from(self.queue.in_flight);

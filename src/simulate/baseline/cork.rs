@@ -1,7 +1,9 @@
 //! BentoML's `CorkDispatcher`, as of 2026-04.
 //!
-//! One batch out. It learns the duration of a batch as a line in its size, over the last 50 batches, every 5 s. It looks once a millisecond: the
-//! head goes if it would be late by that line, and it waits while waiting for one more costs those who wait less than the mean wait of the past.
+//! One batch is in flight at a time. The duration of a batch is fitted as a linear function of its
+//! size, over the last 50 batches and every 5 s. The dispatcher decides once per millisecond: the
+//! head expires if the fit predicts it to be late, and the queue is held while waiting for one more
+//! call costs the queued items less than the mean wait of the past.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,11 +18,11 @@ const TICK: Duration = Duration::from_millis(1);
 const TICK_MS: f64 = 1.0;
 const SAMPLES: usize = 50;
 const FIT_PERIOD: Duration = Duration::from_secs(5);
-/// It does not trust a wait or a budget to the end.
+/// Share of a wait or a budget that is used.
 const TRUST: f64 = 0.95;
-/// Sizes sent first, whatever is queued, to have something to fit.
+/// Batch sizes sent first, whatever is queued, as samples for the fit.
 const TRAINING: [u32; 11] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3];
-/// While training, heads past their deadline go only from a queue longer than this.
+/// Queue length in items above which heads past their deadline expire during training.
 const TRAINING_QUEUE: u32 = 6;
 
 #[derive(Debug)]
@@ -33,11 +35,11 @@ pub(super) struct Cork {
     trained: usize,
     next_fit: Tick,
     wakes: Tick,
-    /// How long the head of the batch that is out had waited.
+    /// Time that the head of the batch in flight had waited, in milliseconds.
     head_waited: f64,
 }
 
-/// The learned line and the mean wait, in milliseconds.
+/// The linear fit and the mean wait, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 struct Line {
     per_item: f64,
@@ -52,7 +54,7 @@ struct Sample {
     waited: f64,
 }
 
-/// What to do with a line.
+/// The next action for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
     Expire,
@@ -83,6 +85,7 @@ impl Cork {
         let newest = waited(self.queue.newest(key)?);
         let (n, slo, out) = (self.queue.items(key), millis(desk.slo()), self.queue.in_flight > 0);
         let line = self.line.unwrap_or_else(|| Line::guess(slo));
+        // During training, batches of fixed sizes are sent.
         let items = f64::from(n);
         if let Some(&size) = TRAINING.get(self.trained) {
             let step = if n > TRAINING_QUEUE && head >= slo {
@@ -94,6 +97,9 @@ impl Cork {
             };
             return Some((step, 0.0));
         }
+        // The head expires if the fit predicts it to miss the SLO. Otherwise the queue is held
+        // while a batch is in flight, or while another tick costs the queued items at most the mean
+        // wait.
         let late = n > 1 && head + line.per_item * items + line.per_batch >= slo;
         let step = if late || (out && n == 1 && head >= slo) {
             Step::Expire
@@ -115,7 +121,7 @@ impl Cork {
             let per_item = (count * xy - x * y) / determinant;
             (per_item, (y - per_item * x) / count)
         } else {
-            // One size only: the least-squares solution of least norm.
+            // All samples have one size: use the least-squares solution of minimum norm.
             let (x, y) = (x / count, y / count);
             (y * x / (x * x + 1.0), y / (x * x + 1.0))
         };
@@ -141,7 +147,7 @@ impl Rule for Cork {
             return;
         }
         self.answered += 1;
-        // The first two warm the model up.
+        // The first two batches warm the model up.
         if self.answered <= 2 {
             return;
         }
@@ -175,12 +181,13 @@ impl Rule for Cork {
 // === impl Line ===
 
 impl Line {
-    /// Before anything is known, shares of the SLO.
+    /// Returns the initial guess: shares of the SLO.
     fn guess(slo: f64) -> Self {
         Self { per_item: (slo * 2.0 / 30.0).min(2000.0), per_batch: (slo / 30.0).min(1000.0), wait: 0.0 }
     }
 
-    /// While training: whether to wait until a batch of this size is there.
+    /// Returns `true` if, during training, it is worth waiting until a batch of this size is
+    /// queued.
     fn worth_waiting(&self, size: f64, head: f64, slo: f64) -> bool {
         let until = (TRUST * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
         size > 1.0 && size * self.per_item + self.per_batch + head <= until

@@ -1,4 +1,4 @@
-//! The queue of a baseline: a line for each merge key, first come first served.
+//! The queue of a baseline: one FIFO queue per merge key.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,7 +10,7 @@ use super::super::policy::{Done, Status};
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     lines: BTreeMap<KeyId, Line>,
-    /// Batches out.
+    /// Number of batches in flight.
     pub(super) in_flight: u32,
 }
 
@@ -43,7 +43,7 @@ impl Queue {
         self.lines.keys().copied().collect()
     }
 
-    /// The line whose head came first.
+    /// Returns the key with the head that arrived first.
     pub(super) fn oldest(&self) -> Option<KeyId> {
         let heads = self.lines.iter().filter_map(|(key, line)| line.calls.front().map(|head| (*head, *key)));
         heads.min().map(|(_, key)| key)
@@ -61,14 +61,15 @@ impl Queue {
         self.lines.get(&key)?.calls.back().copied()
     }
 
-    /// Gives up the head of a line.
+    /// Expires the head of a queue.
     pub(super) fn expire_head(&mut self, desk: &mut Desk, key: KeyId) {
         if let Some(id) = self.pop(desk, key) {
             desk.expire(id);
         }
     }
 
-    /// Sends the first calls of a line that hold no more than this many items together; the first one however large it is.
+    /// Sends calls from the head of a queue with up to this number of items together, and at least
+    /// one call, however large it is.
     pub(super) fn send(&mut self, desk: &mut Desk, key: KeyId, items_max: u32) {
         let mut members = Vec::new();
         let mut items = 0;
@@ -85,7 +86,8 @@ impl Queue {
         }
     }
 
-    /// A batch came back: what was refused for its size goes out again in halves, what met a full upstream is queued again in front.
+    /// Handles the completion of a batch. A batch refused for its size is sent again in halves; the
+    /// members of a batch refused for overload are queued again in front.
     pub(super) fn settle(&mut self, desk: &mut Desk, done: &Done) {
         self.in_flight -= 1;
         match (done.status, done.members.as_slice()) {

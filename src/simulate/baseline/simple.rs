@@ -9,7 +9,7 @@ use super::super::curve::Curve;
 use super::super::desk::Desk;
 use super::{Queue, Rule};
 
-/// What a deferred batch leaves before the head's deadline.
+/// Time that a deferred batch leaves before the deadline of its head.
 const DEFERRED_SPARE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(super) struct KServe {
     queue: Queue,
     items: u32,
     delay: Duration,
-    /// When the loop read the first call of the batch to come.
+    /// Instant at which the loop read the first call of the next batch.
     read: Option<Tick>,
 }
 
@@ -82,7 +82,7 @@ impl Window {
         Self { queue: Queue::default(), items, delay }
     }
 
-    /// Sends what is due of a line; says when the rest is.
+    /// Sends the due batches of a key. Returns the instant at which the rest is due.
     fn flush(&mut self, desk: &mut Desk, key: KeyId) -> Option<Tick> {
         while let Some(head) = self.queue.head(key) {
             let due = desk.arrival(head).at.after(self.delay);
@@ -161,7 +161,7 @@ impl Greedy {
         Self { queue: Queue::default(), slots, items, delay, expire }
     }
 
-    /// Heads only: the original looks no further.
+    /// Expires late heads. The original does not look at the calls behind them.
     fn expire_heads(&mut self, desk: &mut Desk) {
         for key in self.queue.keys() {
             while self.queue.head(key).is_some_and(|head| desk.arrival(head).deadline() <= desk.now()) {
@@ -220,8 +220,11 @@ impl Rule for Deferred {
                 self.queue.expire_head(desk, key);
                 continue;
             }
+            // The largest batch that still meets the deadline of the head.
             let queued = self.queue.items(key).min(self.items);
             let fitting = (1..=queued).rev().find(|items| self.time(*items) <= slack).unwrap_or(1);
+            // If it holds the whole queue, wait for one more call as long as the larger batch would
+            // still be in time.
             let with_one_more = last.before(self.time((fitting + 1).min(self.items)));
             if fitting == self.queue.items(key) && fitting < self.items && desk.now() < with_one_more {
                 desk.wake(Some(with_one_more));

@@ -1,11 +1,12 @@
-//! Whether a seed tells one story: a run made twice, and told again to a fresh core from what was kept of it.
+//! Determinism: runs each seed twice, and replays the recorded events on a fresh core.
 
 use super::super::ours::Ours;
 use super::super::run;
 use super::super::scenario::Scenario;
 use super::bars::{Quantity, Sense, Verdict};
 
-/// How many of these seeds give equal calls, events and decisions in two runs, and equal decisions when the events are replayed.
+/// Counts the seeds that give equal calls, events and decisions in two runs, and equal decisions
+/// when the events are replayed.
 pub(super) fn again(scenario: &Scenario, seeds: u64) -> Verdict {
     let equal = (0..seeds).filter(|seed| first_difference(scenario, *seed).is_none()).count();
     let of = "run twice, and replayed from its events".to_owned();
@@ -13,7 +14,8 @@ pub(super) fn again(scenario: &Scenario, seeds: u64) -> Verdict {
     Verdict { bar: "seed", quantity: Quantity::Seeds, found, sense: Sense::AtLeast, limit, of }
 }
 
-/// What differs between two runs of a seed, or between a run and the replay of its events; nothing, if all is well.
+/// Describes the first difference between two runs of a seed, or between a run and the replay of
+/// its events. Returns `None` if all are equal.
 #[must_use]
 pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
     let (mut first, mut second) = (Ours::of(scenario, seed).recorded(), Ours::of(scenario, seed).recorded());

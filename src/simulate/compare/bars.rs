@@ -1,7 +1,8 @@
-//! What is asked of each row, and whether it came (`scheduling.md` §5.1, last column, and §6).
+//! The criteria of each row and their evaluation.
 //!
-//! A bar compares one number of ours with a limit that comes from an oracle, from others on the same arrivals, or from the design. A bar whose yardstick
-//! cannot be computed for what was run does not hold, and is left out rather than called met.
+//! A criterion compares one figure of Groupage with a limit that comes from an oracle, from the
+//! other policies on the same arrivals, or from a constant. If the reference cannot be computed for
+//! a run, the criterion does not apply, and it is left out rather than reported as met.
 
 use std::fmt;
 
@@ -11,49 +12,52 @@ use super::super::baseline::Baseline;
 use super::super::metrics::Scope;
 use super::{Figures, Table, judged};
 
-/// What forwarding every call until a queue is measured may cost in the first seconds, which the clairvoyant's bound covers.
+/// Allowance for the first seconds, which the clairvoyant bound covers: every call is forwarded
+/// until a queue is measured.
 const COLD_START: f64 = 0.015;
-/// Bar a, and c to e: goodputs this close count as equal.
+/// Difference up to which two goodputs count as equal.
 const EQUAL: f64 = 0.002;
-/// Means are compared in new rows only where nearly all is served: in overload they say who was given up (`scheduling.md` §5.1, §7).
+/// Minimum goodput at which means are compared in new rows. In overload a mean depends on the calls
+/// that were given up.
 const NEARLY_ALL: f64 = 0.99;
-/// The most of its mean that a new row may take of the best baseline's where goodput is equal.
+/// Maximum mean in a new row, relative to the best baseline of equal goodput.
 const NEW_MEAN: f64 = 1.02;
-/// Of the capacity, the part that a class of weight 1 beside one of weight 8 is owed, as a share of what bulk asks: 1/9 of 0.8 of it.
+/// Goodput owed to the bulk class: with weight 1 beside weight 8 it gets 1/9 of the capacity, and
+/// it requests 0.8 of the capacity.
 const BULK_SHARE: f64 = 1.0 / 9.0 / 0.8;
-/// Who sends less than its share loses nothing to who floods (§5.5).
+/// Minimum goodput of tenants that send less than their share beside a tenant that floods.
 const LIGHT_GOODPUT: f64 = 0.99;
 
-/// The criteria.
+/// A criterion.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Bar {
     /// a: goodput, as a share of the clairvoyant's.
     Clairvoyant(f64),
-    /// b: mean, in optima of the SMDP.
+    /// b: mean, relative to the SMDP optimum.
     Smdp,
     /// c: as good as the window tuned for the row.
     Window,
-    /// d: mean, compared with the best baseline.
+    /// d: mean, relative to the best rival.
     Best,
-    /// Mean, compared with the best window's.
+    /// Mean, relative to the best window's.
     WindowMean(f64),
-    /// Mean, compared with the quickest of the others that serve as many.
+    /// Mean, relative to the fastest rival that serves as many items in time.
     NextMean(f64),
-    /// Goodput.
+    /// Goodput, with an absolute limit.
     Goodput(f64),
-    /// Mean once settled, compared with greedy on four slots.
+    /// Mean, relative to greedy on four slots.
     FourSlots(f64),
-    /// Mean, compared with forwarding each call at once.
+    /// Mean, relative to direct calls.
     Direct(f64),
     /// As good as every baseline.
     New,
-    /// Goodput of all but the tenant that floods.
+    /// Goodput of all tenants but this one, which floods.
     Light(u64),
-    /// The interactive class is in time at its p99, and bulk gets its share.
+    /// The p99 of the interactive class is in time, and the bulk class gets its share.
     Classes,
 }
 
-/// The rows of the design and their bars.
+/// The criteria of the base rows.
 const DESIGN: [(&str, &[Bar]); 24] = [
     ("low", &[Bar::Window, Bar::Best]),
     ("mid", &[Bar::Smdp, Bar::Window, Bar::Best]),
@@ -72,7 +76,8 @@ const DESIGN: [(&str, &[Bar]); 24] = [
     ("thrash", &[Bar::Smdp, Bar::Window]),
     ("padded lens", &[Bar::Window, Bar::NextMean(0.85)]),
     ("padded over", &[Bar::Window, Bar::Goodput(0.88)]),
-    // Two points, and one for a limiter that looks for room now and then.
+    // Two percentage points of tolerance, and one for a limiter that probes for more room from time
+    // to time.
     ("k=4 slots", &[Bar::Goodput(0.995), Bar::FourSlots(1.03)]),
     ("host 3ms", &[Bar::Window, Bar::WindowMean(1.0)]),
     ("engine", &[Bar::Window, Bar::Direct(1.03)]),
@@ -82,75 +87,76 @@ const DESIGN: [(&str, &[Bar]); 24] = [
     ("cold model", &[Bar::Window, Bar::Goodput(0.945)]),
 ];
 
-/// New rows of which more is asked than to beat the others.
+/// The criteria of the wider rows that have more than `Bar::New`.
 const WIDER: [(&str, &[Bar]); 3] = [
     ("64 tenants, one flooding", &[Bar::New, Bar::Light(64)]),
     ("flood beside light", &[Bar::New, Bar::Light(0)]),
     ("classes 8:1 at 1.3x", &[Bar::New, Bar::Classes]),
 ];
 
-/// A number that is judged.
+/// The figure that a criterion compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quantity {
-    /// A share of items.
+    /// Goodput, as a share of items.
     Goodput,
-    /// In milliseconds.
+    /// Mean latency in milliseconds.
     Mean,
-    /// In milliseconds.
+    /// 99th percentile of the latency in milliseconds.
     P99,
-    /// Items a second.
+    /// Throughput in items per second.
     Rate,
     /// Share of slot time spent executing.
     Busy,
     /// Share of items that were answered at all.
     Answered,
-    /// Milliseconds by which a deadline shift is off.
+    /// Error of a deadline shift in milliseconds.
     Shift,
-    /// Seeds that tell one story.
+    /// Number of seeds with deterministic runs.
     Seeds,
-    /// Answers in a window, as a multiple of direct's.
+    /// Answers in a window, relative to direct calls.
     RateOf,
-    /// The same of the mean.
+    /// Mean latency in a window, relative to direct calls.
     MeanOf,
-    /// And of the p99.
+    /// 99th percentile of the latency in a window, relative to direct calls.
     P99Of,
-    /// Rows.
+    /// Number of rows.
     Rows,
 }
 
-/// On which side of the limit it has to be.
+/// The side of the limit on which a figure has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sense {
-    /// Not below.
+    /// Not below the limit.
     AtLeast,
-    /// Not above.
+    /// Not above the limit.
     AtMost,
 }
 
-/// A bar, and what came.
+/// An evaluated criterion.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Verdict {
-    /// Its letter in the design, or `row` for what is asked of one row only, or `new`.
+    /// Label: the letter of the criterion, `row` for a criterion of a single row, `new` for those
+    /// of the wider rows, or the kind of job.
     pub bar: &'static str,
-    /// What is judged.
+    /// Compared figure.
     pub quantity: Quantity,
-    /// What came.
+    /// Measured value.
     pub found: f64,
-    /// On which side it has to be.
+    /// Side of the limit on which the value has to be.
     pub sense: Sense,
-    /// Of what.
+    /// Limit.
     pub limit: f64,
-    /// Where the limit comes from.
+    /// Description of the origin of the limit.
     pub of: String,
 }
 
-/// The rows that have bars of their own.
+/// Returns the rows that have criteria of their own.
 #[cfg(test)]
 pub(super) fn rows() -> impl Iterator<Item = &'static str> {
     DESIGN.iter().chain(&WIDER).map(|(row, _)| *row)
 }
 
-/// Every bar of the row, judged. In an altered row plain numbers do not hold.
+/// Evaluates the criteria of the row. In an altered row those with absolute limits do not apply.
 pub(super) fn judge(table: &Table<'_>, altered: bool) -> Vec<Verdict> {
     let name = table.scenario.name.as_str();
     let listed = DESIGN.iter().chain(&WIDER).find(|(row, _)| *row == name);
@@ -211,7 +217,8 @@ fn mean(bar: &'static str, ours: &Figures, factor: f64, name: &str, other: &Figu
     Verdict { bar, quantity: Quantity::Mean, found, sense: Sense::AtMost, limit, of }
 }
 
-/// Goodput not below the other's, and where they are equal a mean that is not above it by more than this factor.
+/// Requires a goodput not below the other's, and where the two are equal, a mean of at most
+/// `factor` times the other's.
 fn as_good(bar: &'static str, ours: &Figures, name: &str, other: &Figures, factor: f64) -> Vec<Verdict> {
     let of = format!("{name}'s {:.3} − {EQUAL}", other.goodput);
     let mut verdicts = vec![Verdict::goodput(bar, ours.goodput, other.goodput - EQUAL, of)];
@@ -221,13 +228,14 @@ fn as_good(bar: &'static str, ours: &Figures, name: &str, other: &Figures, facto
     verdicts
 }
 
-/// The quickest of the others among those that serve as many in time.
+/// Returns the fastest rival among those that serve as many items in time.
 fn next(table: &Table<'_>, ours: &Figures) -> Option<(String, Figures)> {
     let as_many = table.rivals().filter(|(_, figures)| figures.goodput >= ours.goodput - EQUAL);
     as_many.min_by(|a, b| a.1.mean.total_cmp(&b.1.mean))
 }
 
-/// As good as all of the others: as the one of the best goodput, and as the quickest of those that are equal to ours.
+/// Requires results as good as those of all rivals: compared with the one of the best goodput, and
+/// with the fastest of those with equal goodput.
 fn new(table: &Table<'_>, ours: &Figures) -> Vec<Verdict> {
     let Some((name, best)) = table.rivals().max_by(|a, b| a.1.goodput.total_cmp(&b.1.goodput)) else {
         return Vec::new();
@@ -253,7 +261,7 @@ fn classes(table: &Table<'_>) -> Vec<Verdict> {
     let (interactive, bulk) = (of(0), of(1));
     let slo = table.scenario.slo.as_secs_f64() * 1e3;
     vec![
-        // A p99 covers what was answered: who is given up is not in time either.
+        // The p99 covers answered calls only; calls that were given up are not in time either.
         Verdict::goodput("new", interactive.goodput, 0.99, "interactive".to_owned()),
         Verdict {
             bar: "new",
@@ -274,7 +282,7 @@ impl Verdict {
         Self { bar, quantity: Quantity::Goodput, found, sense: Sense::AtLeast, limit, of }
     }
 
-    /// Whether it is as it should be. What is no number is not.
+    /// Returns `true` if the value is on the required side of the limit. NaN never is.
     #[must_use]
     pub fn is_met(&self) -> bool {
         match self.sense {

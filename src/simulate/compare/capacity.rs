@@ -1,4 +1,4 @@
-//! The largest Poisson rate that is served in time (`scheduling.md` §5.4).
+//! The maximum Poisson rate that is served in time.
 
 use std::time::Duration;
 
@@ -11,33 +11,35 @@ use super::super::scenario::{self, Scenario};
 use super::super::{Policy, run};
 use super::bars::{Quantity, Sense, Verdict};
 
-/// In time means this share of the items, once the first seconds are over.
+/// Share of the items that has to be in time, and the instant from which it is measured, after the
+/// first seconds.
 const IN_TIME: f64 = 0.99;
 const FROM: Tick = Tick::from_millis(2000);
-/// Rates looked at, in items a second, and how close to the limit the search goes.
+/// Searched range of rates, in items per second, and the ratio between its ends at which the search
+/// stops.
 const RATES: (f64, f64) = (50.0, 16_000.0);
 const STEP: f64 = 1.025;
-/// The arrivals of the design's measurement are those of one seed.
+/// Seed of the arrivals. The search uses only one.
 const SEED: u64 = 11;
 
-/// What an upstream carries under each policy.
+/// The capacity of an upstream under each policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Capacity {
-    /// The upstream.
+    /// Name of the upstream.
     pub name: String,
-    /// Items a second, ours first.
+    /// Maximum rates in items per second, Groupage first.
     pub rates: Vec<(String, f64)>,
-    /// Ours beside the best of the others, to a step of the search.
+    /// Groupage compared with the best of the others, to one step of the search.
     pub verdict: Verdict,
 }
 
-/// How many upstreams are measured.
+/// Returns the number of upstreams that are measured.
 #[must_use]
 pub fn capacity_upstreams() -> usize {
     scenario::capacity(RATES.0).len()
 }
 
-/// Measures one upstream, by its place in [`scenario::capacity`].
+/// Measures one upstream, by its index in [`scenario::capacity`].
 #[must_use]
 pub fn capacity(upstream: usize) -> Option<Capacity> {
     let Scenario { name, cap, .. } = scenario::capacity(RATES.0).into_iter().nth(upstream)?;
@@ -59,7 +61,7 @@ pub fn capacity(upstream: usize) -> Option<Capacity> {
     Some(Capacity { name, rates, verdict })
 }
 
-/// Halves the range, on a logarithmic scale, until it is one step wide.
+/// Finds the maximum rate by bisection on a logarithmic scale, to one step.
 fn largest(upstream: usize, make: impl Fn() -> Box<dyn Policy>) -> f64 {
     let (mut low, mut high) = RATES;
     while high / low > STEP {

@@ -1,7 +1,9 @@
-//! What a row alone cannot show: runs of ours beside runs of ours (`scheduling.md` §5.5), and what each part is worth (§5.4).
+//! Comparisons that a row cannot show: Groupage runs beside each other, and ablations.
 //!
-//! `cases` holds presets, slow loops, a warm start and SLOs near the time of a lone call, `late` late calls refused and served, `parts` the parts taken out. Their bars are the prototype's
-//! numbers, with what noise and another stream of arrivals may take.
+//! `cases` holds presets, slow control loops, a warm start and SLOs near the time of an unbatched
+//! call, `late` late calls refused and served, `parts` disabled features. Their limits are
+//! reference values measured with a Python prototype of the simulator, with a tolerance for noise
+//! and for other arrivals.
 
 mod cases;
 mod late;
@@ -13,14 +15,14 @@ use super::{Entry, Verdict};
 pub(super) use cases::Kind;
 pub(super) use parts::Parts;
 
-/// Some runs side by side, and what is asked of them.
+/// A set of runs for comparison, with criteria.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
-    /// What it is about.
+    /// Name of the case.
     pub name: String,
-    /// Who did what.
+    /// Figures of each run.
     pub entries: Vec<Entry>,
-    /// What was asked and what came.
+    /// Evaluated criteria.
     pub verdicts: Vec<Verdict>,
 }
 

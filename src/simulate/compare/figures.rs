@@ -1,4 +1,4 @@
-//! The runs of one policy, one for each seed, and what they came to on average.
+//! The runs of one policy, one per seed, and their average figures.
 
 use crate::batching::{Limits, Policy as Rule, Priority, ScopeLimits, Tick};
 
@@ -7,51 +7,51 @@ use super::super::ours::Ours;
 use super::super::scenario::Scenario;
 use super::super::{Policy, Run, run};
 
-/// A policy's runs.
+/// The runs of a policy.
 #[derive(Debug)]
 pub struct Runs(pub(super) Vec<Run>);
 
-/// Means over seeds. Times are in milliseconds and infinite where nothing was answered.
+/// Means over seeds. Times are in milliseconds and infinite if no item was answered.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Figures {
-    /// Items that came, in all seeds together.
+    /// Number of items that arrived, in all seeds together.
     pub came: u64,
     /// Share answered in time.
     pub goodput: f64,
-    /// Latency of what was answered.
+    /// Mean latency of the answered items.
     pub mean: f64,
-    /// Half of it is below.
+    /// Median latency.
     pub p50: f64,
-    /// 99 of 100 are below.
+    /// 99th percentile of the latency.
     pub p99: f64,
-    /// Items in a batch, over the whole run.
+    /// Mean number of items in a batch, over the whole run.
     pub items_per_batch: f64,
-    /// Share of slot time spent in executions, over the whole run.
+    /// Share of slot time spent executing, over the whole run.
     pub busy: f64,
-    /// Share given up in the queue.
+    /// Share expired in the queue.
     pub expired: f64,
-    /// Share not taken, or refused by the upstream.
+    /// Share not admitted, or refused by the upstream.
     pub refused: f64,
-    /// Share still without an answer at the end.
+    /// Share without an outcome at the end.
     pub unanswered: f64,
 }
 
 // === impl Runs ===
 
 impl Runs {
-    /// Runs a fresh policy for each of the seeds.
+    /// Runs a fresh policy for each seed.
     #[must_use]
     pub fn of(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn Policy>) -> Self {
         Self((0..seeds).map(|seed| run(scenario, make(seed).as_mut(), seed)).collect())
     }
 
-    /// The same runs, each changed.
+    /// Applies a function to each run.
     #[must_use]
     pub fn map(self, change: impl Fn(Run) -> Run) -> Self {
         Self(self.0.into_iter().map(change).collect())
     }
 
-    /// What these calls came to.
+    /// Computes the figures of the calls in a scope.
     #[must_use]
     pub fn figures(&self, scope: &Scope) -> Figures {
         let summaries: Vec<_> = self.0.iter().map(|run| run.summary_of(scope)).collect();
@@ -70,7 +70,7 @@ impl Runs {
         }
     }
 
-    /// When calls came before an instant, in milliseconds, seed by seed.
+    /// Returns the arrival times up to an instant, in milliseconds, seed by seed.
     pub fn arrivals_ms(&self, until: Tick) -> impl Iterator<Item = Vec<f64>> {
         self.0.iter().map(move |run| {
             let before = run.calls.iter().map(|ended| ended.arrival.at).filter(|at| *at <= until);
@@ -82,7 +82,8 @@ impl Runs {
 // === impl Ours ===
 
 impl Ours {
-    /// The learning core as it starts in a row: cold, told a cap and nothing else, with a queue that is bounded by deadlines only.
+    /// Creates the adaptive policy as it starts in a row: cold, with a batch cap as its only limit,
+    /// and with a queue that only deadlines bound.
     #[must_use]
     pub fn unbounded(cap: u32, seed: u64) -> Self {
         let scope = ScopeLimits {
@@ -98,7 +99,7 @@ impl Ours {
             queue_items_max: u32::MAX,
             queue_bytes_max: u64::MAX,
             scopes: vec![scope],
-            // Those of the policy's default.
+            // The priority classes of a default policy.
             priorities: vec![Priority { weight: 8, ..Priority::PLAIN }, Priority::PLAIN],
             ..Limits::default()
         };
@@ -106,7 +107,7 @@ impl Ours {
     }
 }
 
-/// The mean of some numbers; zero of none.
+/// Returns the mean of some numbers, or zero if there are none.
 pub(super) fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = numbers.fold((0.0, 0_u32), |(sum, count), number| (sum + number, count + 1));
     sum / f64::from(count.max(1))

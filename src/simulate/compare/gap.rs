@@ -1,4 +1,4 @@
-//! How far a mean lies above the optimum, by curve and load (`scheduling.md` §5.3).
+//! The optimality gap: the distance of a mean from the optimum, by curve and load.
 
 use crate::batching::Tick;
 
@@ -9,29 +9,29 @@ use super::super::scenario::Scenario;
 use super::bars::{Quantity, Sense, Verdict};
 use super::{Runs, optimum};
 
-/// From here on nearly everything is learned.
+/// Instant from which nearly everything is learned.
 const LEARNED: Tick = Tick::from_millis(6000);
-/// Bar b.
+/// Factor of criterion b.
 const SMDP: f64 = 1.06;
 
-/// Means over the optimum's on the same arrivals: 1 is optimal.
+/// Means relative to the optimum on the same arrivals, where 1 is optimal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gap {
-    /// The curve and the load.
+    /// Curve and load.
     pub name: String,
-    /// The optimum, in milliseconds.
+    /// Optimal mean, in milliseconds.
     pub optimum_ms: f64,
     /// Greedy with one slot.
     pub greedy: f64,
-    /// Ours from cold.
+    /// Groupage from a cold start.
     pub cold: f64,
-    /// Ours once it has learned.
+    /// Groupage after it has learned.
     pub learned: f64,
-    /// Bar b, from cold.
+    /// Criterion b, from a cold start.
     pub verdict: Verdict,
 }
 
-/// Runs one curve at one load; none where no optimum can be computed.
+/// Runs one curve at one load. Returns `None` if no optimum can be computed.
 #[must_use]
 pub fn gap(scenario: &Scenario, seeds: u64) -> Option<Gap> {
     let (whole, late) = (Scope::default(), Scope { from: LEARNED, ..Scope::default() });

@@ -1,12 +1,13 @@
-//! No harm: ours beside calls that are forwarded at once, window by window from a cold start, on
-//! the same arrivals.
+//! The no-harm table: Groupage beside calls that are forwarded at once, window by window from a
+//! cold start, on the same arrivals.
 //!
-//! `rows` has servers, loads and merge keys in all combinations, `change` servers that become
-//! others under way, `windows` what is counted, `judge` the bars. A window is long enough that it
-//! counts a rate and not waves: a second, five services, two sojourns of direct callers.
+//! `rows` holds the combinations of servers, loads and merge keys, `change` servers that change
+//! during a run, `windows` the measurements in a window, `judge` the criteria. A window is long
+//! enough to measure a rate and not waves: at least a second, five service times and two sojourn
+//! times of direct callers.
 //!
-//! It leaves out the proxy's own cost, for which 0.3 ms are allowed, and gathering, SLOs and
-//! several cost classes, which other rows have.
+//! Left out: the overhead of the proxy itself, for which 0.3 ms are allowed, and holding, SLOs and
+//! several cost classes, which other rows cover.
 
 mod change;
 mod judge;
@@ -27,7 +28,7 @@ use windows::Window;
 
 pub use judge::Totals;
 
-/// A run: a name, a scenario, and its criteria.
+/// A run with its scenario and criteria.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Task {
     name: String,
@@ -37,36 +38,37 @@ pub(super) struct Task {
     criteria: Criteria,
 }
 
-/// A row, run.
+/// The result of a row or change.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Harm {
-    /// Server, time of a lone call, load, merge keys.
+    /// Server, time of an unbatched call, load and merge keys.
     pub name: String,
-    /// Ours ÷ direct, by window.
+    /// Groupage relative to direct calls, by window.
     pub windows: Vec<Ratio>,
-    /// The criteria and what came of them.
+    /// Evaluated criteria.
     pub verdicts: Vec<Verdict>,
-    /// It is one of the rows that are counted together; the others are changes.
+    /// `true` for the rows that are counted in the totals, `false` for changes.
     pub counted: bool,
 }
 
-/// A window of ours ÷ the same window of direct. The times are less what a proxy may cost.
+/// A window of Groupage divided by the same window of direct calls. The times are reduced by the
+/// allowed overhead of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// Answers of direct, in all seeds together.
+    /// Number of answers of direct calls, in all seeds together.
     pub direct: u32,
-    /// Answers.
+    /// Ratio of the answers.
     pub rate: f64,
-    /// Mean latency.
+    /// Ratio of the mean latencies.
     pub mean: f64,
-    /// 99 of 100 are below.
+    /// Ratio of the 99th percentiles of the latency.
     pub p99: f64,
-    /// Something was tested in it.
+    /// `true` if something was tested in the window.
     pub tested: bool,
 }
 
-/// All rows whose names have the words, which are joined by commas, alternatives by `|`; the
-/// changes too.
+/// Returns the rows and changes with all of these words in their names. Words are separated by
+/// commas, alternatives by `|`.
 pub(super) fn tasks(only: &str) -> Vec<Task> {
     let all = rows::all().into_iter().chain(Change::all().iter().map(Change::task));
     let named = |task: &Task| {
@@ -76,7 +78,7 @@ pub(super) fn tasks(only: &str) -> Vec<Task> {
     all.filter(named).collect()
 }
 
-/// A sample that is over in seconds.
+/// Returns a sample that runs in seconds.
 pub(super) fn sample() -> Vec<Task> {
     tasks("").into_iter().filter(|task| rows::SAMPLE.contains(&task.name.as_str())).collect()
 }
@@ -111,12 +113,12 @@ impl Task {
 // === impl Harm ===
 
 impl Harm {
-    /// The windows that have answers enough to be judged.
+    /// Returns the windows that have enough answers to be judged.
     pub fn judged(&self) -> impl Iterator<Item = &Ratio> {
         self.windows.iter().filter(|ratio| ratio.is_judged())
     }
 
-    /// The least rate of a window, and the largest mean and p99.
+    /// Returns the lowest rate of a window, and the highest mean and p99.
     #[must_use]
     pub fn worst(&self) -> (f64, f64, f64) {
         let start = (f64::INFINITY, 0.0, 0.0);

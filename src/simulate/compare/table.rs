@@ -1,4 +1,4 @@
-//! All that the design asks for, as one list of work: rows, curves at loads, capacities, cases, parts taken out.
+//! The whole table as one list of jobs: rows, curves at loads, capacities, cases and ablations.
 
 use std::time::Duration;
 
@@ -7,7 +7,8 @@ use super::case::{Kind, Parts};
 use super::no_harm::{self, Harm, Task};
 use super::{Capacity, Case, Gap, Row, Settings, Verdict, capacity, gap, row};
 
-/// The rows and cases of the small table: what differs most, and is met on every machine. For a run that must be over in a minute or two.
+/// Rows of the small table, and its number of ablations: those that differ most and are met on
+/// every machine, for a run of a minute or two.
 const SMALL_ROWS: [&str; 9] = [
     "mid",
     "bursty MMPP",
@@ -20,10 +21,10 @@ const SMALL_ROWS: [&str; 9] = [
     "3% cancels",
 ];
 const SMALL_PARTS: usize = 4;
-/// How long the small rows last.
+/// Duration of the small rows.
 const SMALL: Duration = Duration::from_secs(20);
 
-/// One piece of work.
+/// A job of the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job(Work);
 
@@ -37,25 +38,25 @@ enum Work {
     Harm(Box<Task>),
 }
 
-/// What came of it.
+/// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Told {
-    /// Of a row.
+    /// Result of a row.
     Row(Box<Row>),
-    /// Of a curve at a load.
+    /// Result of a curve at a load.
     Gap(Gap),
-    /// Of an upstream.
+    /// Result of an upstream.
     Capacity(Capacity),
-    /// Of runs of ours beside each other.
+    /// Result of Groupage runs beside each other, or of an ablation.
     Case(Case),
-    /// Of ours beside direct, by windows.
+    /// Result of Groupage beside direct calls, by windows.
     Harm(Harm),
 }
 
 // === impl Job ===
 
 impl Job {
-    /// Everything.
+    /// Returns all jobs except the no-harm table.
     #[must_use]
     pub fn all() -> Vec<Self> {
         let mut all: Vec<Self> = scenario::all().into_iter().map(Self::row).collect();
@@ -66,7 +67,7 @@ impl Job {
         all
     }
 
-    /// A small part of it.
+    /// Returns the jobs of the small table.
     #[must_use]
     pub fn small() -> Vec<Self> {
         let rows = SMALL_ROWS.iter().filter_map(|name| scenario::named(name));
@@ -76,13 +77,13 @@ impl Job {
         some
     }
 
-    /// A row.
+    /// Creates the job of a row.
     #[must_use]
     pub fn row(scenario: Scenario) -> Self {
         Self(Work::Row(scenario))
     }
 
-    /// Every curve at every load.
+    /// Returns the jobs of every curve at every load, optionally with another duration.
     #[must_use]
     pub fn curves(lasting: Option<Duration>) -> Vec<Self> {
         let lasting = |row: Scenario| match lasting {
@@ -92,32 +93,33 @@ impl Job {
         scenario::curve_loads().into_iter().map(|row| Self(Work::Gap(lasting(row)))).collect()
     }
 
-    /// Every upstream whose capacity is measured.
+    /// Returns the jobs that measure the capacity of each upstream.
     #[must_use]
     pub fn capacities() -> Vec<Self> {
         (0..super::capacity_upstreams()).map(|place| Self(Work::Capacity(place))).collect()
     }
 
-    /// Presets, slow loops, a warm start, near SLOs.
+    /// Returns the jobs of the cases: presets, slow control loops, a warm start, SLOs near the time
+    /// of a call, and late calls.
     #[must_use]
     pub fn cases() -> Vec<Self> {
         Kind::all().into_iter().map(|kind| Self(Work::Case(kind))).collect()
     }
 
-    /// Parts taken out.
+    /// Returns the jobs of the ablations.
     #[must_use]
     pub fn parts() -> Vec<Self> {
         Parts::all().into_iter().map(|parts| Self(Work::Parts(parts))).collect()
     }
 
-    /// Rows in which ours may do no harm, and servers that change; those whose names have all the
-    /// words that are joined by commas.
+    /// Returns the no-harm jobs, rows and changes, with all of these words in their names. Words
+    /// are separated by commas, alternatives by `|`.
     #[must_use]
     pub fn no_harm(only: &str) -> Vec<Self> {
         Self::harm(no_harm::tasks(only))
     }
 
-    /// A small part of them.
+    /// Returns a sample of the no-harm jobs.
     #[must_use]
     pub fn no_harm_small() -> Vec<Self> {
         Self::harm(no_harm::sample())
@@ -127,7 +129,7 @@ impl Job {
         tasks.into_iter().map(|task| Self(Work::Harm(Box::new(task)))).collect()
     }
 
-    /// Does it. Nothing comes of a curve that has no optimum.
+    /// Runs the job. Returns `None` for a curve that has no optimum.
     #[must_use]
     pub fn run(&self, settings: Settings) -> Option<Told> {
         match &self.0 {
@@ -144,7 +146,7 @@ impl Job {
 // === impl Told ===
 
 impl Told {
-    /// What it is about.
+    /// Returns the name of the row, curve, upstream or case.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
@@ -156,7 +158,7 @@ impl Told {
         }
     }
 
-    /// What was asked and what came.
+    /// Returns the evaluated criteria.
     #[must_use]
     pub fn verdicts(&self) -> &[Verdict] {
         match self {

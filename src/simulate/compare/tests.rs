@@ -1,4 +1,4 @@
-//! The table is checked where what it must say is known.
+//! Tests of the table where its result is known.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ fn every_row_of_the_tables_has_bars_and_every_bar_a_row() {
 
 #[test]
 fn a_missed_bar_is_told_as_missed_with_its_numbers() {
-    // Four times what the server can do: nobody serves nearly all, so no more can be asked than the clairvoyant allows.
+    // Four times the rate of a row that is overloaded already: the absolute goodput is out of
+    // reach, and only the criterion relative to the best window is met.
     let mut padded = short("padded over", 1);
     padded = padded.times(4.0);
     let row = row(&padded, COMPARED);

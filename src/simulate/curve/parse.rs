@@ -1,17 +1,18 @@
-//! A curve as a text: its name, and its terms in milliseconds, `affine:4ms+0.25ms`.
+//! Parses a curve from text: its name and its terms in milliseconds, as in `affine:4ms+0.25ms`.
 //!
-//! `affine:A+B`, `padded:A+B+C`, `ragged:A+B+C`, `pow2:A+B`, `tile8:A+B`, `knee16:A+B+C`; the unit may be left out, or be `us`.
+//! The forms are `affine:A+B`, `padded:A+B+C`, `ragged:A+B+C`, `pow2:A+B`, `tile8:A+B` and
+//! `knee16:A+B+C`. The unit is `ms` or `us`, and `ms` if it is omitted.
 
 use std::str::FromStr;
 
 use super::Curve;
 
-/// What can be written.
+/// Accepted forms, for error messages.
 const KNOWN: &str = "affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:2ms+0.5ms, knee16:5ms+0.02ms+0.6ms, padded:4ms+0.05ms+0.002ms or \
                      ragged:4ms+0.05ms+0.002ms";
-/// The longest term: a minute.
+/// Maximum of a term: one minute.
 const MILLIS_MAX: f64 = 60_000.0;
-/// The widest wave and the farthest knee.
+/// Maximum width of a wave and maximum position of a knee.
 const ITEMS_MAX: u32 = 4096;
 
 impl FromStr for Curve {

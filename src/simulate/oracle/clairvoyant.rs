@@ -1,16 +1,22 @@
-//! The most items that one server could answer on time if it knew every arrival beforehand.
+//! The clairvoyant bound: the maximum number of items that one server can answer in time if every
+//! arrival is known in advance.
 //!
-//! With one SLO for all and a cost by size only, deadlines stand in the order of arrival, so some best schedule serves runs of neighbours and gives up
-//! items between them. A dynamic programme over "items looked at, items given up" keeps when the server is free again at the earliest.
+//! With one SLO for all items and a cost that depends only on the size of a batch, deadlines are in
+//! order of arrival. Some optimal schedule therefore serves runs of consecutive items and gives up
+//! the items between them. A dynamic program over the items considered and the number given up
+//! holds the earliest instant at which the server is free again.
 //!
-//! It stays small because most such states cannot matter: giving up one more item never frees the server later, and once it is free before the next
-//! arrival, giving up more gains nothing. What is left for an item is about as many states as the server serves items within one SLO.
+//! The number of states stays small because most of them cannot matter: giving up one more item
+//! never makes the server free later, and once it is free before the next arrival, giving up more
+//! gains nothing. The remaining states of an item are about as many as the items that the server
+//! serves within one SLO.
 //!
-//! It leaves out noise: it is the bound for the mean curve.
+//! Noise is left out: the bound applies to the mean curve.
 
-/// The share of these arrivals, in order and in ms, that can be answered within `slo_ms` by a server that takes `times[n - 1]` ms for n items.
+/// Returns the share of these sorted arrivals, in ms, that a server which takes `times[n - 1]` ms
+/// for n items can answer within `slo_ms`.
 ///
-/// The times must not fall with size. Time spent on the way comes off the SLO.
+/// The times must not decrease with size. The caller subtracts the network time from the SLO.
 #[must_use]
 pub fn clairvoyant(arrivals_ms: &[f64], slo_ms: f64, times: &[f64]) -> f64 {
     debug_assert!(arrivals_ms.is_sorted() && times.is_sorted(), "in order, and no larger batch is quicker");
@@ -21,10 +27,11 @@ pub fn clairvoyant(arrivals_ms: &[f64], slo_ms: f64, times: &[f64]) -> f64 {
     1.0 - given_up as f64 / arrivals_ms.len() as f64
 }
 
-/// After some items: for each number of them given up, when the server is free at the earliest.
+/// The states after some items: for each number of items given up, the earliest instant at which
+/// the server is free.
 #[derive(Debug, Clone, Default)]
 struct States {
-    /// The number given up that comes first in `free`.
+    /// Number of items given up in the first entry of `free`.
     base: usize,
     free: Vec<f64>,
 }
@@ -37,7 +44,7 @@ impl States {
         self.free.clear();
     }
 
-    /// Room for the states from `base` on, this many.
+    /// Returns `count` states from `base` on, and adds missing ones as unreachable (infinite).
     fn from(&mut self, base: usize, count: usize) -> &mut [f64] {
         let start = base - self.base;
         if self.free.len() < start + count {
@@ -46,12 +53,13 @@ impl States {
         &mut self.free[start..start + count]
     }
 
-    /// Fewest given up.
+    /// Returns the minimum number of items given up.
     fn fewest(&self) -> usize {
         self.base + self.free.iter().take_while(|free| free.is_infinite()).count()
     }
 
-    /// The states that can matter for what arrives at `next` and later: to the first in which the server waits for it.
+    /// Returns the states that can matter for arrivals at `next` and later: all up to the first in
+    /// which the server is free by then.
     fn that_matter(&self, next: f64) -> (usize, &[f64]) {
         let fewest = self.fewest();
         let states = self.free.get(fewest - self.base..).unwrap_or_default();
@@ -61,17 +69,21 @@ impl States {
 }
 
 fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
-    // A batch reaches no further than its size, so the states of so many items ahead are enough.
+    // A batch extends no further than its maximum size, so a ring of states for that number of
+    // items is sufficient.
     let ahead = times.len() + 1;
     let mut ring = vec![States::default(); ahead + 1];
     ring[0].from(0, 1)[0] = 0.0;
     for (i, arrived) in arrivals.iter().copied().enumerate() {
         let mut here = std::mem::take(&mut ring[i % (ahead + 1)]);
+        // The item is given up: the server is free as early as before.
         let (fewest, states) = here.that_matter(arrived);
         let given_up = ring[(i + 1) % (ahead + 1)].from(fewest + 1, states.len());
         given_up.iter_mut().zip(states).for_each(|(best, free)| *best = best.min(*free));
         let earliest = states.iter().copied().fold(f64::INFINITY, f64::min);
         let deadline = arrived + slo;
+        // Or the item begins a batch: try all sizes that can be in time for it, which has the
+        // earliest deadline.
         for (size, (time, latest)) in times.iter().zip(&arrivals[i..]).enumerate() {
             if earliest.max(*latest) + time > deadline {
                 break;
@@ -83,7 +95,8 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
                 *best = if done <= deadline { best.min(done) } else { *best };
             }
         }
-        // Fewest given up never falls from one item to the next, so nothing below it will be asked for.
+        // The minimum number given up never falls from one item to the next, so lower numbers are
+        // not needed again.
         here.reset(fewest);
         ring[i % (ahead + 1)] = here;
     }
@@ -104,7 +117,8 @@ mod tests {
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Most items on time over all orders and all subsets, runs or not.
+    /// Returns the maximum number of items in time over all orders and all subsets, consecutive or
+    /// not.
     fn by_trying_everything(left: u32, free: f64, arrivals: &[f64], slo: f64, times: &[f64]) -> u32 {
         let mut best = 0;
         for batch in 1..=left {

@@ -1,40 +1,49 @@
-//! The least mean latency that any policy can reach which knows the curve, the rate and the queue length.
+//! The minimum mean latency of any policy that knows the curve, the rate and the queue length: the
+//! solution of a semi-Markov decision process (SMDP).
 //!
-//! One server, Poisson arrivals, fixed execution times, one size of item: choosing "send n" or "wait for the next arrival" at each queue length is a
-//! semi-Markov decision process whose average cost is the number of items in the system; over the rate it is the mean latency (Little). The optimality
-//! equation is solved by policy iteration: each policy is evaluated exactly by one banded elimination, so some ten rounds take the place of thousands
-//! of sweeps of value iteration, and the answer is the same.
+//! The model has one server, Poisson arrivals, fixed execution times and items of one size. At each
+//! queue length the choice is to send n items or to wait for the next arrival. The average cost of
+//! the process is the number of items in the system; divided by the rate it is the mean latency
+//! (Little's law). The optimality equation is solved by policy iteration. Each policy is evaluated
+//! exactly by one banded Gaussian elimination, so about ten rounds replace thousands of sweeps of
+//! value iteration, with the same result.
 //!
-//! It leaves out deadlines, noise, weights and several slots.
+//! Left out: deadlines, noise, weights and several slots.
 
 #[cfg(test)]
 mod tests;
 
-/// Queue lengths looked at first, in largest batches.
+/// Initial truncation of the queue length, in maximum batch sizes.
 const LENGTH_FIRST: usize = 4;
-/// Queue lengths looked at in the end: the tail beyond is lost, which matters from some 98 % load.
+/// Maximum truncation of the queue length, in maximum batch sizes. The tail beyond it is lost,
+/// which matters from about 98 % load on.
 const LENGTH_LAST: usize = 64;
-/// The queue is long enough once doubling it moves the mean by less than this share; the tail is geometric, so what is left is far less.
+/// Relative change of the mean by a doubled truncation below which the truncation is accepted. The
+/// tail is geometric, so the remaining error is far smaller.
 const LENGTH_CLOSE: f64 = 2e-4;
-/// Policies tried; ten are usual.
+/// Maximum number of policy iterations. About ten are usual.
 const ROUNDS_MAX: usize = 200;
-/// Actions by which the search for a queue length that is met often goes on after each change of policy.
+/// Number of actions by which the distribution of the queue length is advanced after each change of
+/// policy, to find a length that is visited often.
 const STEPS: usize = 64;
-/// Numbers of arrivals less likely than this, compared with the likeliest, are left out.
+/// Probability, relative to the most likely number of arrivals, below which a number is left out.
 const UNLIKELY: f64 = 1e-13;
-/// An action must be better by this share of the value to replace the one in force, or rounding would go round in circles.
+/// Relative improvement required to replace the current action. Without it, rounding errors could
+/// make the iteration cycle.
 const BETTER: f64 = 1e-11;
 
-/// The optimal policy and what it reaches.
+/// The optimal policy and its mean latency.
 #[derive(Debug, Clone)]
 pub struct Smdp {
-    /// How many to send at each queue length, 0 for "wait for the next arrival"; longer queues do as the last one.
+    /// Number of items to send at each queue length, where 0 waits for the next arrival. The last
+    /// entry applies to longer queues.
     pub table: Vec<u32>,
-    /// Mean latency of an item; infinite where the rate is at or above what the server can do.
+    /// Mean latency of an item. Infinite if the rate reaches the capacity of the server.
     pub mean_ms: f64,
 }
 
-/// The optimum at this rate for a server that takes `times[n - 1]` ms for n items. The times must be above zero.
+/// Computes the optimum at this rate for a server that takes `times[n - 1]` ms for n items. The
+/// times must be positive.
 #[must_use]
 pub fn smdp(rate_per_s: f64, times: &[f64]) -> Smdp {
     let rate = rate_per_s / 1000.0;
@@ -54,27 +63,27 @@ pub fn smdp(rate_per_s: f64, times: &[f64]) -> Smdp {
         length *= 2;
         policy.resize(length + 1, best);
     }
-    // Near the end of the queue arrivals are lost, which is no reason to act differently in a real one.
+    // Arrivals are lost near the truncation, which is no reason to act differently in a real queue.
     policy.truncate(length / 2 + 1);
     Smdp { table: policy.into_iter().map(to_u32).collect(), mean_ms }
 }
 
-/// What may happen during one batch: how many items arrive, and how likely that is.
+/// The distribution of the number of items that arrive during one batch.
 struct Arrivals {
     from: usize,
     likely: Vec<f64>,
 }
 
-/// The process cut off at a queue length.
+/// The process, truncated at a queue length.
 struct Model<'a> {
     rate: f64,
     times: &'a [f64],
     length: usize,
-    /// By size − 1.
+    /// Arrivals by batch size − 1.
     arrivals: Vec<Arrivals>,
 }
 
-/// A square matrix whose cells lie near the diagonal.
+/// A banded square matrix.
 struct Band {
     rows: usize,
     below: usize,
@@ -85,7 +94,8 @@ struct Band {
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// Poisson with this mean, from the likeliest number outwards, so that nothing underflows.
+    /// Computes the Poisson distribution with this mean, from the mode outwards, so that nothing
+    /// underflows.
     fn new(mean: f64) -> Self {
         let mut up = vec![1.0];
         let mode = (0_usize..).take_while(|k| (*k as f64) < mean).last().unwrap_or(0);
@@ -123,7 +133,7 @@ impl<'a> Model<'a> {
         Self { rate, times, length, arrivals: times.iter().map(|time| Arrivals::new(rate * time)).collect() }
     }
 
-    /// Improves the policy until no action is better, and says what it costs per millisecond.
+    /// Improves the policy until no action is better. Returns its cost per millisecond.
     fn optimise(&self, policy: &mut Vec<usize>) -> f64 {
         let mut gain = f64::INFINITY;
         let mut often = vec![0.0; self.length + 1];
@@ -132,6 +142,7 @@ impl<'a> Model<'a> {
             for _ in 0..STEPS {
                 often = self.step(policy, &often);
             }
+            // The most visited queue length serves as the regeneration point of the evaluation.
             let home = often.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(queued, _)| queued);
             let Some((values, found)) = self.evaluate(policy, home) else { break };
             gain = found;
@@ -144,7 +155,7 @@ impl<'a> Model<'a> {
         gain
     }
 
-    /// How often each queue length is met one action later.
+    /// Returns the distribution of the queue length after one more action.
     fn step(&self, policy: &[usize], often: &[f64]) -> Vec<f64> {
         let mut after = vec![0.0; often.len()];
         for (queued, share) in often.iter().enumerate().filter(|(_, share)| **share > UNLIKELY) {
@@ -153,7 +164,7 @@ impl<'a> Model<'a> {
         after
     }
 
-    /// Where an action leads, and how likely.
+    /// Visits each queue length that an action leads to, with its probability.
     fn outcomes(&self, queued: usize, size: usize, mut tell: impl FnMut(usize, f64)) {
         let Some(arrivals) = size.checked_sub(1).and_then(|i| self.arrivals.get(i)) else {
             return tell((queued + 1).min(self.length), 1.0);
@@ -163,7 +174,8 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// Cost and time of one action: all items queued or in the batch count while it lasts, and half of the time those that arrive.
+    /// Returns the cost and the duration of one action. Items queued or in the batch count for the
+    /// whole duration, and those that arrive during it for half of it.
     fn stage(&self, queued: usize, size: usize) -> (f64, f64) {
         let queued = queued as f64;
         match size.checked_sub(1).and_then(|i| self.times.get(i)) {
@@ -172,9 +184,11 @@ impl<'a> Model<'a> {
         }
     }
 
-    /// The value of each queue length compared with `home`, and the cost per millisecond; `None` if the policy hardly ever comes home.
+    /// Returns the value of each queue length relative to `home`, and the cost per millisecond, or
+    /// `None` if the policy hardly ever returns to `home`.
     ///
-    /// Cost and time until home are solved for apart; their ratio over a whole cycle is the gain.
+    /// Cost and time until `home` are solved for separately; their ratio over a whole cycle is the
+    /// gain.
     fn evaluate(&self, policy: &[usize], home: usize) -> Option<(Vec<f64>, f64)> {
         let mut band = Band::new(self.length + 1, self.times.len(), self.reach());
         let (mut costs, mut times): (Vec<f64>, Vec<f64>) =
@@ -200,7 +214,7 @@ impl<'a> Model<'a> {
         Some((costs.iter().zip(&times).map(|(cost, time)| cost - gain * time).collect(), gain))
     }
 
-    /// The best action at each queue length, given the values of what follows.
+    /// Returns the best action at each queue length, given the values of the following states.
     fn improve(&self, policy: &[usize], values: &[f64], gain: f64) -> Vec<usize> {
         let last = values.last().copied().unwrap_or(0.0);
         let mut padded = values.to_vec();
@@ -215,10 +229,11 @@ impl<'a> Model<'a> {
         };
         let choose = |(queued, current): (usize, &usize)| {
             if queued == 0 {
-                return 0; // nothing to send
+                // The queue is empty.
+                return 0;
             }
             let mut best = (worth(queued, *current), *current);
-            // At the end of the queue waiting would lose items for nothing.
+            // At the truncation, waiting would lose items without any cost.
             for size in usize::from(queued == self.length)..=queued.min(self.times.len()) {
                 let value = worth(queued, size);
                 if value < best.0 - BETTER * best.0.abs().max(1.0) {
@@ -230,7 +245,7 @@ impl<'a> Model<'a> {
         policy.iter().enumerate().map(choose).collect()
     }
 
-    /// Most items that one action may add.
+    /// Returns the maximum number of items that one action may add.
     fn reach(&self) -> usize {
         self.arrivals.iter().map(|arrivals| arrivals.from + arrivals.likely.len()).max().unwrap_or(0).max(1)
     }
@@ -248,9 +263,11 @@ impl Band {
         self.cells[row * self.width + column + self.below - row] += value;
     }
 
-    /// Elimination for two right sides. No pivoting: rows are chances of staying away from home, so the diagonal dominates.
+    /// Solves the system for two right-hand sides by elimination. No pivoting is needed: the rows
+    /// are probabilities of not reaching `home`, so the diagonal dominates.
     fn solve(&mut self, first: &mut [f64], second: &mut [f64]) -> Option<()> {
         let (below, above) = (self.below, self.width - self.below - 1);
+        // Forward elimination.
         for k in 0..self.rows {
             let (head, tail) = self.cells.split_at_mut((k + 1) * self.width);
             let pivot_row = &head[k * self.width + below..];
@@ -269,6 +286,7 @@ impl Band {
                 }
             }
         }
+        // Back substitution.
         for k in (0..self.rows).rev() {
             let row = &self.cells[k * self.width + below..(k + 1) * self.width];
             let until = self.rows.min(k + above + 1);
@@ -279,7 +297,8 @@ impl Band {
     }
 }
 
-/// Four sums side by side, so that it need not wait for each addition. The longer side's rest does not count.
+/// Computes the dot product over the shorter length. Four independent sums avoid waiting for each
+/// addition.
 fn dot(a: &[f64], b: &[f64]) -> f64 {
     let length = a.len().min(b.len());
     let (a, b) = (a[..length].chunks_exact(4), b[..length].chunks_exact(4));
@@ -291,7 +310,7 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// The size that serves most items per millisecond.
+/// Returns the batch size with the most items per millisecond.
 fn most_efficient(times: &[f64]) -> usize {
     (1..=times.len()).max_by(|a, b| pace(times, *a).total_cmp(&pace(times, *b))).unwrap_or(0)
 }
@@ -300,7 +319,8 @@ fn pace(times: &[f64], size: usize) -> f64 {
     size.checked_sub(1).and_then(|i| times.get(i)).map_or(0.0, |time| size as f64 / time)
 }
 
-/// All that is queued, but never more than the most efficient size: stable below saturation, so it can be evaluated.
+/// Returns the policy that sends everything queued, up to the most efficient size. It is stable
+/// below saturation, so it can be evaluated.
 fn thrifty(length: usize, best: usize) -> Vec<usize> {
     (0..=length).map(|queued| queued.min(best)).collect()
 }

@@ -1,4 +1,5 @@
-//! Slow loops around the core, as a controller would run them: one that the design asks for, and one that it warns of (`scheduling.md` §5.5).
+//! Slow control loops around the core, as a controller would run them: the deadline shift, and a
+//! cap driven by the end-to-end p99, which serves as a counterexample.
 
 use std::time::Duration;
 
@@ -6,26 +7,28 @@ use crate::batching::{Call, DeadlineShift, DeadlineSource, Tick};
 
 use super::Ours;
 
-/// How often the cap moves.
+/// Interval between two changes of the cap.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Above this part of the SLO the cap falls to this part of itself; below that part it rises by one (`sim/run_extra.py`).
+/// Constants of the cap loop: above `LATE` of the SLO the cap is multiplied by `DOWN`, and below
+/// `EARLY` of the SLO it rises by one.
 const LATE: f64 = 0.98;
 const EARLY: f64 = 0.8;
 const DOWN: f64 = 0.8;
 
-/// What steers.
+/// A control loop.
 #[derive(Debug)]
 pub(super) enum Steering {
-    /// The batch cap, by the end-to-end p99: what nobody should do.
+    /// Moves the batch cap by the end-to-end p99. This is a counterexample and not recommended.
     Cap { most: u32, latencies: Vec<Duration>, next: Tick },
-    /// Deadlines, by latency that is this much longer for callers than it is seen here.
+    /// Shifts deadlines. Clients observe a latency that is longer by `outside` than the one
+    /// measured here.
     Shift { outside: Duration, shift: DeadlineShift },
 }
 
 // === impl Ours ===
 
 impl Ours {
-    /// The same under a controller that cuts the batch cap while the p99 is late.
+    /// Adds a controller that reduces the batch cap while the p99 is late.
     #[must_use]
     pub fn with_cap_by_p99(mut self) -> Self {
         let most = self.core.batcher.limits().scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
@@ -33,14 +36,15 @@ impl Ours {
         self
     }
 
-    /// The same where callers wait this much longer than is seen here, with deadlines shifted for it.
+    /// Adds a deadline shift, for clients that observe a latency longer by `outside` than the one
+    /// measured here.
     #[must_use]
     pub fn with_deadline_shift(mut self, slo: Duration, outside: Duration) -> Self {
         self.steering = Some(Steering::Shift { outside, shift: DeadlineShift::new(slo) });
         self
     }
 
-    /// How much earlier deadlines count by now.
+    /// Returns the time by which deadlines are moved forward.
     #[must_use]
     pub fn deadline_shift(&self) -> Duration {
         match &self.steering {
@@ -49,7 +53,7 @@ impl Ours {
         }
     }
 
-    /// A call comes: its deadline as the core is told it.
+    /// Returns a call on arrival with the deadline that is offered to the core.
     pub(super) fn steered(&self, mut call: Call) -> Call {
         if let Some(Steering::Shift { shift, .. }) = &self.steering
             && let Some(deadline) = call.deadline.as_mut().filter(|deadline| deadline.source == DeadlineSource::Slo)
@@ -59,7 +63,7 @@ impl Ours {
         call
     }
 
-    /// These calls were answered after so long.
+    /// Feeds the latencies of answered calls to the control loop.
     pub(super) fn steer(&mut self, now: Tick, slo: Duration, answered: impl Iterator<Item = Duration>) {
         match &mut self.steering {
             None => {}

@@ -1,4 +1,5 @@
-//! Ours as it stands in a row, and what may be different about it: limits for a what-if, a preset, a part left out.
+//! Construction of the Groupage policy for a row, and deviations from its defaults: limits for a
+//! what-if, a preset, or a disabled feature.
 
 use std::time::Duration;
 
@@ -7,33 +8,34 @@ use crate::simulate::scenario::Scenario;
 
 use super::Ours;
 
-/// What is not as it is by default.
+/// Deviations from the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tuning {
-    /// The share of an SLO that may pass beside an idle upstream for a larger batch, in thousandths: the preset.
+    /// Share of an SLO that a call may be held beside an idle upstream for a larger batch, in
+    /// thousandths: the preset.
     pub hold_permille: u32,
-    /// At most so many batches in flight.
+    /// Maximum number of batches in flight.
     pub slots_max: Option<u32>,
-    /// The longest deliberate wait beside a free slot.
+    /// Maximum deliberate wait beside a free slot.
     pub queue_delay_max: Option<Duration>,
-    /// Most items in the queue.
+    /// Maximum number of queued items.
     pub queue_items_max: Option<u32>,
-    /// What becomes of late calls; they are refused unless it is said.
+    /// Treatment of late calls. They are refused unless it is set.
     pub late: Option<Late>,
-    /// A part to go without.
+    /// Feature to disable.
     pub without: Option<Skill>,
 }
 
 // === impl Ours ===
 
 impl Ours {
-    /// A cold core for a row.
+    /// Creates a cold core for a row.
     #[must_use]
     pub fn of(scenario: &Scenario, seed: u64) -> Self {
         Self::unbounded(scenario.cap, seed).tuned(&scenario.tuning)
     }
 
-    /// Takes up what another core had learned, as a restarted proxy does.
+    /// Restores what another core has learned, as a restarted proxy does.
     pub fn restore(&mut self, other: &Batcher) {
         let now = Tick::default();
         self.core.batcher.restore_upstream(now, other.upstream_snapshot());
@@ -42,7 +44,7 @@ impl Ours {
         }
     }
 
-    /// The same with what is different.
+    /// Applies a tuning.
     #[must_use]
     pub fn tuned(mut self, tuning: &Tuning) -> Self {
         if let Some(skill) = tuning.without {

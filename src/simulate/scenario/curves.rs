@@ -1,4 +1,4 @@
-//! Curves × loads (`scheduling.md` §5.3), and the upstreams whose capacity is measured (§5.4).
+//! The grid of curves and loads, and the upstreams for the measurement of capacities.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use super::super::upstream::Server;
 use super::super::workload::Arrivals;
 use super::{AFFINE, CPU, POW2, Scenario, THRASH, TILE8};
 
-/// A curve with the cap it is run under.
+/// A curve with the batch cap of its runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NamedCurve {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
     /// The curve.
     pub curve: Curve,
-    /// Most items in a batch.
+    /// Maximum number of items in a batch.
     pub cap: u32,
 }
 
-/// The curves of §5.3.
+/// The curves of the grid.
 pub const CURVES: [NamedCurve; 7] = [
     NamedCurve { name: "affine 4+.25n", curve: AFFINE, cap: 64 },
     NamedCurve { name: "affine 2+3n", curve: CPU, cap: 32 },
@@ -29,14 +29,15 @@ pub const CURVES: [NamedCurve; 7] = [
     NamedCurve { name: "roofline 16", curve: Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.33 }, cap: 64 },
 ];
 
-/// The loads of §5.3, in percent of the largest `n / t(n)`.
+/// The loads of the grid, in percent of the maximum throughput, the largest `n / t(n)`.
 pub const LOADS: [u32; 4] = [30, 60, 80, 90];
 
-/// How long each runs, and an SLO that nobody misses: the mean is what counts.
+/// Duration of each run, and an SLO that is never missed, since the mean is compared.
 const HORIZON: Duration = Duration::from_secs(30);
 const SLO_MS: u64 = 1000;
 
-/// Every curve at every load, without a way to go: what is measured stands beside the optimum of an exact model.
+/// Returns every curve at every load. The round trip is zero, so that the result is comparable with
+/// the optimum of an exact model.
 #[must_use]
 pub fn curve_loads() -> Vec<Scenario> {
     let at = |named: NamedCurve, load: u32| {
@@ -48,7 +49,9 @@ pub fn curve_loads() -> Vec<Scenario> {
     CURVES.into_iter().flat_map(|named| LOADS.into_iter().map(move |load| at(named, load))).collect()
 }
 
-/// The upstreams of §5.4 under a Poisson rate, for 12 s: the largest rate with 99 % in time from 2 s on is the capacity.
+/// Returns the upstreams for the measurement of capacities, each under Poisson arrivals of this
+/// rate for 12 s. The capacity is the largest rate at which 99 % of the items that arrive from 2 s
+/// on are answered in time.
 #[must_use]
 pub fn capacity(rate: f64) -> Vec<Scenario> {
     let horizon = Duration::from_secs(12);

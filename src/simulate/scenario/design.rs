@@ -1,4 +1,4 @@
-//! The rows of `scheduling.md` §5.1.
+//! The base rows: arrival patterns on one slot, other curves, and other servers.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn texts(scenario: Scenario, rate: f64) -> Scenario {
     scenario.workload(Workload::of(Arrivals::Poisson { rate }, mix))
 }
 
-/// The 24 rows, each for this long; what changes half-way changes at half of it.
+/// Returns the 24 rows with this duration. A server that changes does so at half of it.
 #[must_use]
 pub fn design(horizon: Duration) -> Vec<Scenario> {
     let server = Server::new(AFFINE);

@@ -1,4 +1,5 @@
-//! What no prototype ran: the new rows of `scheduling.md` §6, and the cases of §5.5 that a workload alone makes.
+//! Rows beyond the base ones: sharing between keys, tenants and classes, calls of several items,
+//! and changes during a run.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use super::super::upstream::{Ceilings, Server};
 use super::super::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Think, Weights, Workload};
 use super::{AFFINE, PADDED, Scenario};
 
-/// The most the affine curve carries at a cap of 64, in items a second: `n / t(n)` at 64.
+/// Maximum throughput of the affine curve at a cap of 64, in items per second: `n / t(n)` at 64.
 const CAPACITY: f64 = 3200.0;
 
 fn poisson(rate: f64, mix: Mix) -> Stream {
@@ -25,7 +26,7 @@ fn plain(name: &str, rate: f64) -> Scenario {
     row(name, vec![poisson(rate, Mix::default())])
 }
 
-/// The rows, each for this long; what changes does so at a part of it.
+/// Returns the rows with this duration. Changes happen at a fraction of it.
 #[must_use]
 pub fn wider(horizon: Duration) -> Vec<Scenario> {
     let mut rows = sharing();
@@ -34,12 +35,12 @@ pub fn wider(horizon: Duration) -> Vec<Scenario> {
     rows.into_iter().map(|row| row.lasting(horizon)).collect()
 }
 
-/// Keys, tenants and classes on one slot.
+/// Returns the rows with several keys, tenants or classes on one slot.
 fn sharing() -> Vec<Scenario> {
     let tenants = |tenants| Mix { tenants, ..Mix::default() };
     let class = |class, tenant| Mix { class, tenants: Spread::Only(tenant), ..Mix::default() };
     vec![
-        // Batches hold one key each, so eight keys carry less than one would.
+        // A batch holds only one key, so eight keys have less capacity than one.
         row(
             "8 keys, one hot",
             vec![poisson(1200.0, Mix { keys: Spread::Hot { count: 8, share: 0.5 }, ..Mix::default() })],
@@ -51,36 +52,38 @@ fn sharing() -> Vec<Scenario> {
                 poisson(4000.0, tenants(Spread::Only(64))),
             ],
         ),
-        // The tenant that floods is 0 and the light one 1.
+        // Tenant 0 floods, and tenant 1 is light.
         row(
             "flood beside light",
             vec![poisson(4000.0, tenants(Spread::Only(0))), poisson(300.0, tenants(Spread::Only(1)))],
         ),
-        // Interactive (class 0) asks for half of what there is, bulk (class 1) for the rest and 0.3 more.
+        // Interactive (class 0) requests half of the capacity, bulk (class 1) the rest and 0.3 of
+        // the capacity more.
         row("classes 8:1 at 1.3x", vec![poisson(0.5 * CAPACITY, class(0, 0)), poisson(0.8 * CAPACITY, class(1, 1))]),
     ]
 }
 
-/// What a call may be.
+/// Returns the rows with different kinds of calls and clients.
 fn calls() -> Vec<Scenario> {
     let think = Think::Exponential(Duration::from_millis(2));
     let budget = Budget::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) };
     vec![
-        // 22 items a call on average: 1800 items a second.
+        // 22 items per call on average: 1800 items per second.
         row("calls of 1-100 items", vec![poisson(80.0, Mix { items: Items::UpTo { max: 100 }, ..Mix::default() })])
             .slo(100),
         row("deadlines 20-500 ms", vec![poisson(0.9 * CAPACITY, Mix { budget, ..Mix::default() })]),
         row("deadlines 20-500 ms over", vec![poisson(1.3 * CAPACITY, Mix { budget, ..Mix::default() })]),
         row("3% cancels", vec![poisson(2000.0, Mix { cancels: 0.03, ..Mix::default() })]),
-        // Not of the design: callers who come back after a while, before a server that takes as long for one as for all. Whoever does not wait for the
-        // last ones has them take turns.
+        // Clients that return after a think time, in front of a server that takes as long for one
+        // call as for all. A policy that does not wait for the last clients splits them into
+        // alternating cohorts.
         Scenario { cap: 32, ..Scenario::new("closed 32 think", Arrivals::Closed { clients: 32, think }) }
             .slo(100)
             .curve(Curve::Affine { a: 20.0, b: 0.0 }),
     ]
 }
 
-/// What changes under way, and what breaks.
+/// Returns the rows with changes and failures during the run.
 fn changes(horizon: Duration) -> Vec<Scenario> {
     let at = |share: f64| Tick::default().after(horizon.mul_f64(share));
     let server = Server::new(AFFINE);
@@ -100,7 +103,8 @@ fn changes(horizon: Duration) -> Vec<Scenario> {
         plain("ceiling lifted", 2000.0)
             .server(Server { ceilings: Ceilings { lifted_at: Some(at(0.25)), ..ceilings(16) }, ..server.clone() }),
         Scenario::new("rate x10", step(250.0, 2500.0, 0.5, None)),
-        // §5.5: 30 % more than there is for a fifth of the time, then as if nothing had been.
+        // 30 % more than the capacity for a fifth of the time, then a load below the capacity: the
+        // overload must leave no trace.
         Scenario::new("overload, then mid", step(2000.0, 4160.0, 0.0, Some(0.2))),
         plain("slots 4-1-4", 2800.0).server(Server {
             slots: 4,

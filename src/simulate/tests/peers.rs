@@ -1,4 +1,4 @@
-//! Acceptance cases of `peers.md` (f) whose numbers need a machine of their own: told in virtual time, where there is one.
+//! Acceptance tests in virtual time: over sockets, their figures would need a dedicated machine.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::simulate::upstream::Server;
 use crate::simulate::workload::{Arrivals, Think};
 use crate::simulate::{Run, run};
 
-/// Case 54's server: 20 ms and 1 ms an item, at most 32 at a time, 100 ms promised.
+/// Creates a row with a server of 20 ms per batch and 1 ms per item, a cap of 32, and an SLO of 100
+/// ms.
 fn promised(arrivals: Arrivals) -> Scenario {
     let server = Server { sigma: 0.0, ..Server::new(Curve::Affine { a: 20.0, b: 1.0 }) };
     Scenario { cap: 32, slo: Duration::from_millis(100), ..Scenario::new("promised", arrivals).server(server) }
 }
 
-/// Once batches have grown to what there is.
+/// Scope of the calls that arrive after batches have grown to their final size.
 const SETTLED: Scope = Scope { from: Tick::from_millis(2000), until: None, tenant: None, class: None };
 
 fn told(row: &Scenario, seed: u64) -> Run {
     run(row, &mut Ours::unbounded(row.cap, seed), seed)
 }
 
-/// Case 54.
 #[test]
 fn a_promise_is_kept_to_sixteen_callers_and_in_overload_to_nine_in_ten_of_what_the_server_can_do() {
     let think = Think::Uniform(Duration::ZERO, Duration::from_micros(500));
@@ -37,7 +37,8 @@ fn a_promise_is_kept_to_sixteen_callers_and_in_overload_to_nine_in_ten_of_what_t
     }
 }
 
-/// Case 57: a batch of n takes as long as n calls, so it would only make the first wait for the last.
+/// A batch of n takes as long as n calls, so batching would only make the first call wait for the
+/// last.
 #[test]
 fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
     let server = Server { sigma: 0.0, ..Server::new(Curve::Affine { a: 0.0, b: 5.0 }) };

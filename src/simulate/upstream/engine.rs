@@ -1,4 +1,4 @@
-//! An upstream that batches by itself, at work.
+//! The state of an upstream that batches by itself.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,19 +14,20 @@ use super::{Engine, REFUSAL, duration, millis};
 pub(in crate::simulate) struct State {
     spec: Engine,
     draw: Draw,
-    /// In the front end, in order of sending.
+    /// Batches in the front end, in order of sending.
     arriving: VecDeque<Part>,
     queue: VecDeque<Part>,
-    /// What the iteration under way holds.
+    /// Parts that the current iteration processes.
     round: Vec<Part>,
-    /// Items of a batch that are not done.
+    /// Number of unfinished items of each batch.
     left: BTreeMap<SentId, u32>,
     front_free: Tick,
     inside: u32,
     busy_millis: f64,
 }
 
-/// Items of one batch. Each has the batch's mean weight, and the heaviest one's where padding counts.
+/// Items of one batch. Each has the mean weight of the batch, and where padding counts, the weight
+/// of its heaviest item.
 #[derive(Debug, Clone, Copy)]
 struct Part {
     id: SentId,
@@ -98,11 +99,12 @@ impl State {
         if !self.round.is_empty() || self.queue.is_empty() {
             return;
         }
+        // Fill the iteration in order of arrival. A batch may be split between iterations.
         let mut load = Load::default();
         while let Some(part) = self.queue.front_mut() {
             let room_items = self.spec.items_max.saturating_sub(load.items);
             let room_weight = self.spec.weight_max.saturating_sub(load.sum) / part.weight.max(1);
-            // An item that is heavier than an iteration may be runs alone.
+            // An item above the maximum weight of an iteration runs alone.
             let room = u64::from(room_items).min(room_weight).max(u64::from(load.items == 0));
             let taken = part.items.min(u32::try_from(room).unwrap_or(u32::MAX));
             if taken == 0 {

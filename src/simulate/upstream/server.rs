@@ -1,4 +1,4 @@
-//! A server with slots, at work.
+//! The state of a server with slots.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::{REFUSAL, Server, duration, millis};
 pub(in crate::simulate) struct State {
     spec: Server,
     draw: Draw,
-    /// On the way or in front of the slots, in order of sending.
+    /// Batches in transit or in host work before the slots, in order of sending.
     arriving: VecDeque<(SentId, Load)>,
     queue: VecDeque<(SentId, Load)>,
     running: u32,
@@ -49,7 +49,7 @@ impl State {
 
     pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
         match step {
-            // The way keeps the order of sending.
+            // Transit keeps the order of sending.
             Step::Enter => self.queue.extend(self.arriving.pop_front()),
             Step::Done(id, status) => {
                 self.running -= 1;
@@ -108,7 +108,8 @@ impl State {
         }
     }
 
-    /// What a way takes longer than it should. None draws nothing, so that what is switched off changes nothing else.
+    /// Draws the delay of one direction. Without jitter no number is drawn, so that a disabled
+    /// feature does not change other draws.
     fn late(&mut self) -> Duration {
         let mean = self.spec.jitter;
         if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }

@@ -1,8 +1,8 @@
-//! An upstream that computes all requests at once, at a speed that falls with their number, at
-//! work.
+//! The state of an upstream that computes all requests at once, at a speed that falls with their
+//! number.
 //!
-//! Virtual work: each request has an amount of it, and all that are inside advance alike, so one
-//! clock serves them all.
+//! It uses virtual time, as is usual for processor sharing: each request has an amount of work, and
+//! all requests inside advance at the same rate, so one clock serves them all.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,14 +19,14 @@ use super::{Shared, Slowdown, duration, millis, nanos};
 pub(in crate::simulate) struct State {
     spec: Shared,
     draw: Draw,
-    /// Requests inside by the virtual work, in nanoseconds, at which they are done, with the items
-    /// that count as active.
+    /// Min-heap of the requests inside: the virtual work, in nanoseconds, at which a request
+    /// completes, and its number of active items.
     inside: BinaryHeap<Reverse<(u64, SentId, u32)>>,
     active: u32,
-    /// Virtual work done so far, in milliseconds, and when that was.
+    /// Accumulated virtual work, in milliseconds, and the instant at which it was computed.
     work: f64,
     at: Tick,
-    /// The number of the newest event: earlier ones hold no more.
+    /// Number of the newest event. Earlier events are obsolete.
     newest: u32,
     busy_millis: f64,
 }
@@ -43,7 +43,7 @@ impl State {
         self.advance(now);
         let (work, active) = match self.spec.slowdown {
             Slowdown::Cores(_) => (self.spec.curve.millis(load) * self.noise(), 1),
-            // The items of a batch go their own ways, and the last one ends it.
+            // The items of a batch run independently, and the slowest one ends it.
             Slowdown::Step { .. } => {
                 let longest = (0..load.items.max(1)).map(|_| self.noise()).fold(0.0, f64::max);
                 (self.spec.curve.millis(Load::of(1)) * longest, load.items.max(1))
@@ -75,7 +75,7 @@ impl State {
         if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
     }
 
-    /// Virtual work a millisecond.
+    /// Returns the virtual work done per millisecond.
     fn speed(&self) -> f64 {
         let active = f64::from(self.active.max(1));
         match self.spec.slowdown {

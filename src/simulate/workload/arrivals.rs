@@ -7,78 +7,83 @@ use crate::batching::Tick;
 
 use super::super::draw::Draw;
 
-/// When calls come; rates are calls a second.
+/// An arrival process. Rates are in calls per second.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Arrivals {
-    /// Each on its own.
+    /// A Poisson process.
     Poisson {
         /// Mean rate.
         rate: f64,
     },
-    /// Two states in turn, Poisson in each, of exponential length: bursts. A rate of 0 makes it on and off.
+    /// A Markov-modulated Poisson process: two alternating states of exponential length, Poisson in
+    /// each. It models bursts; a rate of 0 gives an on-off process.
     Mmpp {
-        /// Of each state.
+        /// Rate in each state.
         rates: [f64; 2],
-        /// Mean length of each.
+        /// Mean length of each state.
         stays: [Duration; 2],
     },
-    /// Poisson with a rate that swings as a sine: a day in seconds.
+    /// A Poisson process with a sinusoidal rate: the load of a day, compressed to seconds.
     Ramp {
-        /// Least rate.
+        /// Minimum rate.
         low: f64,
-        /// Most.
+        /// Maximum rate.
         high: f64,
-        /// From low to low.
+        /// Time between two minima.
         period: Duration,
     },
-    /// Poisson, with another rate from an instant on: once, or until another instant.
+    /// A Poisson process with a rate that changes at one instant, permanently or until another
+    /// instant.
     Step {
-        /// At first.
+        /// Rate before the change.
         rate: f64,
-        /// Then.
+        /// Rate after the change.
         then: f64,
-        /// From here.
+        /// Instant of the change.
         from: Duration,
-        /// To here; the rate is the first one again.
+        /// Instant at which the first rate applies again.
         until: Option<Duration>,
     },
-    /// Bursts of calls that come almost together: one client that embeds one document.
+    /// Bursts of calls that arrive almost together, such as a client that embeds one document.
     Fanout {
         /// Mean rate of calls, not of bursts.
         rate: f64,
-        /// Calls in a burst.
+        /// Number of calls in a burst.
         size: u32,
-        /// A burst comes within this.
+        /// Time within which the calls of a burst arrive.
         spread: Duration,
     },
-    /// Clients that wait for their answer, think, and send again.
+    /// A closed loop: clients that wait for their answer, think, and send the next call.
     Closed {
-        /// How many.
+        /// Number of clients.
         clients: u32,
-        /// How long they think.
+        /// Think time of a client.
         think: Think,
     },
 }
 
-/// How long a client thinks.
+/// The think time of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Think {
-    /// Uniformly between these.
+    /// Uniform between these.
     Uniform(Duration, Duration),
-    /// Exponentially with this mean.
+    /// Exponential with this mean.
     Exponential(Duration),
 }
 
 // === impl Arrivals ===
 
 impl Arrivals {
-    /// The instants before the horizon, in order. A closed loop has none: its clients come when they will.
+    /// Returns the arrival times before the horizon, in order. A closed loop has none, since its
+    /// arrivals depend on the answers.
     pub(super) fn times(&self, horizon: Duration, draw: &mut Draw) -> Vec<Tick> {
         let end = horizon.as_secs_f64();
         let mut times = match *self {
             Self::Poisson { rate } => poisson(rate, 0.0, end, draw),
             Self::Mmpp { rates, stays } => mmpp(rates, stays, end, draw),
             Self::Ramp { low, high, period } => {
+                // Thinning (Lewis and Shedler, 1979): arrivals at the maximum rate, each kept with
+                // probability rate ÷ maximum.
                 let mut times = poisson(high, 0.0, end, draw);
                 let period = period.as_secs_f64();
                 let rate = |at: f64| low + (high - low) * 0.5 * (1.0 - (TAU * at / period).cos());
@@ -139,7 +144,7 @@ fn mmpp(rates: [f64; 2], stays: [Duration; 2], end: f64, draw: &mut Draw) -> Vec
         if at >= end {
             break;
         }
-        // A stay of nothing would never end.
+        // A state of length zero would make the loop endless.
         let next = at + draw.exponential(stay.as_secs_f64().max(1e-6));
         times.extend(poisson(rate, at, next.min(end), draw));
         at = next;

@@ -1,4 +1,4 @@
-//! Workloads have the shares that they promise.
+//! Tests that workloads have the configured rates and shares.
 
 use super::*;
 

@@ -1,46 +1,48 @@
-//! The books: what each item of the last calls of each client has been through.
+//! Records of the most recent calls of each client, and of what happened to their items.
 //!
-//! Mock and clients of one run share them. A client has one call at a time, so a short ring for each client is memory enough for any number of
-//! items: a nonce that turns up after that many later calls of its client is reported as stale.
+//! The mock and the clients of a run share them. A client has one call in flight, so a short ring
+//! buffer for each client suffices for any number of items. A nonce that arrives after the ring has
+//! wrapped is counted as stale.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::nonce::{ITEMS_MAX, Item};
 
-/// Calls of a client that are remembered.
+/// Number of calls of each client that are kept.
 const CALLS_KEPT: usize = 16;
 
-/// The books of one run.
+/// The records of one run.
 #[derive(Debug)]
 pub(super) struct Books {
     clients: Box<[Mutex<Ring>]>,
-    /// Violations, and what may explain them.
+    /// Violations, and related events that may explain them.
     pub(super) counts: Counts,
 }
 
-/// What can be wrong with what arrives upstream.
+/// Counters of what arrives upstream.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     /// Items sent upstream more often than isolation explains.
     pub(super) oversent: AtomicU64,
-    /// Items sent upstream after their caller had its 200.
+    /// Items sent upstream after their client had received its 200.
     pub(super) after_answer: AtomicU64,
-    /// Items that arrived after their call had ended otherwise: cancelled or timed out meanwhile.
+    /// Items that arrived after their call had ended without a 200, for example because it was
+    /// cancelled or timed out meanwhile.
     pub(super) late: AtomicU64,
-    /// Items of calls that are long over, or never were.
+    /// Items of calls that are no longer in the ring, or never existed.
     pub(super) stale: AtomicU64,
     /// Upstream calls with items of several tenants or forms.
     pub(super) mixed: AtomicU64,
-    /// Items that are no genuine ones of this run.
+    /// Items that are not genuine items of this run.
     pub(super) corrupt: AtomicU64,
-    /// Upstream calls that held only a part of a client's call.
+    /// Upstream calls that contained only a part of a client's call.
     pub(super) torn: AtomicU64,
-    /// Requests with items that arrived.
+    /// Number of upstream calls that arrived.
     pub(super) calls: AtomicU64,
-    /// Items that arrived, as often as they did.
+    /// Number of items that arrived, including repeated ones.
     pub(super) items: AtomicU64,
-    /// Most items in one upstream call.
+    /// Largest number of items in one upstream call.
     pub(super) items_max: AtomicU64,
 }
 
@@ -51,12 +53,13 @@ struct Ring {
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
-    /// The call's number plus one; 0 is none.
+    /// Number of the call plus one, or 0 for an unused entry.
     call: u64,
     items: usize,
     state: State,
     shared: bool,
-    /// How often each item may arrive at most, after the largest upstream call that it was in.
+    /// Maximum number of times that each item may arrive, derived from the largest upstream call
+    /// that contained it.
     allowed: u32,
     sent: [u32; ITEMS_MAX],
 }
@@ -80,14 +83,15 @@ impl Books {
         self.clients.len()
     }
 
-    /// A client is about to make a call.
+    /// Records that a client is about to make a call.
     pub(super) fn begin(&self, client: usize, call: u64, items: usize) {
         if let Some(mut ring) = self.ring(client) {
             *ring.entry(call) = Entry { call: call + 1, items, ..Entry::default() };
         }
     }
 
-    /// A client's call has ended; returns whether its items were ever part of a shared upstream call, and whether they arrived at all.
+    /// Records the end of a client's call. Returns whether its items were ever part of a shared
+    /// upstream call, and whether they arrived upstream at all.
     pub(super) fn end(&self, client: usize, call: u64, answered: bool) -> (bool, bool) {
         let Some(mut ring) = self.ring(client) else { return (false, false) };
         let entry = ring.entry(call);
@@ -95,7 +99,8 @@ impl Books {
         (entry.shared, entry.sent.iter().any(|&sent| sent > 0))
     }
 
-    /// An upstream call with these items has arrived; returns how many client calls it is made of.
+    /// Records the arrival of an upstream call with these items. Returns the number of client calls
+    /// that it contains.
     pub(super) fn arrived(&self, items: &[Item]) -> usize {
         let whose = |item: &Item| (item.client, item.call);
         let members = items.chunk_by(|a, b| whose(a) == whose(b)).count();
@@ -110,7 +115,7 @@ impl Books {
         members
     }
 
-    /// Enters the items of one client call; returns whether they are all of it, in order.
+    /// Records the items of one client call. Returns `true` if they are the complete call in order.
     fn arrived_call(&self, items: &[Item], members: usize) -> bool {
         let Some(first) = items.first() else { return true };
         let counts = &self.counts;
@@ -154,7 +159,8 @@ impl Ring {
     }
 }
 
-/// An item may be sent twice; one of a bisected call of N members 1 + log2 N times.
+/// Returns the maximum number of times that an item may be sent upstream: twice, or 1 + ⌈log2 N⌉
+/// times if that is more, which the bisection of a call of N members explains.
 fn allowed(members: usize) -> u32 {
     let halvings = members.next_power_of_two().trailing_zeros();
     (1 + halvings).max(2)

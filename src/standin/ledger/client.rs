@@ -1,4 +1,5 @@
-//! The ledger's clients: one call after the other on a kept connection each, some of them left before the answer, every answer checked.
+//! Clients of the ledger. Each makes one call at a time on a keep-alive connection, cancels some of
+//! its calls, and verifies every response.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -21,35 +22,37 @@ use crate::standin::item::{Route, spread};
 use crate::standin::time::{now, since};
 use crate::standin::wire::{Conn, Idle, Message, Target};
 
-/// Different codes of own errors that are told apart; there are fewer.
+/// Maximum number of different error codes of the proxy that are counted separately. Fewer exist.
 const CODES_MAX: usize = 64;
-/// A client that cannot connect waits this long.
+/// Delay after a failed attempt to connect, and between two checks for open upstream calls.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
-/// How long the upstream may take to come to rest.
+/// Maximum time to wait until the upstream has no open calls.
 const REST_MAX: Duration = Duration::from_secs(6);
 
-/// A run of the ledger.
+/// Configuration of a ledger run.
 #[derive(Debug, Clone)]
 pub struct LedgerConfig {
-    /// Where the proxy listens.
+    /// Address of the proxy.
     pub proxy: SocketAddr,
-    /// Items to send.
+    /// Number of items to send.
     pub items: u64,
-    /// Clients, each with one call in flight; at most what the mock's books are made for.
+    /// Number of clients, each with one call in flight. It is limited to the number of clients that
+    /// the mock is configured for.
     pub concurrency: usize,
-    /// The same seed gives the same calls.
+    /// Seed of the calls. The same seed produces the same calls.
     pub seed: u64,
-    /// Tenants, at most 16; a tenant never shares with another.
+    /// Number of tenants, at most 16. Calls of different tenants are never merged.
     pub tenants: usize,
-    /// Share of calls that are left.
+    /// Share of calls that are cancelled.
     pub cancel_share: f64,
-    /// A call is left at a random time within this long, if it is not left while it is being sent.
+    /// Maximum time until the cancellation of a call, chosen at random, unless it is cancelled
+    /// while it is sent.
     pub cancel_within: Duration,
     /// Share of items that are poison.
     pub poison_share: f64,
-    /// A call without an answer for this long is lost.
+    /// Time without a response after which a call counts as lost.
     pub patience: Duration,
-    /// Only calls of this form; absent: of all of them in turn.
+    /// Route of all calls, or `None` to use every form.
     pub only: Option<Route>,
 }
 
@@ -71,17 +74,18 @@ struct Client {
     request: Vec<u8>,
 }
 
-/// One call, and what it must be answered.
+/// One call with its expected results.
 struct Call {
     form: Form,
     poison: bool,
     tenant: usize,
     nonces: Vec<Nonce>,
-    /// The models that may answer: from the one that did when the call began to the one that does now.
+    /// First and last model release that may answer: the release at the start of the call, and the
+    /// current one when the response arrived.
     releases: (u64, u64),
 }
 
-/// When a call is left.
+/// Point in time at which a call is cancelled.
 enum Leave {
     Never,
     WhileSending(usize),
@@ -92,9 +96,9 @@ enum Leave {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Served,
-    /// The proxy's own error, by its code.
+    /// An error of the proxy, by its code.
     Own(String),
-    /// The upstream's 429 or 503 as it is.
+    /// The unmodified 429 or 503 of the upstream.
     Overloaded,
     /// Another error of the upstream.
     Upstream,
@@ -122,7 +126,7 @@ struct Results<'a> {
     results: Vec<Cow<'a, str>>,
 }
 
-/// Sends the items through the proxy to the mock, and reports what became of them.
+/// Sends the items through the proxy to the mock, and reports their outcomes.
 pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> Report {
     let begun = now();
     let clients = config.concurrency.clamp(1, mock.shared().books.clients());
@@ -166,7 +170,8 @@ pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> Report {
 // === impl LedgerConfig ===
 
 impl LedgerConfig {
-    /// A run as the issue has it: 3 % of calls left, 2 % of items poison, three tenants, 128 clients.
+    /// Creates the default configuration: 3 % of calls cancelled, 2 % of items poison, three
+    /// tenants and 128 clients.
     #[must_use]
     pub fn new(proxy: SocketAddr, items: u64) -> Self {
         Self {
@@ -191,7 +196,7 @@ impl Run {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes up to `n` of the items that are left to send.
+    /// Takes up to `n` of the items that remain to be sent.
     fn take(&self, n: usize) -> usize {
         let wanted = n as u64;
         let took = self
@@ -238,10 +243,10 @@ impl Client {
         run.mock.done.fetch_add(n as u64, Ordering::Relaxed);
     }
 
-    /// Draws a call and writes its request.
+    /// Generates a random call and writes its request.
     fn prepare(&mut self, n: usize) -> Call {
         let tenant = self.rng.random_range(0..self.run.config.tenants.clamp(1, TENANTS_MAX));
-        // Drawn in any case: the same seed gives the same items.
+        // Drawn even if unused, so that the same seed always produces the same items.
         let drawn = match self.rng.random_range(0..8) {
             0..3 => Form::OpenAi,
             3 if n == 1 => Form::OpenAiSingle,
@@ -308,12 +313,14 @@ impl Client {
         }
     }
 
-    /// Makes the call; returns its outcome and whether more came back than was asked for.
+    /// Makes the call. Returns its outcome, and whether unsolicited bytes arrived.
     async fn exchange(&mut self, call: &mut Call) -> (Outcome, bool) {
         let leave = self.leave();
         let reset = self.rng.random();
         let mut kept = self.kept.take();
         let mut unasked = false;
+        // The connection must be silent between two calls: bytes that are already here answer no
+        // call.
         if let Some(conn) = &mut kept {
             let idle = conn.inbox.idle();
             unasked = idle == Idle::Unasked;
@@ -330,7 +337,8 @@ impl Client {
             Leave::WhileSending(n) => self.request.get(..n).unwrap_or_default(),
             Leave::AfterSending | Leave::Never | Leave::After(_) => &self.request,
         };
-        // A server may answer and close without having read it all: what it says is read all the same.
+        // A server may respond and close before it has read the whole request. The response is read
+        // anyway.
         conn.outbox.send(request).await.ok();
         let wait = match leave {
             Leave::Never => self.run.config.patience,
@@ -368,7 +376,8 @@ fn close(conn: Conn, reset: bool) {
     }
 }
 
-/// An answer that was cut off: excused only if it says that it is a fault that met this call alone.
+/// Classifies a truncated response. It is excused only if its head names a fault, which the mock
+/// writes only to calls that were forwarded alone.
 fn cut(came: &[u8]) -> Outcome {
     if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { Outcome::Faulted } else { Outcome::Lost }
 }
@@ -380,7 +389,7 @@ impl Call {
         let fault = answer.header(FAULT_HEADER).is_some();
         if answer.status == 200 {
             return match self.is_right(answer.body) {
-                // The mock has never given a right answer to poison.
+                // The mock never computes a correct response for a call with a poison item.
                 Some(true) if !self.poison => Outcome::Served,
                 _ if fault => Outcome::Faulted,
                 _ => Outcome::Misdelivered,
@@ -399,7 +408,8 @@ impl Call {
         }
     }
 
-    /// Whether a 200 holds the right answer to each item, and nothing else; `None` where it is of another form.
+    /// Returns `true` if a 200 response contains the correct result of each item and nothing else,
+    /// or `None` if it has another form.
     fn is_right(&self, body: &[u8]) -> Option<bool> {
         let (first, last) = self.releases;
         if !self.form.indexed() {
@@ -411,7 +421,7 @@ impl Call {
         Some((first..=last).any(|release| self.is_right_embedding(&data, release)))
     }
 
-    /// The right answer of a model to each item.
+    /// Returns the correct results of a model release.
     fn expect(&self, release: u64) -> Vec<Digest> {
         self.nonces.iter().map(|nonce| nonce.digest(self.tenant, release)).collect()
     }
@@ -427,11 +437,11 @@ impl Call {
     }
 }
 
-/// What else is known of a call that has ended.
+/// Further facts about a completed call.
 struct Circumstances {
-    /// It was part of a shared upstream call at least once.
+    /// `true` if the call was part of a shared upstream call at least once.
     shared: bool,
-    /// It arrived upstream, and never with others.
+    /// `true` if the call arrived upstream, and never in a shared call.
     alone: bool,
     unasked: bool,
     waited: Duration,
@@ -476,12 +486,14 @@ impl Report {
 // === impl Outcome ===
 
 impl Outcome {
-    /// Whether an innocent call ended so because of something that may not be sent again.
+    /// Returns `true` if an innocent call ended this way because of an event that must not be
+    /// replayed.
     fn is_final(&self, alone: bool) -> bool {
         match self {
             Self::Served | Self::Cancelled | Self::Misdelivered | Self::Blamed | Self::Lost => false,
             Self::Overloaded | Self::Faulted => true,
-            // Timeout, connection refused, answer too large; alone nothing is replayed.
+            // Timeout, connection refused and response too large. A call that was forwarded alone
+            // is never replayed.
             Self::Own(code) => alone || matches!(code.as_str(), "GRP3301" | "GRP3303" | "GRP3306"),
             Self::Upstream => alone,
         }

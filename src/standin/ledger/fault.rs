@@ -1,82 +1,82 @@
-//! The ways in which the mock misbehaves: every kind of F04 to F14 of the fault matrix, drawn from a shuffled deck so that a run sees them all.
+//! Faults of the mock. They are drawn from a shuffled deck, so that every run includes all kinds.
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use std::time::Duration;
 
-/// One way to misbehave.
+/// A fault, or an unusual but valid response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Fault {
-    /// F04: not a byte, until the peer is gone.
+    /// No response at all, until the peer closes the connection.
     SilentHead,
-    /// F05: a head and a part of the body, then nothing.
+    /// A head and a part of the body, then silence.
     SilentBody,
-    /// F05: a byte now and then.
+    /// A body that is sent byte by byte with long pauses.
     Drip,
-    /// F06: a reset before a byte.
+    /// A reset before the first byte.
     ResetBefore,
-    /// F06: an orderly end before a byte.
+    /// A regular close before the first byte.
     EndBefore,
-    /// F07: a reset somewhere in the answer.
+    /// A reset at a random position in the response.
     ResetInside,
-    /// F07: an orderly end somewhere in the answer.
+    /// A regular close at a random position in the response.
     EndInside,
-    /// F07: a chunk that is shorter than it says, then the end.
+    /// A chunk that is shorter than its declared size, then a close.
     ShortChunk,
-    /// F07: a `Content-Length` beyond the body, then the end.
+    /// A `Content-Length` that exceeds the body, then a close.
     LongLength,
-    /// F08: answered well, but then nobody listens for a moment.
+    /// A correct response, after which connections are refused for a short time.
     Refused,
-    /// F09.
+    /// 429 Too Many Requests.
     TooMany,
-    /// F09.
+    /// 503 Service Unavailable.
     Unavailable,
-    /// F10 without a guilty item: 500 for the whole call, this time.
+    /// 500 for the whole call without a poison item. A retry may succeed.
     Error,
-    /// F10: a redirect, not to be followed.
+    /// A redirect, which must not be followed.
     Redirect,
-    /// F11: one result too few.
+    /// One result too few.
     CountLess,
-    /// F11: one result too many.
+    /// One result too many.
     CountMore,
-    /// F11: no result at all.
+    /// No results.
     CountNone,
-    /// F11: an index that stands twice.
+    /// A duplicate index.
     IndexTwice,
-    /// F11: an index beyond the items.
+    /// An index that is out of range.
     IndexMissing,
-    /// Not a fault: the results in another order, each with its right index.
+    /// No fault: the results in another order, each with its correct index.
     IndexShuffled,
-    /// F12: the answer, and a second one with it.
+    /// Two responses, sent together.
     Unasked,
-    /// F12: a second answer 50 µs later.
+    /// A second response 50 µs later.
     UnaskedSoon,
-    /// F12: a second answer 1 ms later.
+    /// A second response 1 ms later.
     UnaskedLater,
-    /// F12: a second answer 100 ms later.
+    /// A second response 100 ms later.
     UnaskedLate,
-    /// F13: an answer of twice the cap, announced.
+    /// A response of twice the size limit, with its length declared.
     Huge,
-    /// F13: chunks without an end, far beyond the cap.
+    /// An endless sequence of chunks, far above the size limit.
     Endless,
-    /// F14: 200 with a page.
+    /// 200 with an HTML page.
     Html,
-    /// F14: 200 with JSON that breaks off.
+    /// 200 with truncated JSON.
     BadJson,
-    /// F14: 200, compressed although nobody asked.
+    /// 200 with a compressed body that was not requested.
     Gzip,
-    /// F14: 204.
+    /// 204 without a body.
     NoContent,
-    /// F14, harmless: a 103 first.
+    /// No fault: a 103 before the response.
     EarlyHints,
-    /// F14, harmless: a 100 first.
+    /// No fault: a 100 before the response.
     Continue,
-    /// F14, harmless: trailers.
+    /// No fault: a response with trailers.
     Trailers,
 }
 
-/// The order in which faults come.
+/// A shuffled sequence of faults.
 #[derive(Debug)]
 pub(super) struct Deck {
     cards: Vec<Fault>,
@@ -121,7 +121,7 @@ impl Fault {
         Self::Trailers,
     ];
 
-    /// Its row of the fault matrix and its name.
+    /// Returns the number of the fault's group and its name.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::SilentHead => "F04 silent before the head",
@@ -160,7 +160,8 @@ impl Fault {
         }
     }
 
-    /// How many cards of this kind are in the deck. Those that cost innocents their answer by design, or the run its time, are rarer.
+    /// Returns the number of cards of this kind in the deck. Faults that inevitably cost innocent
+    /// calls their response, or that slow down the run, are rarer.
     const fn cards(self) -> usize {
         match self {
             Self::SilentHead
@@ -175,7 +176,7 @@ impl Fault {
         }
     }
 
-    /// When the second, unasked answer comes.
+    /// Returns the delay of the second, unsolicited response.
     pub(super) const fn unasked_after(self) -> Option<Duration> {
         match self {
             Self::Unasked => Some(Duration::ZERO),
@@ -186,7 +187,8 @@ impl Fault {
         }
     }
 
-    /// Whether the model runs before: silence and what happens before a byte need no computing.
+    /// Returns `true` if the model runs before the fault. Silence, and faults before the first
+    /// byte, need no computation.
     pub(super) const fn computes(self) -> bool {
         !matches!(self, Self::SilentHead | Self::ResetBefore | Self::EndBefore)
     }
@@ -202,7 +204,7 @@ impl Deck {
         Self { cards }
     }
 
-    /// The nth fault of the run.
+    /// Returns the nth fault of the run.
     pub(super) fn card(&self, n: u64) -> Fault {
         let place = n % self.cards.len() as u64;
         self.cards[usize::try_from(place).unwrap_or_default()]

@@ -1,4 +1,5 @@
-//! The ledger's upstream: HTTP/1.1 written by hand, because no library would misbehave like this.
+//! The upstream of the ledger. It writes HTTP/1.1 by hand, because no library can produce these
+//! faults.
 
 mod act;
 mod change;
@@ -28,43 +29,45 @@ use crate::standin::item::{Route, spread};
 use crate::standin::server::Model;
 use crate::standin::wire::{Conn, Message};
 
-/// After a failed accept or bind.
+/// Delay after a failed accept or bind.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What the ledger's upstream shall be like.
+/// Configuration of the ledger's upstream.
 #[derive(Debug, Clone)]
 pub struct MockConfig {
-    /// The loopback port; 0 takes a free one.
+    /// Loopback port. 0 selects a free port.
     pub port: u16,
-    /// The a in t(n) = a + b·n.
+    /// Fixed cost of a call: the a in t(n) = a + b·n.
     pub base: Duration,
-    /// The b in t(n) = a + b·n.
+    /// Cost of each item: the b in t(n) = a + b·n.
     pub per_item: Duration,
-    /// Calls computed at once; any number may wait.
+    /// Number of calls computed concurrently. The number of waiting calls is not limited.
     pub slots: usize,
-    /// Share of calls without poison that are met by a fault.
+    /// Share of calls without a poison item that meet a fault.
     pub fault_share: f64,
-    /// Strays also after lone calls. A proxy sends these on their own client's connection, where a
-    /// stray answer can reach that client only, as it would without the proxy; so this is for
-    /// clients that come directly.
+    /// `true` to send unsolicited responses also after calls that arrived alone. A proxy forwards
+    /// such a call on a connection of its own client, where an unsolicited response can reach only
+    /// that client, as it would without the proxy. The option is therefore for clients that call
+    /// the mock directly.
     pub stray_alone: bool,
-    /// The proxy's cap for one answer; F13 goes beyond it.
+    /// Size limit for a response that the proxy enforces. Oversized responses exceed it.
     pub answer_bytes_max: usize,
-    /// Seconds that 429 and 503 ask to wait.
+    /// Value of `retry-after` in 429 and 503 responses, in seconds.
     pub retry_after: u32,
-    /// How long F08 refuses connections.
+    /// Time for which connections are refused by the fault that refuses them.
     pub refuse_for: Duration,
-    /// The pause between two bytes of F05; longer than the proxy's body idle time, or it never ends.
+    /// Pause between two bytes of a dripping body. It must exceed the body idle timeout of the
+    /// proxy, or the response never fails.
     pub drip: Duration,
-    /// How long silence is kept up where nobody hangs up.
+    /// Maximum duration of silence if the peer does not close the connection.
     pub silence_max: Duration,
-    /// Clients that a run may have.
+    /// Maximum number of clients of a run.
     pub clients_max: usize,
-    /// The same seed gives the same faults in the same order.
+    /// Seed of the faults. The same seed produces the same faults in the same order.
     pub seed: u64,
 }
 
-/// The ledger's upstream, running; ends when dropped.
+/// The running upstream of the ledger. Dropping it stops the upstream.
 #[derive(Debug)]
 pub struct LedgerMock {
     addr: SocketAddr,
@@ -77,19 +80,19 @@ pub(super) struct Shared {
     config: MockConfig,
     pub(super) key: u64,
     pub(super) books: Books,
-    /// Client items that have had their outcome.
+    /// Number of client items that have an outcome.
     pub(super) done: AtomicU64,
     model: Model,
     changes: Changes,
     deck: Deck,
-    /// Calls that might have met a fault.
+    /// Number of calls that could have met a fault, which is the index of the next draw.
     drawn: AtomicU64,
-    /// Faults met.
+    /// Number of calls that met a fault.
     faults: AtomicU64,
     by_kind: [AtomicU64; Fault::ALL.len()],
-    /// Calls arrived and not answered.
+    /// Number of calls that arrived and are not answered.
     open: AtomicU64,
-    /// Asks the listener to go away for a moment.
+    /// Closes the listener for a short time.
     refuse: Notify,
 }
 
@@ -99,19 +102,19 @@ struct Call {
     items: Vec<(Nonce, Item)>,
     close: bool,
     members: usize,
-    /// Which model answers it.
+    /// Model release that answers the call.
     release: u64,
-    /// It has more items than are taken.
+    /// `true` if the call has more items than the current limit.
     too_large: bool,
 }
 
-/// What comes after an answer.
+/// State of the connection after a response.
 enum Next {
     Keep(Conn),
     Close,
 }
 
-/// Counts a call as open until dropped.
+/// Guard that counts a call as open until it is dropped.
 struct Open<'a>(&'a AtomicU64);
 
 #[derive(Deserialize)]
@@ -145,7 +148,7 @@ impl Default for MockConfig {
 // === impl LedgerMock ===
 
 impl LedgerMock {
-    /// Binds the loopback port, and serves on the current runtime until the handle is dropped.
+    /// Binds the loopback port and serves on the current runtime until the handle is dropped.
     ///
     /// # Errors
     /// The port cannot be bound.
@@ -170,28 +173,28 @@ impl LedgerMock {
         Ok(Self { addr, shared, accept })
     }
 
-    /// Where it listens.
+    /// Returns the address of the listener.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// What `--upstream` takes.
+    /// Returns the address as a value of `--upstream`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.addr)
     }
 
-    /// Items of the running ledger that have had their outcome.
+    /// Returns the number of items of the current run that have an outcome.
     #[must_use]
     pub fn items_done(&self) -> u64 {
         self.shared.done.load(Ordering::Relaxed)
     }
 
-    /// Ends it: its port is free when this returns.
+    /// Stops the upstream. Its port is free when this returns.
     pub async fn shutdown(mut self) {
         self.accept.abort();
-        // Cancelled, as asked.
+        // The task was aborted above, so the join error is expected.
         (&mut self.accept).await.ok();
     }
 
@@ -232,7 +235,8 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<Shared>) {
 }
 
 async fn serve(mut conn: Conn, shared: Arc<Shared>) {
-    // Anything but a whole request ends the connection: the peer has left, or it asks for HTTP/2.
+    // Any input other than a complete request ends the connection: the peer disconnected, or
+    // attempted HTTP/2.
     while let Ok(Some(request)) = conn.inbox.request().await {
         let (method, path) = request.target();
         if method == b"PRI" {
@@ -253,7 +257,7 @@ async fn serve(mut conn: Conn, shared: Arc<Shared>) {
         drop(open);
         match next {
             Ok(Next::Keep(kept)) if !call.close => conn = kept,
-            // The peer has left, or shall see the end.
+            // The peer disconnected, or the connection must be closed.
             Ok(Next::Keep(_) | Next::Close) | Err(_) => return,
         }
     }
@@ -262,12 +266,12 @@ async fn serve(mut conn: Conn, shared: Arc<Shared>) {
 // === impl Shared ===
 
 impl Shared {
-    /// Which model answers now.
+    /// Returns the current model release.
     pub(super) fn release(&self) -> u64 {
         self.changes.release.load(Ordering::SeqCst)
     }
 
-    /// No further call is to be made.
+    /// Returns `true` if the clients must make no further calls.
     pub(super) fn is_enough(&self) -> bool {
         self.changes.enough.load(Ordering::Relaxed)
     }
@@ -281,7 +285,7 @@ impl Shared {
         Fault::ALL.iter().zip(&self.by_kind).map(|(fault, count)| (fault.name(), drawn(count))).collect()
     }
 
-    /// Reads a call and enters it into the books.
+    /// Parses a call and enters it into the records.
     fn read(&self, form: Form, request: &Message<'_>) -> Call {
         let counts = &self.books.counts;
         let tenant = request.header(TENANT_HEADER).unwrap_or_default();
@@ -323,10 +327,14 @@ impl Shared {
             conn.outbox.send(&answer(status, "", body.as_bytes())).await?;
             return Ok(Next::Keep(conn));
         }
+        // Calls without a poison item draw a fault. The draw depends only on the seed and the
+        // number of the call.
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut rng = SmallRng::seed_from_u64(self.key ^ spread(drawn));
         if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
             let fault = self.deck.card(self.faults.fetch_add(1, Ordering::Relaxed));
+            // Behind a proxy, an unsolicited response to a call that arrived alone proves nothing,
+            // see `stray_alone`. It is replaced by a harmless response.
             let harmless = fault.unasked_after().is_some() && call.members < 2 && !self.config.stray_alone;
             let fault = if harmless { Fault::IndexShuffled } else { fault };
             if let Some(at) = Fault::ALL.iter().position(|&kind| kind == fault) {
@@ -350,7 +358,7 @@ impl Shared {
 // === impl Call ===
 
 impl Call {
-    /// The right answer.
+    /// Returns the correct response.
     fn body(&self) -> String {
         let results: Vec<_> = self.results().enumerate().collect();
         body(self.form, &results)
@@ -360,7 +368,8 @@ impl Call {
         self.items.iter().map(|(nonce, item)| nonce.digest(item.tenant, self.release))
     }
 
-    /// An answer that cannot be split, or is hard to. Where a form names no places a wrong place becomes a wrong count.
+    /// Returns a response that cannot be split, or is difficult to split. If the form has no
+    /// indexes, a wrong index is replaced by a wrong count.
     fn wrong_body(&self, fault: Fault) -> String {
         let mut results: Vec<_> = self.results().enumerate().collect();
         let n = results.len();
@@ -387,7 +396,7 @@ impl Call {
         body(self.form, &results)
     }
 
-    /// The right answer to the first item, and to it alone.
+    /// Returns the correct response to the first item only.
     fn first_body(&self) -> String {
         body(self.form, &self.results().enumerate().take(1).collect::<Vec<_>>())
     }
@@ -417,15 +426,15 @@ impl Form {
     }
 }
 
-/// The header of every answer that is, or passes for, JSON.
+/// Header of every response that is JSON, or pretends to be.
 const JSON: &str = "content-type: application/json\r\n";
 
-/// The name by which a tenant is known on the wire.
+/// Returns the name of a tenant in requests.
 pub(super) fn tenant_name(tenant: usize) -> String {
     format!("tenant-{tenant}")
 }
 
-/// Tenant and nonce of an item as it was sent.
+/// Returns the tenant and the nonce of an item.
 fn parts(form: Form, raw: &str) -> Option<(&str, &str)> {
     if form == Form::KServe {
         let row: Row<'_> = serde_json::from_str(raw).ok()?;

@@ -1,21 +1,23 @@
-//! What an item of the ledger is, and its one right answer.
+//! Items of the ledger, and the only correct response to each.
 //!
-//! A nonce has 128 bits: 64 say whose it is (client, call, place, tenant, form, poison) and 64 are a keyed mark of these, so that the mock knows a
-//! genuine item from a damaged one without having been told, and either side can look an item up without a map that grows. The answer is a BLAKE3
-//! digest of tenant and nonce: nobody can hit it by chance.
+//! A nonce has 128 bits. The first 64 bits encode the item (client, call, place, tenant, form,
+//! poison), and the last 64 bits are a keyed checksum of them. The mock can therefore distinguish a
+//! genuine item from a damaged one without shared state, and both ends can look up an item without
+//! a growing map. The response is a BLAKE3 digest of tenant and nonce, so it cannot be correct by
+//! chance.
 
 use std::fmt;
 
 use crate::standin::item::spread;
 
-/// Items in one call at most: the place takes two bits.
+/// Maximum number of items in one call, because the place is encoded in two bits.
 pub(super) const ITEMS_MAX: usize = 4;
-/// Tenants at most: four bits.
+/// Maximum number of tenants: four bits.
 pub(super) const TENANTS_MAX: usize = 16;
-/// Clients at most: sixteen bits.
+/// Maximum number of clients: sixteen bits.
 pub(super) const CLIENTS_MAX: usize = 1 << 16;
 
-/// The form of a call, and so the adapter that it goes through.
+/// Form of a call, which determines the adapter that processes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Form {
     /// `POST /v1/embeddings` with a list.
@@ -28,7 +30,7 @@ pub(super) enum Form {
     Generic,
 }
 
-/// What an item is.
+/// Properties of an item that its nonce encodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Item {
     pub(super) client: usize,
@@ -39,11 +41,11 @@ pub(super) struct Item {
     pub(super) poison: bool,
 }
 
-/// An item's name: 32 hexadecimal digits.
+/// Identifier of an item, written as 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Nonce(u128);
 
-/// What the answer to an item must be.
+/// Expected result of an item.
 pub(super) type Digest = [u8; 16];
 
 // === impl Form ===
@@ -59,7 +61,7 @@ impl Form {
         }
     }
 
-    /// Whether an answer of this form names the place of each result.
+    /// Returns `true` if a response of this form contains the index of each result.
     pub(super) const fn indexed(self) -> bool {
         matches!(self, Self::OpenAi | Self::OpenAiSingle)
     }
@@ -68,7 +70,8 @@ impl Form {
 // === impl Item ===
 
 impl Item {
-    /// Client 16 bits, call 32, place 2, tenant 4, form 2, poison 1; the rest is zero.
+    /// Encodes the item: 16 bits for the client, 32 for the call, 2 for the place, 4 for the
+    /// tenant, 2 for the form and 1 for the poison flag. All other bits are zero.
     fn head(self) -> u64 {
         let form = Form::ALL.iter().position(|&form| form == self.form).unwrap_or_default();
         let word = (self.client as u64) << 32 | (self.call & 0xffff_ffff);
@@ -97,7 +100,8 @@ impl Item {
 // === impl Nonce ===
 
 impl Nonce {
-    /// Reads what [`fmt::Display`] writes; `None` where that is no genuine nonce of this run.
+    /// Parses the output of [`fmt::Display`]. Returns `None` if it is not a genuine nonce of this
+    /// run.
     pub(super) fn read(text: &str, key: u64) -> Option<(Self, Item)> {
         if text.len() != 32 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return None;
@@ -108,7 +112,7 @@ impl Nonce {
         Some((Self(word), Item::of_head(head)?))
     }
 
-    /// The right answer of a model to the item of this nonce.
+    /// Returns the correct result of a model release for the item with this nonce.
     pub(super) fn digest(self, tenant: usize, release: u64) -> Digest {
         let mut digest = Digest::default();
         let mut hasher = blake3::Hasher::new();
@@ -128,13 +132,13 @@ fn mark(head: u64, key: u64) -> u64 {
     spread(spread(head ^ key).wrapping_add(key))
 }
 
-/// A digest as the four numbers of an embedding.
+/// Returns a digest as the four numbers of an embedding.
 pub(super) fn numbers(digest: &Digest) -> [u32; 4] {
     let word = u128::from_le_bytes(*digest);
     [0, 32, 64, 96].map(|shift| u32::try_from((word >> shift) & 0xffff_ffff).unwrap_or_default())
 }
 
-/// A digest as the string of the other forms.
+/// Returns a digest as the string that the other forms use.
 pub(super) fn hex(digest: &Digest) -> String {
     format!("{:032x}", u128::from_le_bytes(*digest))
 }

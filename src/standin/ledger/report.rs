@@ -1,90 +1,95 @@
-//! What a run of the ledger has found.
+//! Results of a ledger run.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What a run of the ledger has found, in items unless said.
+/// Results of a ledger run. Fields count items unless stated otherwise.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
     /// Items sent by clients.
     pub items: u64,
-    /// Calls they were in.
+    /// Number of calls that contained them.
     pub calls: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
-    /// The longest wait for an answer.
+    /// Longest time until a response.
     pub slowest: Duration,
 
-    /// Answered 200 with the right answer.
+    /// Items that received a correct 200 response.
     pub served: u64,
-    /// Answered by the proxy's own error, by its code.
+    /// Items answered with an error of the proxy, by its code.
     pub own_errors: BTreeMap<String, u64>,
-    /// Answered by an error of the upstream: its 429 or 503 as it is, or what it said to the call alone.
+    /// Items answered with an error of the upstream: its unmodified 429 or 503, or its response to
+    /// a call that was forwarded alone.
     pub upstream_errors: u64,
-    /// Met by a fault while alone in the upstream call, and given exactly that.
+    /// Items that met a fault while forwarded alone, and received exactly the faulty response.
     pub faulted: u64,
-    /// Left by the client before the answer.
+    /// Items of calls that the client cancelled.
     pub cancelled: u64,
-    /// **Violation.** Answered 200 with anything but the right answer.
+    /// **Violation.** Items that received an incorrect 200 response.
     pub misdelivered: u64,
-    /// **Violation.** Neither answered nor left.
+    /// **Violation.** Items that were neither answered nor cancelled.
     pub lost: u64,
-    /// **Violation.** Given the error of a neighbour's poison.
+    /// **Violation.** Items that received the error of another call's poison item.
     pub blamed: u64,
 
-    /// **Violation.** Answers that nobody asked for, on a client's connection (calls).
+    /// **Violation.** Unsolicited responses on a client's connection (counts calls).
     pub unasked: u64,
-    /// **Violation.** Sent upstream more often than isolation explains.
+    /// **Violation.** Items sent upstream more often than isolation explains.
     pub oversent: u64,
-    /// **Violation.** Sent upstream after the caller had its 200.
+    /// **Violation.** Items sent upstream after their client had received its 200.
     pub after_answer: u64,
-    /// **Violation.** Upstream calls with items of several tenants or forms, or under another tenant's header.
+    /// **Violation.** Upstream calls with items of several tenants or forms, or with the header of
+    /// another tenant.
     pub mixed: u64,
-    /// **Violation.** Arrived upstream damaged.
+    /// **Violation.** Items that arrived upstream damaged.
     pub corrupt: u64,
-    /// **Violation** until calls are split. Upstream calls that held a part of a client's call.
+    /// **Violation** as long as the proxy does not split calls. Upstream calls that contained only
+    /// a part of a client's call.
     pub torn: u64,
-    /// Arrived upstream after their call was cancelled or had timed out: possible, if rare.
+    /// Items that arrived upstream after their call had been cancelled or had timed out. This is
+    /// rare but allowed.
     pub late: u64,
-    /// Arrived upstream long after; as `late`, but beyond what the books keep.
+    /// Items as in `late`, of calls that are no longer in the records.
     pub stale: u64,
-    /// Upstream calls still open some seconds after the last client was done.
+    /// Upstream calls that were still open several seconds after the last client had finished.
     pub upstream_open: u64,
 
-    /// Items of calls with a poison item.
+    /// Items of calls that contained a poison item.
     pub poisoned: u64,
-    /// Those that got an error, as they should, or were cancelled.
+    /// Poisoned items that were answered with an error, as required, or cancelled.
     pub poisoned_answered: u64,
-    /// Neither of a call with a poison item nor cancelled.
+    /// Items that were neither in a call with a poison item nor cancelled.
     pub innocent: u64,
-    /// Innocent and served.
+    /// Innocent items that were served.
     pub innocent_served: u64,
-    /// Innocent, not served, and met by what may not be sent again: a timeout, a refused connection, the upstream's 429 or 503, an answer over the
-    /// cap, or a fault while alone.
+    /// Innocent items that were not served because of an event that must not be replayed: a
+    /// timeout, a refused connection, a 429 or 503 of the upstream, a response above the size
+    /// limit, or a fault while forwarded alone.
     pub innocent_unreplayable: u64,
 
-    /// Items that were part of an upstream call of two members or more at least once.
+    /// Items that were at least once part of an upstream call with two or more members.
     pub shared: u64,
-    /// Calls that arrived upstream.
+    /// Number of calls that arrived upstream.
     pub upstream_calls: u64,
-    /// Items in them, replays counted again.
+    /// Items in those calls. Replayed items are counted each time.
     pub upstream_items: u64,
-    /// The most items in one of them.
+    /// Largest number of items in one upstream call.
     pub upstream_items_max: u64,
-    /// Faults drawn, by kind.
+    /// Number of injected faults, by kind.
     pub faults: Vec<(&'static str, u64)>,
 }
 
 // === impl Report ===
 
 impl Report {
-    /// Served, answered or delivered twice in any way.
+    /// Returns the number of items that were served, answered or delivered more than once.
     #[must_use]
     pub fn doubled(&self) -> u64 {
         self.unasked + self.oversent + self.after_answer
     }
 
-    /// Everything that must not happen.
+    /// Returns the number of violated invariants.
     #[must_use]
     pub fn violations(&self) -> u64 {
         let unbalanced = self.items.abs_diff(self.outcomes());
@@ -98,7 +103,8 @@ impl Report {
             + unbalanced
     }
 
-    /// Items that have an outcome; each has exactly one if this equals `items`.
+    /// Returns the number of items with an outcome. If it equals `items`, each item has exactly
+    /// one.
     #[must_use]
     pub fn outcomes(&self) -> u64 {
         let own: u64 = self.own_errors.values().sum();
@@ -106,25 +112,25 @@ impl Report {
         self.served + errors + self.cancelled + self.misdelivered + self.lost + self.blamed
     }
 
-    /// Share of the innocent that were served.
+    /// Returns the share of innocent items that were served.
     #[must_use]
     pub fn innocent_served_ratio(&self) -> f64 {
         ratio(self.innocent_served, self.innocent)
     }
 
-    /// The same without those whom no replay could have saved.
+    /// Like [`Self::innocent_served_ratio`], without the items that no replay could have saved.
     #[must_use]
     pub fn innocent_served_ratio_replayable(&self) -> f64 {
         ratio(self.innocent_served, self.innocent - self.innocent_unreplayable)
     }
 
-    /// Share of all items that left in a shared call.
+    /// Returns the share of items that were part of a shared call.
     #[must_use]
     pub fn shared_ratio(&self) -> f64 {
         ratio(self.shared, self.items)
     }
 
-    /// Items in a second.
+    /// Returns the number of items per second.
     #[must_use]
     pub fn rate(&self) -> f64 {
         self.items as f64 / self.elapsed.as_secs_f64().max(1e-9)

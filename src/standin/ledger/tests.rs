@@ -1,4 +1,5 @@
-//! The ledger finds what it is for, and nothing where there is nothing. Clients call the mock directly here: alone, so nothing is shared.
+//! Tests that the ledger detects the faults it is designed for and reports no others. The clients
+//! call the mock directly, so every call is forwarded alone and nothing is shared.
 
 use std::time::Duration;
 
@@ -46,7 +47,8 @@ async fn every_fault_is_met_and_what_reaches_a_client_is_told_apart() {
     let mock = MockConfig { fault_share: 0.2, silence_max, stray_alone: true, ..MockConfig::default() };
     let report = direct(mock, |config| config.patience = Duration::from_millis(500)).await;
     assert!(report.faults.iter().all(|&(_, met)| met > 0), "{report:?}");
-    // Nobody stands between: resets and silence lose calls, unasked answers come through, the rest says what it is.
+    // Without a proxy, resets and silence lose calls, unsolicited responses reach the client, and
+    // all other faults are marked by the header.
     assert!(report.lost > 0 && report.unasked + report.misdelivered > 0 && report.faulted > 0, "{report:?}");
     assert!(report.violations() > 0);
     assert_eq!(
@@ -56,7 +58,7 @@ async fn every_fault_is_met_and_what_reaches_a_client_is_told_apart() {
     );
 }
 
-/// Takes two calls at a time, and gives each the other's answer.
+/// Accepts two calls at a time, and answers each with the response of the other.
 async fn crossing(listener: TcpListener, upstream: Target) {
     loop {
         let mut conns = Vec::new();

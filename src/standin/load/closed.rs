@@ -1,4 +1,4 @@
-//! Closed-loop load: each of N clients makes one call after the other.
+//! Closed-loop load: each of N clients makes one call at a time.
 
 use std::io;
 use std::sync::Arc;
@@ -13,31 +13,32 @@ use super::{Calls, Outcome, Prepared, Report, Tally};
 use crate::standin::time::{Timer, now, since};
 use crate::standin::wire::{Conn, Target};
 
-/// A client that cannot connect waits this long before it tries again.
+/// Delay after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
-/// A call without an answer is given up after this long; far beyond any timeout of a proxy.
+/// Maximum time to wait for a response, far above any timeout of a proxy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The parts of its time in which a closed load is counted apart, so that a change of the server
-/// can be seen.
+/// Interval over which served calls of a closed load are counted separately, so that a change of
+/// the server becomes visible.
 pub const SLICE: Duration = Duration::from_millis(250);
 
-/// A closed-loop load.
+/// Configuration of a closed-loop load.
 #[derive(Debug, Clone)]
 pub struct ClosedConfig {
-    /// Whom to call.
+    /// Address to send the calls to.
     pub target: Target,
-    /// What to send.
+    /// Calls to send.
     pub calls: Calls,
-    /// Clients, each with one call in flight.
+    /// Number of clients, each with one call in flight.
     pub clients: usize,
-    /// How long is counted.
+    /// Duration of the measurement.
     pub duration: Duration,
-    /// How long the load runs before that.
+    /// Duration of the load before the measurement.
     pub warm_up: Duration,
-    /// A new connection for each call; its making counts in the latency.
+    /// `true` to open a new connection for each call. The time to connect is part of the latency.
     pub fresh: bool,
-    /// A client thinks for a time between these after each answer; absent: it calls again at once.
+    /// Minimum and maximum think time of a client after each response, or `None` to make the next
+    /// call immediately.
     pub think: Option<(Duration, Duration)>,
 }
 
@@ -50,7 +51,7 @@ struct Client {
     rng: SmallRng,
 }
 
-/// Runs the load to its end. What counts is what ended within `duration` after the warm-up.
+/// Runs the load to its end. Calls are counted if they end within `duration` after the warm-up.
 pub async fn closed(config: ClosedConfig) -> Report {
     let config = Arc::new(config);
     let tally = Arc::new(Tally::new());
@@ -101,7 +102,7 @@ impl Client {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
             if let (Some(timer), Some((least, most))) = (&mut timer, self.config.think) {
-                // A timer that fails makes the client think less.
+                // If the timer fails, the client waits less.
                 timer.sleep(least + most.saturating_sub(least).mul_f64(self.rng.random())).await.ok();
             }
         }
@@ -114,7 +115,7 @@ impl Client {
                     *kept = (!close).then_some(conn);
                     return Ok(outcome);
                 }
-                // Closed while idle: the one failure after which a client may try again.
+                // Closed while idle: the only failure after which a client may retry.
                 Err(_) if conn.inbox.rest().is_empty() => {}
                 Err(error) => return Err(error),
             }

@@ -1,8 +1,10 @@
-//! Open-loop load: calls come when they come, whether or not the last one was answered.
+//! Open-loop load: calls are made on a schedule that is independent of the responses.
 //!
-//! One task holds the schedule and writes each call, when due, to a connection that is idle; a task for each connection reads the answer. So a call
-//! costs one timer, one write and one read, and no task is woken for sending. Latency counts from the scheduled time: a call that had to wait for
-//! the generator, a connection or the server waited, and is not left out (no coordinated omission).
+//! One task follows the schedule and writes each call, when it is due, to an idle connection. A
+//! separate task for each connection reads the responses. A call therefore costs one timer, one
+//! write and one read, and sending wakes no task. Latency is measured from the scheduled time, so
+//! the time that a call waits for the generator, a connection or the server is included (no
+//! coordinated omission).
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,35 +21,37 @@ use super::{Calls, Outcome, Report, Snapshot, Tally};
 use crate::standin::time::{Timer, now};
 use crate::standin::wire::{Inbox, Outbox, Target};
 
-/// Calls that may wait for a connection; more are given up as unsent. A second or more of any load that two cores can make.
+/// Maximum number of calls that wait for a connection, equal to at least one second of any load
+/// that two cores can generate. Further calls are given up as unsent.
 const BACKLOG_MAX: usize = 65_536;
 
-/// An open-loop load.
+/// Configuration of an open-loop load.
 #[derive(Debug, Clone)]
 pub struct OpenConfig {
-    /// Whom to call.
+    /// Address to send the calls to.
     pub target: Target,
-    /// What to send.
+    /// Calls to send.
     pub calls: Calls,
-    /// Calls in a second, as a Poisson process.
+    /// Mean number of calls per second of the Poisson process.
     pub rate: f64,
-    /// When calls become due, in order, in place of a process: so that several loads are the same.
+    /// Times at which calls are due, in order. They replace the Poisson process, so that several
+    /// loads are identical.
     pub times: Option<Arc<[Duration]>>,
-    /// How long calls become due.
+    /// Length of the schedule.
     pub duration: Duration,
-    /// Calls that become due before this are sent and not counted.
+    /// Length of the warm-up. Calls due in it are sent but not counted.
     pub warm_up: Duration,
-    /// The same seed gives the same schedule.
+    /// Seed of the schedule. The same seed produces the same schedule.
     pub seed: u64,
-    /// Connections made before the first call.
+    /// Number of connections opened before the first call.
     pub connections_min: usize,
-    /// Connections made at most; beyond them calls wait here.
+    /// Maximum number of connections. If all are in use, calls wait in the backlog.
     pub connections_max: usize,
-    /// How long answers are waited for after the last call.
+    /// Maximum time to wait for responses after the last call.
     pub grace: Duration,
 }
 
-/// A running open-loop load; dropping it ends it.
+/// A running open-loop load. Dropping it ends the load.
 #[derive(Debug)]
 pub struct OpenLoad {
     shared: Arc<Shared>,
@@ -59,24 +63,25 @@ struct Shared {
     config: OpenConfig,
     tally: Tally,
     pool: Mutex<Pool>,
-    /// Calls without an outcome.
+    /// Number of calls without an outcome.
     open: AtomicU64,
-    /// Told when `open` falls to zero.
+    /// Notified when `open` falls to zero.
     quiet: Notify,
-    /// No further call becomes due.
+    /// `true` if no further calls become due.
     stopped: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Pool {
-    /// In the order in which they fell idle; the first is used next, so that all are used alike. A Service spreads connections, not calls: the one used last
-    /// would lead nearly all calls of a fast server to one pod.
+    /// Idle connections, the longest idle first. It is used next, so that all connections are used
+    /// equally. A Kubernetes Service balances connections, not calls: using the most recently idle
+    /// connection would direct nearly all calls to a fast server to one pod.
     idle: VecDeque<Arc<Lane>>,
     connections: usize,
     backlog: VecDeque<Arrival>,
 }
 
-/// One connection as the sender sees it.
+/// One connection as seen by the sender.
 #[derive(Debug)]
 struct Lane {
     outbox: Outbox,
@@ -92,7 +97,7 @@ struct Arrival {
     counts: bool,
 }
 
-/// What to do with a call that is due.
+/// Action for a call that is due.
 enum Way {
     Send(Arc<Lane>),
     Connect,
@@ -118,7 +123,8 @@ pub fn open(config: OpenConfig) -> OpenLoad {
 // === impl OpenConfig ===
 
 impl OpenConfig {
-    /// A load with the usual bounds: 16 connections, up to 2048, 5 s for the last answers.
+    /// Creates a load with the default limits: 16 to 2048 connections, and 5 s for the last
+    /// responses.
     #[must_use]
     pub fn new(target: Target, calls: Calls, rate: f64, duration: Duration) -> Self {
         let grace = Duration::from_secs(5);
@@ -140,24 +146,24 @@ impl OpenConfig {
 // === impl OpenLoad ===
 
 impl OpenLoad {
-    /// How it is doing; the quantiles are of the calls served since the last snapshot.
+    /// Returns the progress. The quantiles cover the calls served since the last snapshot.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         self.shared.tally.snapshot()
     }
 
-    /// Lets no further call become due; it ends with the last answer.
+    /// Stops the schedule. The load ends with the last response.
     pub fn stop(&self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has ended.
+    /// Returns `true` if the load has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.driver.is_finished()
     }
 
-    /// Waits for its end.
+    /// Waits until the load has ended, and returns its results.
     ///
     /// # Errors
     /// The target accepts no connection at the start.
@@ -173,7 +179,8 @@ impl Drop for OpenLoad {
     }
 }
 
-/// Keeps to the schedule; returns the time from the first to the last answer or due time.
+/// Follows the schedule. Returns the time from its start until every call is answered or the grace
+/// period expires, which is at least `duration` unless the load is stopped.
 async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
     let mut timer = Timer::new()?;
     let mut lanes = JoinSet::new();
@@ -192,7 +199,8 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         due = match &mut times {
             Some(times) => times.next().copied().unwrap_or(Duration::MAX),
             None => {
-                // The gap of a Poisson process; the logarithm's argument is never 0.
+                // Exponentially distributed gap of a Poisson process. The argument of the logarithm
+                // is never 0.
                 let gap = -(1.0 - rng.random::<f64>()).ln() / config.rate.max(f64::MIN_POSITIVE);
                 due.saturating_add(Duration::try_from_secs_f64(gap).unwrap_or(Duration::MAX))
             }
@@ -211,6 +219,7 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
     }
     let last = tokio::time::timeout(config.grace, shared.wait_until_quiet()).await;
     let elapsed = now().saturating_duration_since(begin);
+    // The grace period has expired: calls that are still open count as failed.
     if last.is_err() {
         for _ in 0..shared.open.load(Ordering::Relaxed) {
             shared.tally.record(Outcome::Failed, Duration::ZERO);
@@ -219,14 +228,15 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
     Ok(elapsed)
 }
 
-/// Reads the answers of one connection, as long as it lives.
+/// Reads the responses of one connection until it closes.
 async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
     loop {
         let answer = inbox.answer().await;
         let arrival = {
             let mut pending = lane.pending();
             if answer.is_err() || pending.is_none() {
-                // Under the lock: who has taken the lane out of the pool sees that nobody reads it any more.
+                // Set while the lock is held, so that a sender that already took the lane from the
+                // pool observes that it has no reader.
                 lane.alive.store(false, Ordering::Release);
             }
             pending.take()
@@ -239,7 +249,7 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
             }
             (Err(_), Some(arrival)) => {
                 if inbox.rest().is_empty() && !arrival.retried {
-                    // Closed while idle: what every client sends again.
+                    // Closed while idle: every client retries in this case.
                     shared.pool().backlog.push_front(Arrival { retried: true, ..arrival });
                 } else {
                     shared.end(Outcome::Failed, arrival);
@@ -267,7 +277,7 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
         if keep {
             lane.send(&shared, next).await;
         } else {
-            // This task lives on as the reader of a new connection.
+            // This task continues as the reader of a new connection.
             shared.pool().connections += 1;
             match Shared::open_lane(&shared, next).await {
                 Some((fresh, its_inbox)) => return Box::pin(read(shared, fresh, its_inbox)).await,
@@ -293,7 +303,7 @@ impl Shared {
     async fn dispatch(self: &Arc<Self>, arrival: Arrival, lanes: &mut JoinSet<()>) {
         loop {
             match self.way(arrival) {
-                // One that was closed in between has no reader: another one then.
+                // The lane was closed meanwhile and has no reader: select another one.
                 Way::Send(lane) if !lane.send(self, arrival).await => continue,
                 Way::Send(_) | Way::Wait => {}
                 Way::Connect => {
@@ -329,7 +339,7 @@ impl Shared {
         }
     }
 
-    /// A new connection, already counted in the pool, with its first call sent.
+    /// Opens a connection, which is already counted in the pool, and sends its first call.
     async fn open_lane(shared: &Arc<Self>, arrival: Arrival) -> Option<(Arc<Lane>, Inbox)> {
         match shared.connect().await {
             Ok((lane, inbox)) => {
@@ -367,7 +377,8 @@ impl Lane {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a call; `false` where nobody would read its answer. A write that fails shows as a broken read.
+    /// Sends a call. Returns `false` if the lane has no reader for the response. A failed write is
+    /// not reported here: the reader observes it as a read error.
     async fn send(&self, shared: &Shared, arrival: Arrival) -> bool {
         {
             let mut pending = self.pending();

@@ -1,4 +1,4 @@
-//! The loads count what they should, against the stand-in server.
+//! Tests of the counters of loads against the simulated model server.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{CallForm, Calls, ClosedConfig, OpenConfig, Route, SLICE, closed, ope
 use crate::standin::server::{Running, Server, ServerConfig};
 use crate::standin::wire::Target;
 
-/// Longer than machines pause: something is served in it.
+/// Longer than scheduling pauses of the machine, so that some calls are served within it.
 const MOMENT: Duration = Duration::from_millis(300);
 
 async fn server(config: ServerConfig) -> Running {
@@ -80,7 +80,7 @@ async fn an_open_load_offers_its_rate_whatever_the_server_does() {
     let running = server(free()).await;
     let config = OpenConfig::new(running.target().clone(), Calls::new(Route::Embed, 1, 1), 2000.0, MOMENT * 2);
     let report = open(config.clone()).finish().await.unwrap();
-    // 1200 expected; ten standard deviations.
+    // 1200 are expected. The range is ten standard deviations wide on each side.
     assert!((854..1546).contains(&report.offered), "{}", report.offered);
     assert_eq!((report.served, report.wrong, report.failed), (report.offered, 0, 0));
     let again = open(config).finish().await.unwrap();
@@ -90,7 +90,7 @@ async fn an_open_load_offers_its_rate_whatever_the_server_does() {
 #[tokio::test]
 async fn an_open_load_uses_all_its_connections_alike() {
     let (first, second) = (server(free()).await, server(free()).await);
-    // As a Service does it: every connection leads to one of two, whichever is its turn.
+    // Like a Kubernetes Service: each connection is forwarded to one of two servers in turn.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let target = Target::Tcp(listener.local_addr().unwrap());
     let to = [first.target().clone(), second.target().clone()];
@@ -121,7 +121,8 @@ async fn latency_counts_from_the_scheduled_time_also_where_calls_wait_for_a_conn
     let load = open(config);
     let report = load.finish().await.unwrap();
     assert_eq!((report.served, running.stats().connections), (report.offered, 1));
-    // One at a time, 20 ms each: the last of n calls due within 100 ms ends no earlier than 20 n ms after the first one was due.
+    // Calls are served one at a time in 20 ms each. The last of n calls that are due within 100 ms
+    // ends no earlier than 20·n ms after the first one was due.
     let last = Duration::from_millis(20).mul_f64(report.offered as f64).saturating_sub(Duration::from_millis(100));
     assert!(report.quantile(1.0) >= last, "{:?} of {} calls", report.quantile(1.0), report.offered);
 }

@@ -1,4 +1,4 @@
-//! A caller that is told over HTTP whom to call.
+//! A load generator that is controlled over HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,16 +15,16 @@ use crate::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use crate::standin::load::{self, OpenConfig, OpenLoad};
 use crate::standin::wire::{Conn, Message, Target};
 
-/// Calls of one order: all may be in flight, each with a connection.
+/// Maximum number of calls in one order. All of them may be in flight, each on its own connection.
 const CALLS_MAX: usize = 1024;
-/// A call without an answer is given up after this, far beyond any timeout of a proxy in a test.
+/// Maximum time to wait for a response, far above any timeout of a proxy in a test.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Connections of a load.
+/// Maximum number of connections of a load.
 const CONNECTIONS_MAX: usize = 2048;
-/// A load that nobody ends does so itself.
+/// Duration after which a load ends if no order ends it.
 const LOAD_MAX: Duration = Duration::from_secs(3600);
 
-/// A caller with a control port; ends when dropped.
+/// A load generator with a control port. Dropping it stops the control server.
 #[derive(Debug)]
 pub struct Caller {
     control: SocketAddr,
@@ -34,16 +34,17 @@ pub struct Caller {
 #[derive(Debug)]
 struct Shared {
     load: Mutex<Option<OpenLoad>>,
-    /// The loopback port of the ledger's mock, where there shall be one.
+    /// Loopback port of the ledger mock, if one is configured.
     ledger: Option<u16>,
-    /// A mock serves one run; this one waits for it.
+    /// The mock for the next run. Each mock serves a single run.
     mock: tokio::sync::Mutex<Option<LedgerMock>>,
 }
 
 // === impl Caller ===
 
 impl Caller {
-    /// Takes orders on the current runtime. With `ledger`, a misbehaving upstream for [`Ledger`] listens on that loopback port.
+    /// Starts the control server on the current runtime. If `ledger` is set, a misbehaving upstream
+    /// for [`Ledger`] listens on that loopback port.
     ///
     /// # Errors
     /// A port cannot be bound.
@@ -59,7 +60,7 @@ impl Caller {
         Ok(Self { control, orders })
     }
 
-    /// Where it takes orders.
+    /// Returns the address of the control port.
     #[must_use]
     pub fn control(&self) -> SocketAddr {
         self.control
@@ -135,7 +136,7 @@ impl Shared {
         Ok(LoadReport { offered, served, refused, wrong, failed, p50, p99 })
     }
 
-    /// Runs the ledger; the next run gets a mock of its own, on the same port.
+    /// Runs the ledger, and starts a new mock on the same port for the next run.
     async fn follow(&self, order: Ledger) -> Result<LedgerReport, Refusal> {
         let to = resolve(&order.to).await?;
         let port = self.ledger.ok_or_else(|| Refusal::conflict("begun without a ledger"))?;
@@ -172,7 +173,7 @@ async fn calls(order: Calls) -> Result<Vec<Heard>, Refusal> {
         let (ready, host) = (Arc::clone(&ready), order.to.clone());
         running.spawn(async move {
             let conn = Target::Tcp(to).connect().await;
-            // Also without a connection: the others wait for this one.
+            // Also without a connection, because the other calls wait for this one.
             ready.wait().await;
             let heard = match conn {
                 Ok(mut conn) => ask(&mut conn, &host, &call).await,
@@ -186,7 +187,7 @@ async fn calls(order: Calls) -> Result<Vec<Heard>, Refusal> {
     Ok(heard.into_iter().map(|(_, heard)| heard).collect())
 }
 
-/// One after the other, on a connection for as long as it is kept.
+/// Makes the calls one after another, on one connection as long as it is kept alive.
 async fn in_turn(order: &Calls, to: SocketAddr) -> Vec<Heard> {
     let mut heard = Vec::with_capacity(order.calls.len());
     let mut kept: Option<Conn> = None;
@@ -236,7 +237,7 @@ impl Answer {
     fn of(message: &Message<'_>) -> Heard {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers = message.headers().map(|(name, value)| (text(name), text(value))).collect();
-        // Bodies are compared: a byte that is no text may not be replaced.
+        // Bodies are compared, so bytes that are not UTF-8 must not be replaced.
         let body = String::from_utf8(message.body.to_vec()).map_err(|_| "the answer is not text".to_owned())?;
         Ok(Self { status: message.status, headers, body })
     }

@@ -1,4 +1,4 @@
-//! A model server that is told over HTTP how to be.
+//! A simulated model server that is controlled over HTTP.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use tokio::net::TcpListener;
 use super::{Desk, ModelChange, Refusal, read, serve, write};
 use crate::standin::server::{Running, Server, ServerConfig};
 
-/// A stand-in model with a control port beside it; ends when dropped.
+/// A simulated model server with a control port. Dropping it stops both.
 #[derive(Debug)]
 pub struct Model {
     shared: Arc<Shared>,
-    /// The control port.
+    /// Address of the control port.
     control: SocketAddr,
     orders: tokio::task::JoinHandle<()>,
 }
@@ -29,7 +29,8 @@ struct Shared {
 // === impl Model ===
 
 impl Model {
-    /// Starts it on the current runtime; `closed`, it binds its data port only when told to.
+    /// Starts the server on the current runtime. If `closed`, the data port is bound only by an
+    /// order.
     ///
     /// # Errors
     /// An address cannot be bound.
@@ -42,19 +43,19 @@ impl Model {
         Ok(Self { shared, control, orders })
     }
 
-    /// Where it takes orders.
+    /// Returns the address of the control port.
     #[must_use]
     pub fn control(&self) -> SocketAddr {
         self.control
     }
 
-    /// Where it serves; none while it is closed.
+    /// Returns the address of the data port, or `None` while it is closed.
     #[must_use]
     pub fn serving(&self) -> Option<SocketAddr> {
         self.shared.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(Running::addr)
     }
 
-    /// Ends as [`Running::drain`].
+    /// Drains the server, see [`Running::drain`].
     pub async fn drain(self, limit: Duration) -> bool {
         let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take();
         match running {

@@ -1,4 +1,4 @@
-//! Orders are carried out, and what is reported is what happened.
+//! Tests that orders are executed and that reports match what happened.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -94,7 +94,7 @@ async fn a_load_is_counted_until_it_is_ended() {
 async fn the_ledger_can_be_run_again_on_the_same_port() {
     let port = tokio::net::TcpListener::bind(ANY).await.unwrap().local_addr().unwrap().port();
     let caller = Caller::start(ANY, Some(port)).await.unwrap();
-    // No proxy in between: whoever shares nothing breaks no promise either.
+    // There is no proxy, so nothing is shared and no invariant can be violated.
     let ledger = Ledger { to: format!("127.0.0.1:{port}"), items: 200, clients: 4 };
     for _ in 0..2 {
         let body = serde_json::to_string(&ledger).unwrap();

@@ -1,6 +1,7 @@
-//! A model that batches by itself, as TEI does: a front end of one thread, then iterations that take everything queued.
+//! A model server that batches internally, as TEI does: a single-threaded front end, followed by
+//! iterations that process all queued items.
 //!
-//! What it leaves out: weights; an iteration is bounded by its items alone.
+//! Weights are not simulated. Only the number of items bounds an iteration.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -11,16 +12,16 @@ use tokio::task::JoinHandle;
 
 use super::model::{Model, NotRun};
 
-/// How a server batches by itself.
+/// Internal batching of a model server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inner {
-    /// The front end's time for a call.
+    /// Time that the front end takes for each call.
     pub front: Duration,
-    /// And for each item of it.
+    /// Additional time that the front end takes for each item of a call.
     pub front_item: Duration,
-    /// Most items in an iteration.
+    /// Maximum number of items in an iteration.
     pub items_max: usize,
-    /// Most items inside; a call that would pass it is refused.
+    /// Maximum number of items in the server. A call that would exceed it is refused.
     pub inside_max: usize,
 }
 
@@ -29,7 +30,8 @@ pub struct Inner {
 pub(crate) struct Engine {
     inner: Inner,
     shared: Arc<Shared>,
-    /// Works through the queue; begun with the first call, as there is a runtime then.
+    /// Task that processes the queue. It is spawned by the first call, because `new` may run
+    /// outside a runtime.
     worker: OnceLock<JoinHandle<()>>,
     front: tokio::sync::Mutex<()>,
 }
@@ -44,18 +46,19 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Queue {
-    /// Items of a call that no iteration has taken, and whom to tell when they are done.
+    /// Number of items of each call that no iteration has taken yet, and the channel that signals
+    /// their completion.
     waiting: VecDeque<(usize, oneshot::Sender<()>)>,
     inside: usize,
 }
 
-/// Items that are inside until this is dropped.
+/// Guard that counts items as inside the server until it is dropped.
 struct Inside<'a>(&'a Shared, usize);
 
 // === impl Engine ===
 
 impl Engine {
-    /// Iterations cost what calls of `model` do.
+    /// Creates an engine. Its iterations cost as much as calls of `model`.
     pub(crate) fn new(model: Arc<Model>, inner: Inner) -> Self {
         let shared = Shared { model, items_max: inner.items_max.max(1), queue: Mutex::default(), came: Notify::new() };
         Self { inner, shared: Arc::new(shared), worker: OnceLock::new(), front: tokio::sync::Mutex::new(()) }
@@ -98,7 +101,9 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Items for an iteration, and the calls that are done with it. A call larger than what is left goes on in the next.
+    /// Takes the items of the next iteration, and returns their number and the calls that it
+    /// completes. A call with more items than the iteration has room for continues in the next
+    /// iteration.
     fn take(&self) -> (usize, Vec<oneshot::Sender<()>>) {
         let mut queue = self.queue();
         let (mut taken, mut done) = (0, Vec::new());
@@ -133,7 +138,7 @@ async fn work(shared: Arc<Shared>) {
         if shared.model.run(items).await.is_err() {
             return;
         }
-        // Whoever has gone needs no word.
+        // An error means that the call was cancelled, which needs no completion.
         for done in done {
             done.send(()).ok();
         }

@@ -1,4 +1,5 @@
-//! The pretended model: slots, a bounded first-come queue before them, and t(n) in a slot: a + b·n, or another shape. Curve and slots can be changed while it runs.
+//! The simulated model: slots behind a bounded FIFO queue, and the time t(n) for which a call holds
+//! its slot, a + b·n or another shape. The curve and the slots can be changed at run time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,24 +9,26 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::standin::time::Timer;
 
-/// What a call of n items holds its slot for, a being the base and b the time of an item.
+/// Shape of the cost curve: the time for which a call of n items holds its slot, where a is the
+/// fixed cost and b the cost of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Shape {
     /// a + b·n.
     #[default]
     Line,
-    /// a + b·(the next power of two): compiled shapes.
+    /// a + b·(next power of two of n), as with compiled shapes.
     NextPow2,
-    /// a + b·n, and this for each item past so many: what thrashes.
+    /// a + b·n up to a number of items, and a higher cost for each further item, as with a model
+    /// that thrashes.
     Knee {
-        /// Items up to which b holds.
+        /// Maximum number of items that cost b each.
         items: u32,
-        /// Of an item past them.
+        /// Cost of each item above that number.
         beyond: Duration,
     },
 }
 
-/// Slots, queue and cost of a pretended model.
+/// Slots, queue and cost curve of a simulated model.
 #[derive(Debug)]
 pub(crate) struct Model {
     curve: Mutex<Curve>,
@@ -37,16 +40,16 @@ pub(crate) struct Model {
     timers: Mutex<Vec<Timer>>,
 }
 
-/// Why a call was not run.
+/// Reason for which a call was not run.
 #[derive(Debug)]
 pub(crate) enum NotRun {
-    /// As many calls wait as may.
+    /// The maximum number of calls is already waiting.
     QueueFull,
-    /// There is no timer to be had.
+    /// No timer could be created.
     NoTimer,
 }
 
-/// t(n).
+/// Parameters of t(n).
 #[derive(Debug, Clone, Copy)]
 struct Curve {
     base: Duration,
@@ -54,21 +57,21 @@ struct Curve {
     shape: Shape,
 }
 
-/// How many slots there are to be.
+/// Target number of slots.
 #[derive(Debug)]
 struct Count {
     slots: usize,
-    /// Slots that were taken away while in use: they go when they are given back.
+    /// Number of slots to remove that are still in use. Each is removed when it is released.
     owed: usize,
 }
 
-/// A slot in use, until dropped.
+/// Guard of a slot in use.
 struct Slot<'a> {
     model: &'a Model,
     permit: Option<SemaphorePermit<'a>>,
 }
 
-/// Counts a call among the waiting ones until dropped.
+/// Guard that counts a call as waiting until it is dropped.
 struct Waiting<'a>(&'a AtomicUsize);
 
 // === impl Model ===
@@ -86,13 +89,14 @@ impl Model {
         }
     }
 
-    /// The same, of another shape.
+    /// Sets the shape of the cost curve.
     pub(crate) fn shaped(self, shape: Shape) -> Self {
         self.curve().shape = shape;
         self
     }
 
-    /// How long a call of `items` items holds its slot, which may have a base of its own.
+    /// Returns the time for which a call of `items` items holds its slot. `base` replaces the fixed
+    /// cost.
     pub(crate) fn cost(&self, items: usize, base: Option<Duration>) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
         let Curve { base: usual, per_item, shape } = *self.curve();
@@ -106,7 +110,8 @@ impl Model {
         }
     }
 
-    /// Another curve of the same shape, for what starts from now on.
+    /// Replaces the parameters of the curve, but not its shape, for executions that start from now
+    /// on.
     pub(crate) fn set_curve(&self, base: Duration, per_item: Duration) {
         let mut curve = self.curve();
         (curve.base, curve.per_item) = (base, per_item);
@@ -116,7 +121,7 @@ impl Model {
         self.curve.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another number of slots. What is being computed goes on.
+    /// Changes the number of slots. Running computations are not interrupted.
     pub(crate) fn set_slots(&self, slots: usize) {
         let slots = slots.clamp(1, Semaphore::MAX_PERMITS);
         let mut count = self.count();
@@ -136,18 +141,19 @@ impl Model {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a slot and holds it for the cost of `items`. A dropped future gives slot or place back at once.
+    /// Waits for a slot and holds it for the cost of `items`. Dropping the future releases the slot
+    /// or the place in the queue immediately.
     pub(crate) async fn run(&self, items: usize) -> Result<(), NotRun> {
         self.run_as(items, None).await
     }
 
-    /// The same for a call with a base of its own.
+    /// Like [`Self::run`], for a call with its own fixed cost.
     pub(crate) async fn run_as(&self, items: usize, base: Option<Duration>) -> Result<(), NotRun> {
         let _slot = self.slot().await?;
         self.sleep(self.cost(items, base)).await
     }
 
-    /// Computes for so long, on no slot.
+    /// Simulates a computation of duration `span` that needs no slot.
     pub(crate) async fn sleep(&self, span: Duration) -> Result<(), NotRun> {
         let free = self.timers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut timer = match free {
@@ -165,7 +171,8 @@ impl Model {
     }
 
     async fn slot(&self) -> Result<Slot<'_>, NotRun> {
-        // The semaphore is fair: while calls wait none is free, so nobody overtakes here.
+        // The semaphore is fair: while calls wait, no permit is available, so this call cannot
+        // overtake them.
         if let Ok(permit) = self.slots.try_acquire() {
             return Ok(Slot { model: self, permit: Some(permit) });
         }

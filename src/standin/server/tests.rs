@@ -1,4 +1,4 @@
-//! The stand-in keeps to its own description.
+//! Tests of the simulated model server against its documentation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::standin::time::{now, since};
 use crate::standin::wire::Conn;
 
 const QUICK: Duration = Duration::from_millis(2);
-/// So slow that a machine's pause is less than one more of it.
+/// Long enough that a scheduling pause of the machine is shorter than one additional interval.
 const SLOW: Duration = Duration::from_millis(150);
 
 fn request(path: &str, body: &str) -> Vec<u8> {
@@ -89,7 +89,8 @@ async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
     for call in calls {
         assert_eq!(call.await.unwrap(), 200);
     }
-    // At best one round of one and two of three, and each alone would be seven.
+    // At best one iteration of one call and two of three calls. Without batching there would be
+    // seven.
     let took = since(begun);
     assert!(took >= SLOW * 3 && took < SLOW * 7, "{took:?}");
     assert_eq!(running.stats().calls, 7);
@@ -161,7 +162,7 @@ async fn a_full_queue_is_a_503_with_retry_after() {
     let config = ServerConfig { base: Duration::from_secs(60), queue_max: 0, ..ServerConfig::default() };
     let (running, mut first) = start(config).await;
     first.outbox.send(&request("/embed", r#"{"inputs":"a"}"#)).await.unwrap();
-    // The first call holds the slot once a second one is refused.
+    // The second call is refused only after the first one has taken the slot.
     let mut second = running.target().connect().await.unwrap();
     loop {
         let request = request("/embed", r#"{"inputs":"b"}"#);
@@ -171,7 +172,7 @@ async fn a_full_queue_is_a_503_with_retry_after() {
                 assert_eq!((answer.status, answer.header("retry-after")), (503, Some(&b"1"[..])));
                 break;
             }
-            // It came first and holds the slot itself: leave, and ask again.
+            // This call was first and holds the slot itself. Disconnect and retry.
             Err(_) => second = running.target().connect().await.unwrap(),
         }
     }

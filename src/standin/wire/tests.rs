@@ -1,4 +1,4 @@
-//! Messages are framed as HTTP/1.1 says.
+//! Tests of message framing according to HTTP/1.1 (RFC 9112).
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;

@@ -1,91 +1,92 @@
-//! The controller's metrics. It counts in registries of its own: a sidecar shows none of these, the controller none of a sidecar's.
+//! Metrics of the controller. They have their own registry: a sidecar exposes none of these, and
+//! the controller exposes none of a sidecar's.
 
 use super::Kind;
 
 /// A metric of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ControllerMetric {
-    /// Rounds of looking at everything.
+    /// Reconciliations by the result of their writes.
     Reconciles,
-    /// How long one takes.
+    /// Duration of a reconciliation.
     ReconcileDuration,
-    /// Objects known, by kind.
+    /// Known objects by kind.
     Objects,
-    /// Errors of following a kind.
+    /// Failed lists and watches by kind.
     WatchErrors,
-    /// Time since anything was heard of a kind.
+    /// Time since the last response of the API server, by kind.
     WatchSilence,
-    /// Policies by what they were found to be.
+    /// Policies by the reason of their condition `Accepted`.
     Policies,
-    /// Pods that ask for a sidecar and have none.
+    /// Pods that request a sidecar and have none.
     PodsMissing,
-    /// Writes of statuses.
+    /// Status writes by result.
     StatusWrites,
-    /// Events.
+    /// Published events by result.
     Events,
-    /// Whether this replica leads.
+    /// 1 while this replica is the leader.
     Leader,
-    /// Questions of the API server about pods.
+    /// Admission reviews by result.
     WebhookRequests,
-    /// Pods left as they were, by reason.
+    /// Pods left unmodified, by reason.
     WebhookSkips,
-    /// How long an answer takes.
+    /// Time to answer an admission review.
     WebhookDuration,
-    /// Streams of sidecars that are open.
+    /// Open streams of sidecars.
     Streams,
-    /// What happened to streams.
+    /// Stream events by type.
     StreamEvents,
-    /// Settings that the slow loop moved.
+    /// Pods with settings changed by the tuner, by reason.
     TunerMoves,
-    /// When the certificate that is shown expires.
+    /// Expiry of the served certificate.
     CertExpiry,
-    /// What this binary is.
+    /// Version of this binary.
     BuildInfo,
 }
 
-/// What the API server was answered about a pod.
+/// Result of an admission review of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Admission {
-    /// With a patch.
+    /// The pod is injected.
     Injected,
-    /// Nothing is to be done, for a reason that is counted apart.
+    /// The pod needs no injection, for a reason that is counted separately.
     Skipped,
-    /// What the pod asks for cannot be read, so it stays as it was.
+    /// The pod's request is invalid, so the pod is left unmodified.
     Refused,
-    /// Not a pod that is being made.
+    /// The review is not about the creation of a pod.
     Ignored,
-    /// Not everything is known yet, so it stays as it was.
+    /// The controller's cluster state is incomplete, so the pod is left unmodified.
     Unsynced,
-    /// A question that cannot be read, answered with an error.
+    /// The review cannot be parsed and is answered with an error.
     Malformed,
 }
 
-/// What became of a round, or of a write.
+/// Result of a reconciliation or of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Done {
-    /// It is done.
+    /// The write succeeded.
     Ok,
-    /// Somebody else wrote in between; it is done again.
+    /// Another client wrote in between; the write is repeated.
     Conflict,
-    /// The API server refused it or did not answer.
+    /// The API server rejected the write or did not respond.
     Error,
 }
 
-/// What became of an event.
+/// Result of publishing an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Told {
-    /// It was sent.
+    /// The event was published.
     Sent,
-    /// There were too many.
+    /// The event was dropped, because there were too many.
     Dropped,
-    /// The API server refused it or did not answer.
+    /// The API server rejected the event or did not respond.
     Failed,
 }
 
 // === impl ControllerMetric ===
 
 impl ControllerMetric {
-    /// Every metric.
+    /// All metrics.
     pub const ALL: [Self; 18] = [
         Self::Reconciles,
         Self::ReconcileDuration,
@@ -190,25 +191,25 @@ impl ControllerMetric {
         }
     }
 
-    /// The name in the exposition.
+    /// Returns the name in the exposition.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// How it is counted.
+    /// Returns the type of the metric.
     #[must_use]
     pub const fn kind(self) -> Kind {
         self.row().1
     }
 
-    /// Its label names, comma-separated.
+    /// Returns the label names, comma-separated.
     #[must_use]
     pub const fn labels(self) -> &'static str {
         self.row().2
     }
 
-    /// Its help text.
+    /// Returns the help text.
     #[must_use]
     pub const fn help(self) -> &'static str {
         self.row().3
@@ -218,11 +219,11 @@ impl ControllerMetric {
 // === impl Admission ===
 
 impl Admission {
-    /// Every result.
+    /// All results.
     pub const ALL: [Self; 6] =
         [Self::Injected, Self::Skipped, Self::Refused, Self::Ignored, Self::Unsynced, Self::Malformed];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -239,10 +240,10 @@ impl Admission {
 // === impl Done ===
 
 impl Done {
-    /// Every result.
+    /// All results.
     pub const ALL: [Self; 3] = [Self::Ok, Self::Conflict, Self::Error];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -256,10 +257,10 @@ impl Done {
 // === impl Told ===
 
 impl Told {
-    /// Every result.
+    /// All results.
     pub const ALL: [Self; 3] = [Self::Sent, Self::Dropped, Self::Failed];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,106 +1,106 @@
-//! The words that labels have. Enums, so that no label ever holds a path, an id or a tenant.
+//! Label values. They are enums, so that a label never contains a path, an id or a tenant.
 
 use crate::error::FailureKind;
 
-/// How a call or an item ended.
+/// Outcome of a call or an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// Answered by the upstream, alone or in a batch.
     Served,
-    /// Never accepted: no room.
+    /// Rejected at admission, for lack of room.
     Rejected,
-    /// Its deadline passed in the queue.
+    /// Expired: the deadline passed in the queue.
     Expired,
-    /// The client left.
+    /// Cancelled by the client.
     Cancelled,
-    /// Answered by us with an error.
+    /// Answered by the proxy with an error.
     Failed,
-    /// Not ours to merge: forwarded untouched.
+    /// Not mergeable: forwarded unmodified.
     Passed,
 }
 
-/// The label `route` of routes beyond the bound on its values.
+/// Value of the label `route` for routes beyond the maximum number of values.
 pub const OTHER_ROUTE: &str = "other";
 
-/// What a call waited for before it was sent.
+/// Reason why a call waited before it was dispatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HoldReason {
-    /// As many requests as the server runs at once, or as a policy allows, were in flight.
+    /// The limit on concurrent requests, of the server or of the policy, was reached.
     Limit,
-    /// Other calls, to share a batch with.
+    /// The call waited for other calls to form a batch with.
     Company,
-    /// The end of a pause that the server set by `Retry-After`.
+    /// The server had requested a pause with `Retry-After`.
     Pause,
 }
 
-/// What came of reading the settings again.
+/// Result of a reload of configuration or certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reload {
-    /// They are in force.
+    /// The new version is in force.
     Applied,
-    /// Something is wrong with them: those before stay in force.
+    /// The new version is invalid; the previous one stays in force.
     Refused,
 }
 
-/// Why a connection of a captured port is carried on as bytes.
+/// Reason why a connection of a captured port is relayed as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Relayed {
-    /// No route can hold for the port.
+    /// No route applies to the port.
     NoRoute,
-    /// Its client does not speak HTTP.
+    /// The client does not use HTTP.
     NotHttp,
-    /// Its server spoke first.
+    /// The server sent data first.
     ServerFirst,
 }
 
-/// Why a TLS handshake with a client came to nothing.
+/// Reason why a TLS handshake with a client failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Handshake {
     /// The client sent nothing.
     Silent,
-    /// Too many others were shaking hands.
+    /// Too many other handshakes were in progress.
     Busy,
-    /// The client began and did not end in time.
+    /// The client did not complete the handshake in time.
     Slow,
-    /// The client does not speak TLS.
+    /// The client does not use TLS.
     NotTls,
-    /// Its certificate is missing, or not accepted.
+    /// The client certificate is missing or not accepted.
     ClientCertificate,
-    /// The client refused.
+    /// The client rejected the handshake.
     Refused,
-    /// Nothing that both can speak.
+    /// Client and server have no common protocol version or parameters.
     Protocol,
-    /// The client left, or the port was to be left.
+    /// The client disconnected, or the listener was draining.
     Left,
 }
 
-/// A part of our own work on a call.
+/// Stage of the proxy's own processing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Scanning a call and making its key.
+    /// Parsing a call and computing its merge key.
     Read,
-    /// Writing a batch.
+    /// Encoding a batch.
     Merge,
-    /// Validating and cutting its answer.
+    /// Validating and splitting a batch response.
     Split,
-    /// Making the answer of one caller.
+    /// Encoding the response of one call.
     Write,
 }
 
-/// Why nothing was predicted of a call that passed in mode `Observe`.
+/// Reason why a call in mode `Observe` has no prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Unpredicted {
-    /// Too few calls have shown what they take.
+    /// Too few calls were observed to predict execution times.
     Unlearned,
-    /// It is larger than a call that is merged.
+    /// The call exceeds the maximum size of a merged call.
     TooLarge,
-    /// The process holds as many bytes as it may.
+    /// The process has reached its limit on buffered bytes.
     BuffersFull,
-    /// Calls come faster than they are looked at.
+    /// Calls arrive faster than they are evaluated.
     Behind,
 }
 
-/// Why items are refused, in the order of the metrics page.
+/// Reasons for rejecting items, in the order of `docs/metrics.md`.
 pub const REJECTED: [FailureKind; 5] = [
     FailureKind::QueueFull,
     FailureKind::BytesFull,
@@ -109,20 +109,20 @@ pub const REJECTED: [FailureKind; 5] = [
     FailureKind::Draining,
 ];
 
-/// Why items are ended early, in the order of the metrics page.
+/// Reasons for expiring items, in the order of `docs/metrics.md`.
 pub const EXPIRED: [FailureKind; 2] = [FailureKind::Deadline, FailureKind::LatePredicted];
 
-/// What came of an SLO.
+/// Results of calls with an SLO.
 pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
 
 // === impl Outcome ===
 
 impl Outcome {
-    /// Every outcome.
+    /// All outcomes.
     pub const ALL: [Self; 6] =
         [Self::Served, Self::Rejected, Self::Expired, Self::Cancelled, Self::Failed, Self::Passed];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -139,10 +139,10 @@ impl Outcome {
 // === impl HoldReason ===
 
 impl HoldReason {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::Limit, Self::Company, Self::Pause];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -156,10 +156,10 @@ impl HoldReason {
 // === impl Reload ===
 
 impl Reload {
-    /// Every result.
+    /// All results.
     pub const ALL: [Self; 2] = [Self::Applied, Self::Refused];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -172,10 +172,10 @@ impl Reload {
 // === impl Relayed ===
 
 impl Relayed {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 3] = [Self::NoRoute, Self::NotHttp, Self::ServerFirst];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -189,7 +189,7 @@ impl Relayed {
 // === impl Handshake ===
 
 impl Handshake {
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -208,10 +208,10 @@ impl Handshake {
 // === impl Unpredicted ===
 
 impl Unpredicted {
-    /// Every reason.
+    /// All reasons.
     pub const ALL: [Self; 4] = [Self::Unlearned, Self::TooLarge, Self::BuffersFull, Self::Behind];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -226,10 +226,10 @@ impl Unpredicted {
 // === impl Stage ===
 
 impl Stage {
-    /// Every stage.
+    /// All stages.
     pub const ALL: [Self; 4] = [Self::Read, Self::Merge, Self::Split, Self::Write];
 
-    /// The label value.
+    /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -1,4 +1,4 @@
-//! Ceilings, budgets of weight, pauses and SLOs that cannot be met, as the state machine keeps them.
+//! Tests of ceilings, weight limits, pauses and infeasible SLOs in the state machine.
 
 use super::*;
 use crate::batching::LimitSource;
@@ -17,7 +17,7 @@ fn ended(outcome: ObservedOutcome) -> Observed {
 
 const TOO_LARGE: ObservedOutcome = ObservedOutcome::TooLarge { limit: None };
 
-/// A core that knows 4 items to work and 5 not to.
+/// Returns a core that has learned that 4 items succeed and 5 are refused.
 fn found(policy: Policy) -> Batcher {
     let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
     for (batch, items) in [(0, 4), (1, 5)] {
@@ -60,7 +60,7 @@ fn a_ceiling_is_not_asked_again_where_a_member_would_be_late_for_it() {
         let deadline = Some(Deadline { at: ms(2010), source: DeadlineSource::Caller });
         batcher.offer(ms(2000), Call { deadline, ..call(id) }).unwrap();
     }
-    // Two halves of 1 ms and what is spare take longer than 10 ms.
+    // Two halves of 1 ms and the margin take longer than 10 ms.
     let batch = dispatched(&mut batcher, ms(2000));
     assert_eq!((batch.items, batch.cause), (4, Cause::Full));
 }
@@ -125,7 +125,7 @@ fn a_group_that_the_weight_ends_says_so() {
         (id..id + 4).for_each(|id| batcher.offer(ms(now), heavy(id, weight(id))).unwrap());
         id += 4;
         while let Some(Decision::Dispatch(batch)) = batcher.poll(ms(now)) {
-            // Each of a batch is paid for as if it were the heaviest.
+            // Every item of a batch costs as much as the heaviest one.
             let heaviest = batch.members.iter().map(|member| weight(member.id.0)).max().unwrap();
             let took = 2 + u64::from(batch.items) * heaviest / 4;
             now += took;
@@ -241,7 +241,7 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
     let mut batcher = Batcher::new(Limits { slots: 8, ..adaptive() }, 0);
     let slo =
         |now, id| Call { deadline: Some(Deadline { at: ms(now + 100), source: DeadlineSource::Slo }), ..call(id) };
-    // A server that shares its processor: two calls at once take 110 ms, where one takes 40.
+    // A server that shares its processor: two calls at once take 110 ms, a lone call takes 40 ms.
     for round in 0..3 {
         let begun = 1000 * round;
         batcher.offer(ms(begun), slo(begun, 2 * round)).unwrap();
@@ -278,7 +278,7 @@ fn each_class_begins_with_the_limiter_that_was_kept_of_it() {
     let mut batcher = Batcher::new(adaptive(), 0);
     batcher
         .restore_upstream(ms(0), UpstreamSnapshot { slots: 7, mean_nanos: 5_000_000, ..UpstreamSnapshot::default() });
-    // Of the last nothing was kept, as by a version that kept one limit for all.
+    // The last class has no limiter in its snapshot, as snapshots with one limit for all classes.
     for (class, flow) in [(0, kept(2, 0)), (1, kept(0, 970)), (2, kept(0, 0)), (3, None)] {
         batcher.restore(ms(0), CostClassId(class), &with(flow));
     }

@@ -1,4 +1,4 @@
-//! Late calls that are served: where they stand, when they leave, and what ends them.
+//! Tests of late calls that are served: their place in the order, their dispatch and their end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,12 +18,12 @@ fn adaptive(l: &mut Limits) {
     l.policy = Policy::Adaptive { hold_permille: 0 };
 }
 
-/// A call of an SLO that ends at `at`, in milliseconds.
+/// Returns a call with an SLO that ends at `at`, in milliseconds.
 fn until(id: u64, at: u64) -> Call {
     Call { deadline: Some(Deadline { at: ms(at), source: DeadlineSource::Slo }), ..call(id) }
 }
 
-/// A core with call 1 in flight since 0 ms.
+/// Returns a core with call 1 in flight since 0 ms.
 fn busy(limits: Limits) -> (Batcher, Batch) {
     let mut batcher = serial(Batcher::new(limits, 0));
     batcher.offer(ms(0), call(1)).unwrap();
@@ -54,7 +54,7 @@ fn what_would_be_late_is_moved_and_not_refused() {
     batcher.complete(ms(10), first.id, ok(10 * MS));
     batcher.offer(ms(10), call(2)).unwrap();
     let second = dispatched(&mut batcher, ms(10));
-    // It would need 10 ms from 20 ms on; the other has as much as it needs.
+    // Call 3 would need 10 ms from 20 ms on. Call 4 has enough time.
     batcher.offer(ms(11), until(3, 28)).unwrap();
     batcher.offer(ms(11), Call { key: KeyId(7), ..until(4, 60) }).unwrap();
     batcher.complete(ms(20), second.id, ok(10 * MS));
@@ -144,17 +144,17 @@ fn draining_serves_late_calls_too() {
     assert_eq!((ids(&last), last.cause), (vec![2], Cause::Drain));
 }
 
-/// What a run of the property keeps.
+/// State of one run of the property test.
 #[derive(Default)]
 struct Watch {
     queued: BTreeSet<u64>,
-    /// By when each call is in time.
+    /// SLO deadline of each call.
     deadlines: BTreeMap<u64, Tick>,
     in_flight: BTreeMap<u64, BatchId>,
     /// Batches of calls in time since the last one of late calls, while some waited.
     passed_by: u32,
-    /// The policy predicts lateness: the poll that sends a late call may have found others late
-    /// before their deadlines.
+    /// `true` if the policy predicts lateness. The poll that sends a late call may then have moved
+    /// others to the late queue before their deadlines.
     predicts: bool,
 }
 
@@ -165,7 +165,7 @@ impl Watch {
         let waited = |batcher: &Batcher| batcher.late.queue.lines().next().is_some();
         loop {
             if !waited(batcher) {
-                // The last of them may have made room.
+                // The last late call may have been displaced.
                 self.passed_by = 0;
             }
             let late: BTreeSet<u64> = {
@@ -181,19 +181,20 @@ impl Watch {
                     }
                     let members = ids(&batch);
                     let was_late = members.iter().any(|id| late.contains(id));
-                    // A call may be found late by the very poll that sends it.
+                    // The poll that sends a call may be the one that moves it to the late queue.
                     let is_late = |id: &u64| late.contains(id) || self.deadlines.get(id).is_some_and(|at| *at <= now);
                     let mixed = was_late && !members.iter().all(is_late);
                     prop_assert!(self.predicts || !mixed, "{members:?}: with one in time");
-                    // Or it was found late by the same poll: a batch of calls in time beside late ones is always counted.
+                    // The same poll may have moved it there. A batch of calls in time beside late
+                    // ones is always counted.
                     if was_late || waited(batcher) && batcher.late.passed_by == 0 {
                         let turn = self.passed_by >= 9;
                         prop_assert!(turn || batcher.queue.is_empty(), "{members:?} goes before one in time");
                         self.passed_by = 0;
                     } else if waited(batcher) {
                         self.passed_by += 1;
-                        // A call whose turn it is may be held for a moment by what the limiter
-                        // measures: a pair, a lead.
+                        // The limiter may hold a call in turn for a moment, to measure a pair or a
+                        // lead.
                         let most = if self.predicts { 2 * 9 } else { 9 };
                         prop_assert!(self.passed_by <= most, "late calls starve");
                     } else {
@@ -218,7 +219,8 @@ impl Watch {
 }
 
 proptest! {
-    /// Each call leaves once, none in time waits behind late ones but for one batch in ten, none starves, and it ends.
+    /// Each call leaves once, calls in time wait behind late ones for at most one batch in ten, no
+    /// call starves, and the run ends.
     #[test]
     fn late_calls_wait_for_those_in_time_and_not_for_ever(
         learns in any::<bool>(),

@@ -1,4 +1,4 @@
-//! Which batches end merging, for whom, and when it begins again.
+//! Tests of the batches that suspend merging, of the scope of a suspension, and of its end.
 
 use super::super::super::call::{Call, CallId};
 use super::super::super::ceiling::{Bounded, Extent};
@@ -9,7 +9,7 @@ const ID: CostClassId = CostClassId(3);
 const REFUSED: ObservedOutcome = ObservedOutcome::Refused(Refusal::Status(422));
 const OVERLOADED: ObservedOutcome = ObservedOutcome::Overloaded { retry_after: None };
 
-/// The classes of a server, and what is sent to it.
+/// The cost classes of a server, and the batches sent to it.
 struct Bench {
     classes: Classes,
     batches: u64,
@@ -32,7 +32,7 @@ impl Bench {
         self.classes.merge_bound(Tick::from_millis(second * 1000), &call, self.eager)
     }
 
-    /// Sends a batch of two; its number.
+    /// Sends a batch of two and returns its number.
     fn send(&mut self, second: u64, key: u64) -> u64 {
         let bound = self.bound(second, key);
         assert!(!matches!(bound, Bound::Alone(_)), "{bound:?}");
@@ -176,7 +176,7 @@ fn a_server_that_never_answers_a_list_costs_two_batches() {
     bench.batch(0, 1, ObservedOutcome::TimedOut);
     bench.batch(5, 1, ObservedOutcome::TimedOut);
     assert_eq!(bench.bound(5, 1), Bound::Alone(Some(Lone::Refused)));
-    // One that took batches and hangs as a whole is no such server.
+    // A server that accepted batches before and hangs altogether is a different case.
     let mut bench = Bench::eager();
     bench.batch(0, 1, ObservedOutcome::Ok);
     (0..5).for_each(|_| bench.batch(0, 1, ObservedOutcome::TimedOut));

@@ -1,8 +1,8 @@
-//! Stalls, new servers, drift, restarts, nonsense.
+//! Tests of stalls, new servers, drift, restarts and invalid values.
 
 use super::*;
 
-/// Batches until the change was noticed.
+/// Returns the number of batches until the change was detected.
 fn noticed(bench: &mut Bench, curve: impl Fn(u32) -> f64) -> Option<u32> {
     (1..=50).find(|_| bench.one(&MIXED, &curve))
 }
@@ -68,7 +68,8 @@ fn past_a_knee_the_server_is_the_same() {
     }
 }
 
-/// Batches until a server that became `factor` times as slow is foreseen within 6 %: the median and the worst over curves and seeds.
+/// Returns the number of batches until a server that became `factor` times as slow is predicted
+/// within 6 %: the median and the maximum over curves and seeds.
 fn caught_up(factor: f64) -> (u32, u32) {
     let batches = |curve: fn(u32) -> f64, seed: u64| {
         let slower = |items: u32| factor * curve(items);
@@ -187,7 +188,8 @@ fn an_empty_or_broken_snapshot_does_no_harm() {
     sound(&cost, 1);
 }
 
-/// Whatever was learned: bounded, ordered, and a number (what is none would be zero).
+/// Asserts that the predictions are bounded, ordered and numbers (NaN would become zero), whatever
+/// was learned.
 fn sound(cost: &Cost, items: u32) {
     let times: Vec<u64> = [1, 2, 17, 511, 512, 513, u32::MAX].map(|items| cost.time(items)).to_vec();
     assert!(times.is_sorted() && times[0] >= 1000, "{times:?}");

@@ -1,8 +1,8 @@
-//! Curves, weights, tails.
+//! Tests of curves, weights and tails.
 
 use super::*;
 
-/// What the random batch took, in milliseconds, by its own weights.
+/// Feeds random batches that take `millis` milliseconds, given their items and weights.
 fn feed_weighted(bench: &mut Bench, batches: u32, millis: impl Fn(f64, Weight) -> f64) {
     for _ in 0..batches {
         let items = bench.random.pick(&MIXED);
@@ -20,7 +20,7 @@ fn ragged(items: f64, weight: Weight) -> f64 {
     4.0 + 0.05 * items + 0.004 * float(weight.sum)
 }
 
-/// The mean error over fresh batches, each with its own weights.
+/// Returns the mean error over new batches, each with its own weights.
 fn error_by_weight(bench: &mut Bench, millis: impl Fn(f64, Weight) -> f64) -> f64 {
     let mut error = || {
         let items = bench.random.pick(&MIXED);

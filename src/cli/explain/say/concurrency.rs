@@ -1,17 +1,20 @@
-//! Why calls of a kind are forwarded or merged, by the load curve that was measured.
+//! Sentence about the concurrency of the server: the reason for forwarding or merging calls of a
+//! kind, from the measured load curve.
 
 use serde_json::{Value, json};
 
 use super::words::{millis, times};
 use crate::cli::explain::facts::{Concurrency, Kind};
 
-/// Fewer items than this in recent batches, in thousandths: nothing was merged yet.
+/// Mean number of items in recent batches, in thousandths, below which calls are considered not
+/// merged yet.
 const MERGED_MIN: u64 = 1500;
-/// Requests in flight from which on the curve shows that the server runs several at once, in
-/// thousandths.
+/// Requests in flight, in thousandths, from which the load curve shows that the server runs several
+/// at once.
 const SEVERAL: u64 = 1500;
 
-/// A sentence on the concurrency of the server, with its numbers; none before anything was measured.
+/// Returns a sentence about the concurrency of the server, with its numbers; `None` before anything
+/// was measured.
 pub(super) fn explain(kind: &Kind) -> Option<(String, Value)> {
     let flow = kind.concurrency.as_ref()?;
     let numbers = json!({
@@ -31,7 +34,7 @@ pub(super) fn explain(kind: &Kind) -> Option<(String, Value)> {
     Some((text, numbers))
 }
 
-/// Why calls beyond a limit are held and merged.
+/// Explains why calls beyond a limit are held and merged.
 fn merged(limit: u32, flow: &Concurrency) -> String {
     if flow.batch_items_milli < MERGED_MIN || flow.lone_us == 0 {
         return format!(
@@ -52,7 +55,7 @@ fn merged(limit: u32, flow: &Concurrency) -> String {
     )
 }
 
-/// Why calls are forwarded at once.
+/// Explains why calls are forwarded at once.
 fn forwarded(flow: &Concurrency) -> Option<String> {
     let text = match flow.reason.as_str() {
         "no_gain" => {
@@ -68,7 +71,8 @@ fn forwarded(flow: &Concurrency) -> Option<String> {
         }
         _ => {
             let at_once = at_once(flow)?;
-            // All that were in flight ran at once, but for noise: it may be able to run more.
+            // Within 10 %, all requests in flight ran at once, so the server may be able to run
+            // more.
             let all = at_once.saturating_mul(10) >= flow.most_milli.saturating_mul(9);
             let number =
                 if all { format!("at least {}", whole(flow.most_milli)) } else { format!("about {}", whole(at_once)) };
@@ -83,8 +87,8 @@ fn forwarded(flow: &Concurrency) -> Option<String> {
     Some(text)
 }
 
-/// How many requests the server was seen to run at once, in thousandths: throughput at the highest
-/// load times the latency of a lone call (Little's law).
+/// Returns the number of requests that the server was observed to run at once, in thousandths, by
+/// Little's law: throughput at the highest load times the latency of an unbatched call.
 fn at_once(flow: &Concurrency) -> Option<u64> {
     let most = flow.most_milli;
     let worked = u128::from(most) * u128::from(flow.lone_us) / u128::from(flow.most_us.max(1));

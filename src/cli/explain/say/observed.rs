@@ -1,11 +1,12 @@
-//! What batching would have done in mode `Observe`, whether it is worth it, and what that rests on.
+//! Sentence about mode `Observe`: the predicted effect of batching, its benefit, and the evidence
+//! for it.
 
 use serde_json::{Value, json};
 
 use super::super::facts::{Predicted, ratio};
 use super::words::{millis, span};
 
-/// A sentence on the prediction, with its numbers.
+/// Returns a sentence about the prediction, with its numbers.
 pub(super) fn explain(told: &Predicted) -> (String, Value) {
     let Predicted { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } = *told;
     let numbers = json!({

@@ -26,7 +26,7 @@ fn kind() -> Kind {
     }
 }
 
-/// With one slot, and as many calls as the kind has.
+/// Explains a kind of calls on an upstream with one slot. No other kind has calls.
 fn said(kind: Kind) -> Vec<(&'static str, String)> {
     let slots = Some(Slots { learned: 1, max: 16, fixed: false });
     let facts = Facts { calls: kind.calls, items: kind.items, slots, kinds: vec![kind], ..Facts::default() };
@@ -105,7 +105,7 @@ fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
     let expected = "batches hold 1.0 items on average, and calls of 17 merge keys wait side by side (beside 45 % of the \
         batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
     assert_eq!(told[0], ("kept_apart", expected.to_owned()));
-    // Two parts that differ independently: the one that joins most, and the next.
+    // Two parts differ independently: the one that joins the most keys when removed comes first.
     let field = Differs { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
     let both = vec![Differs { keys_without: 3, ..user }, field];
     let (_, text) = said(Kind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(0);

@@ -1,4 +1,5 @@
-//! What went wrong: pauses that the server asked for, batches that failed, and how the calls of each priority class ended.
+//! Sentences about failures: pauses that the server requested, failed batches, and the outcomes of
+//! calls by priority class.
 
 use serde_json::{Value, json};
 
@@ -6,7 +7,7 @@ use super::super::facts::{Failures, Kind, Words, ratio};
 use super::words::{millis, percent, span};
 use super::{NEWS_SECONDS, REASON_MIN};
 
-/// The server told calls of this kind to come back later.
+/// Reports that the server requested pauses for calls of this kind.
 pub(super) fn paused(kind: &Kind) -> Option<(String, Value)> {
     let pauses = kind.pauses.filter(|pauses| pauses.now || pauses.ago_seconds <= NEWS_SECONDS)?;
     let when =
@@ -27,7 +28,7 @@ pub(super) fn paused(kind: &Kind) -> Option<(String, Value)> {
     Some((text, numbers))
 }
 
-/// Batches that failed, and what became of their calls.
+/// Reports failed batches and the treatment of their calls.
 pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
     let Failures { batches, failed, mismatched, executions, items } = *failures;
     if mismatched == 0 && (failed == 0 || ratio(failed, batches) < REASON_MIN) {
@@ -63,7 +64,7 @@ pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
     Some((text, numbers))
 }
 
-/// How the calls of each class ended, where several classes have calls.
+/// Reports the outcomes of calls by priority class, if several classes have calls.
 pub(super) fn priorities(classes: &[(String, Words)]) -> Option<(String, Value)> {
     let with_calls: Vec<_> = classes.iter().filter(|(_, calls)| !calls.is_empty()).collect();
     if with_calls.len() < 2 {

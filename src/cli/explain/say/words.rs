@@ -1,10 +1,10 @@
-//! Words and numbers as people read them.
+//! Formatting of labels and numbers for people.
 
 use std::time::Duration;
 
 use super::super::facts::{Differs, ratio};
 
-/// `0.85 ms`, `14.3 ms`, `120 ms`, `2.5 s`.
+/// Formats microseconds, such as `0.85 ms`, `14.3 ms`, `120 ms` or `2.5 s`.
 pub(super) fn millis(us: u64) -> String {
     let ms = ratio(us, 1000);
     match us {
@@ -15,18 +15,18 @@ pub(super) fn millis(us: u64) -> String {
     }
 }
 
-/// `37 %`; below one, one digit more.
+/// Formats a share, such as `37 %`. Below 1 % it has one decimal.
 pub(super) fn percent(share: f64) -> String {
     let percent = 100.0 * share;
     if percent > 0.0 && percent < 0.95 { format!("{percent:.1} %") } else { format!("{percent:.0} %") }
 }
 
-/// `2.1×`.
+/// Formats a quotient, such as `2.1×`.
 pub(super) fn times(one: u64, other: u64) -> String {
     format!("{:.1}×", ratio(one, other))
 }
 
-/// `40 s`, `5 min`, `3 h`.
+/// Formats a period, such as `40 s`, `5 min` or `3 h`.
 pub(super) fn span(seconds: u64) -> String {
     let span = Duration::from_secs(seconds);
     match seconds {
@@ -36,7 +36,7 @@ pub(super) fn span(seconds: u64) -> String {
     }
 }
 
-/// What a reason means, and what can be done.
+/// Returns the meaning of a reason label, with the remedy where one exists.
 pub(super) fn reason(word: &str) -> &'static str {
     match word {
         "not_recognised" => {
@@ -69,7 +69,7 @@ pub(super) fn reason(word: &str) -> &'static str {
     }
 }
 
-/// What keeps calls apart, and in how many values.
+/// Describes a part of the merge key that separates calls, with the number of its values.
 pub(super) fn kept_apart(part: &Differs) -> String {
     let what = match part.what.as_str() {
         "header" => format!("header `{}` differs", part.name),
@@ -88,7 +88,7 @@ pub(super) fn kept_apart(part: &Differs) -> String {
     format!("{what} ({} values)", part.values)
 }
 
-/// What can be done about it.
+/// Returns the remedy for a part of the merge key that separates calls; empty if none exists.
 pub(super) fn advice(part: &Differs) -> String {
     match part.what.as_str() {
         "header" => format!(": add `{}` to the route's mergeOver.headers if it does not change answers", part.name),

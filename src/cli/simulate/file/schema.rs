@@ -1,4 +1,4 @@
-//! What a scenario file may hold, key by key.
+//! Schema of a scenario file.
 
 use std::time::Duration;
 
@@ -178,11 +178,11 @@ pub(super) struct Between {
     pub(super) max: Span,
 }
 
-/// A duration as text.
+/// A duration written as text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Span(pub(super) Duration);
 
-/// A share as text.
+/// A share written as text.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Part(pub(super) f64);
 

@@ -1,4 +1,4 @@
-//! Files that are right, files that are wrong, and the example that is shown to users.
+//! Tests of valid files, invalid files, and the example for users.
 
 use super::*;
 use crate::simulate::curve::Curve;

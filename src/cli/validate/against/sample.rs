@@ -1,4 +1,4 @@
-//! The calls that are sent: given by the user, or made for protocols whose items are known.
+//! Sample calls: given by the user, or generated for protocols with known items.
 
 use bytes::Bytes;
 use http::Method;
@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 use crate::config::{Mode, Policy, Route};
 use crate::protocol::{Named, PathPattern};
 
-/// Most bytes of a sample: sixteen times the default bound of a call that is merged.
+/// Maximum number of bytes of a sample: sixteen times the default limit of a call that is merged.
 const SAMPLE_BYTES_MAX: u64 = 16 << 20;
-/// The text of made samples.
+/// Text of generated samples.
 const TEXT: &str = "groupage validate";
 
-/// A call for one route.
+/// Sample call for one route.
 #[derive(Debug)]
 pub(super) struct SampleCall {
     pub(super) route: String,
     pub(super) method: Method,
     pub(super) path: String,
-    /// The body, or why there is none.
+    /// The body, or the reason that none is available.
     pub(super) body: Result<Bytes, String>,
 }
 
-/// The samples that the user gave.
+/// Samples that the user gave.
 #[derive(Debug, Default)]
 pub(in super::super) struct Samples {
-    /// For every route that has none of its own.
+    /// Sample for every route without a sample of its own.
     any: Option<Bytes>,
     by_path: Vec<(String, Bytes)>,
 }
@@ -33,10 +33,10 @@ pub(in super::super) struct Samples {
 // === impl Samples ===
 
 impl Samples {
-    /// Reads `FILE` and `PATH=FILE`.
+    /// Reads arguments of the form `FILE` and `PATH=FILE`.
     ///
     /// # Errors
-    /// Which file cannot be read, and why.
+    /// A file cannot be read; the message contains its name.
     pub(in super::super) fn read(given: &[String]) -> Result<Self, String> {
         let mut samples = Self::default();
         for text in given {
@@ -48,7 +48,8 @@ impl Samples {
         Ok(samples)
     }
 
-    /// A call for each route of the policy, and for each path that a sample names.
+    /// Returns a call for each path that a sample names, and for each other route of the policy
+    /// that is merged.
     pub(super) fn calls(&self, policy: &Policy) -> Vec<SampleCall> {
         let named = self.by_path.iter().map(|(path, body)| {
             let route = policy.routes.iter().find(|route| matches(route, path));
@@ -67,7 +68,7 @@ impl Samples {
         named.chain(others.map(|route| self.declared(route))).collect()
     }
 
-    /// The call for a route that no sample names.
+    /// Returns the call for a route that no sample names.
     fn declared(&self, route: &Route) -> SampleCall {
         let path = concrete_path(route);
         let body = match &path {
@@ -83,7 +84,7 @@ impl Samples {
     }
 }
 
-/// A body for a protocol whose items are known.
+/// Generates a body for a protocol with known items.
 fn generated(route: &Route, path: &str) -> Result<Bytes, String> {
     let value = match &route.generic {
         Some(spec) => match &spec.items[..] {
@@ -102,7 +103,7 @@ fn matches(route: &Route, path: &str) -> bool {
     PathPattern::parse(&route.path).is_ok_and(|pattern| pattern.matches(path))
 }
 
-/// A path that a route stands for: its own, or the one of a protocol that has one path.
+/// Returns a path that the route matches: its own, or the path of a protocol that has only one.
 fn concrete_path(route: &Route) -> Option<String> {
     if !route.path.ends_with("/*") {
         return Some(route.path.clone());
@@ -117,7 +118,7 @@ fn concrete_path(route: &Route) -> Option<String> {
     known.iter().find(|path| matches(route, path)).map(|path| (*path).to_owned())
 }
 
-/// A document with one text in the list at a pointer.
+/// Returns a document with one text in the list at the JSON Pointer `tokens`.
 fn nested(tokens: &[String]) -> Value {
     tokens.iter().rev().fold(json!([TEXT]), |inner, name| json!({name.as_str(): inner}))
 }

@@ -1,15 +1,14 @@
-//! The shape of two JSON answers compared: which fields, lists and kinds of values, whatever the
-//! values are.
+//! Comparison of two JSON answers by shape: fields, lists and types, regardless of the values.
 
 use serde_json::Value;
 
-/// Elements of a list that are looked at: results of one kind.
+/// Maximum number of list elements compared, since the results in a list are of one kind.
 const ELEMENTS_MAX: usize = 16;
-/// Deepest level that is compared: answers of models are far flatter.
+/// Maximum nesting depth compared. Answers of models are far flatter.
 const DEPTH_MAX: usize = 32;
 
-/// The first difference in shape between a lone answer and a merged caller's part; `None` where
-/// there is none.
+/// Returns the first difference in shape between an answer to an unbatched call and a merged
+/// caller's part, or `None` if there is none.
 pub(super) fn difference(lone: &[u8], part: &[u8]) -> Option<String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     match (read(lone), read(part)) {
@@ -22,7 +21,7 @@ pub(super) fn difference(lone: &[u8], part: &[u8]) -> Option<String> {
 fn differ(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> {
     let place = if at.is_empty() { "the answer".to_owned() } else { format!("`{at}`") };
     match (lone, part) {
-        // Optional fields are null in one answer and not in the next.
+        // An optional field may be null in one answer and not in the next.
         (Value::Null, _) | (_, Value::Null) => None,
         _ if depth == 0 => None,
         (Value::Object(one), Value::Object(other)) => {

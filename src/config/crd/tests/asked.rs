@@ -1,9 +1,10 @@
-//! An object against a schema, as an API server asks it: the part of JSON schema that structural schemas have, told in its words.
+//! Validation of an object against a schema as an API server does it: the part of JSON Schema that
+//! structural schemas use, with the server's messages.
 
 use regex::Regex;
 use serde_json::{Value as Json, json};
 
-/// What is wrong with an object.
+/// Returns the problems of an object.
 pub(super) fn asked(schema: &Json, object: &Json) -> Vec<String> {
     let mut wrong = Vec::new();
     ask(schema, object, "", &mut wrong);
@@ -106,13 +107,14 @@ fn map(schema: &Json, entries: &serde_json::Map<String, Json>, path: &str, wrong
         } else if let Some(of) = schema.get("additionalProperties") {
             ask(of, value, &below(name), wrong);
         } else if schema.get("properties").is_some() && !(path.is_empty() && always(name)) {
-            // Pruned by an API server, and refused by it where field validation is strict, as kubectl asks.
+            // An API server prunes it, or rejects it if field validation is strict, as `kubectl`
+            // requests.
             wrong.push(format!("unknown field \"{}\"", below(name)));
         }
     }
 }
 
-/// What every object has.
+/// Returns `true` for a field that every object has.
 fn always(name: &str) -> bool {
     ["apiVersion", "kind", "metadata"].contains(&name)
 }

@@ -1,11 +1,12 @@
-//! The rules of structural schemas, as apiextensions has them, and what an API server would only warn of.
+//! Rules of structural schemas, as defined by apiextensions, and conditions that an API server only
+//! warns about.
 
 use regex::Regex;
 use serde_json::Value as Json;
 
 use super::*;
 
-/// Keywords that stand beside a type.
+/// Keywords that are allowed beside a type.
 const STRUCTURE: [&str; 11] = [
     "type",
     "description",
@@ -19,7 +20,7 @@ const STRUCTURE: [&str; 11] = [
     "x-kubernetes-list-map-keys",
     "x-kubernetes-validations",
 ];
-/// Keywords that judge a value; only these may stand in `not` and the like.
+/// Keywords that validate a value. Only these are allowed in `not` and similar keywords.
 const JUDGEMENT: [&str; 15] = [
     "enum",
     "format",
@@ -38,7 +39,8 @@ const JUDGEMENT: [&str; 15] = [
     "allOf",
 ];
 
-/// Everything that keeps a schema from being structural, or that an API server warns of.
+/// Collects everything that prevents a schema from being structural, or that an API server warns
+/// about.
 fn faults(schema: &Json, path: &str, out: &mut Vec<String>) {
     let Some(entries) = schema.as_object() else { return out.push(format!("{path}: no schema")) };
     let mut fault = |what: String| out.push(format!("{path}: {what}"));
@@ -115,7 +117,7 @@ fn faults(schema: &Json, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// What stands in `not` judges and declares nothing.
+/// Checks that the contents of `not` validate a value and declare nothing.
 fn judgement(schema: &Json, path: &str, out: &mut Vec<String>) {
     for name in schema.as_object().into_iter().flatten().map(|(name, _)| name) {
         if !JUDGEMENT.contains(&name.as_str()) {
@@ -124,7 +126,7 @@ fn judgement(schema: &Json, path: &str, out: &mut Vec<String>) {
     }
 }
 
-/// Every rule with the most often that it can be asked of one object.
+/// Collects every rule with the maximum number of times that it can be evaluated for one object.
 fn rules(schema: &Json, path: &str, times: u64, out: &mut Vec<(String, u64, Json)>) {
     for rule in schema["x-kubernetes-validations"].as_array().into_iter().flatten() {
         out.push((path.to_owned(), times, rule.clone()));
@@ -199,7 +201,7 @@ fn every_rule_has_a_message_with_what_to_do_and_can_be_paid_for() {
         assert!(message.starts_with("must be ") || (between_keys && message.contains(": ")), "{path}: {message}");
         assert!(!message.ends_with('.') && !message.contains('\n') && message.len() <= 2_048, "{path}: {message}");
         assert!(!message.starts_with(|c: char| c.is_uppercase()) || message.starts_with("In and"), "{path}: {message}");
-        // Lists in lists: at most that of the routes, once.
+        // In nested lists the factor is at most the length of the list of routes, once.
         assert!(times <= 256, "{path}: asked {times} times");
     }
 }

@@ -1,4 +1,4 @@
-//! A policy with pods that report, over minutes of a clock that the test turns.
+//! A policy with reporting pods, over minutes of a simulated clock.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::control::wire::{FEATURES, Hello, InForce, Outcomes, Report, UpstreamR
 use crate::controller::world::Meta;
 use crate::controller::world::build::{meta, pod as a_pod};
 
-/// A policy with pods that report, second after second.
+/// A policy with pods that report periodically.
 struct Scene {
     policy: Policy,
     pods: Vec<Pod>,
@@ -34,7 +34,8 @@ impl Scene {
         Self { policy, pods, book, course: Course::default(), now: 1000 }
     }
 
-    /// Five seconds later: every pod reports under what it was told, then there is a look.
+    /// Advances by five seconds and runs a round; then every pod reports under its pushed
+    /// configuration.
     fn look(&mut self, wanted: Option<&str>, mut micros: impl FnMut(&Pod, &str) -> u64) -> Seen {
         self.now += 5;
         let spec = self.policy.spec.clone().unwrap();
@@ -90,7 +91,7 @@ fn identity(pod: &Pod) -> Arc<Identity> {
     Arc::new(Identity { uid: pod.meta.uid.clone(), name: key.name, namespace: key.namespace })
 }
 
-/// Of a sidecar of this version.
+/// Returns the `Hello` of a sidecar of this version.
 fn hello() -> Hello {
     Hello { features: FEATURES.map(str::to_owned).to_vec(), ..Hello::default() }
 }
@@ -120,7 +121,7 @@ fn what_a_pod_is_told_first_is_within_the_bounds_of_the_policy() {
     spec["tuning"] = json!({"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}});
     let mut scene = Scene::new(spec.clone(), &["p"]);
     let mut told = |wanted| settings(&scene.look(Some(wanted), |_, _| 40_000).told["uid-p"].0.config().settings);
-    // A name of so many letters is a limit of so many slots.
+    // The profile sets `slotsMax` to the length of its name.
     let bounded = Settings { slots_max: Some(4), batch_weight_max: Some(2000), ..Settings::default() };
     assert_eq!([told("emb-one"), told("emb-one"), told("emb-one")], [bounded; 3]);
     spec["tuning"]["mode"] = json!("Manual");
@@ -144,7 +145,7 @@ fn a_missed_slo_moves_something_that_every_pod_is_told_and_the_status_says_why()
         }
     }
     assert!(told.shift_permille > 0, "{told:?}");
-    // Another controller goes on with what the sidecar has.
+    // A successor continues with the settings of the sidecar.
     scene.course = Course::resume("uid-emb", &BatchPolicyStatus::default());
     let seen = scene.look(Some("emb-1"), |_, _| 180_000);
     let kept = settings(&seen.told["uid-p"].0.config().settings);
@@ -194,7 +195,7 @@ fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
     assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
 }
 
-/// A canary of two of four pods: `emb-1` is in force, and this is tried.
+/// Runs a canary on two of four pods: `emb-1` is in force, and `tried` is the candidate.
 fn canary(tried: &str) -> (Scene, Seen) {
     let mut spec = slo();
     spec["rollout"] = json!({"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1h"}]}});
@@ -211,7 +212,7 @@ fn canary(tried: &str) -> (Scene, Seen) {
 
 #[test]
 fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own() {
-    // A name of so many letters is a limit of so many slots.
+    // The profile sets `slotsMax` to the length of its name.
     let (_, seen) = canary("e-2");
     assert!(seen.told.values().any(|(told, _)| told.kept_up) && seen.told.values().any(|(told, _)| !told.kept_up));
     for (told, _) in seen.told.values() {
@@ -225,7 +226,7 @@ fn a_canary_whose_profile_has_gone_ends() {
     let seen = scene.look(None, |_, _| 40_000);
     assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
     assert_eq!((seen.live.current.as_deref(), seen.live.candidate), (Some("emb-1"), None));
-    // It is there again, and tried like any change.
+    // The profile exists again and is rolled out like any change.
     let seen = scene.look(Some("emb-2"), |_, _| 40_000);
     assert!(seen.told.values().any(|(told, _)| told.kept_up));
 }
@@ -276,7 +277,7 @@ fn of_pods_that_share_their_settings_a_new_one_gets_them_and_one_that_refuses_ho
         if shift(&last, "uid-p") > 0 {
             break;
         }
-        // As `give` and the sidecar's answer have it.
+        // Simulates `give` and the response of the sidecar.
         let hash = last.told["uid-q"].0.hash.clone();
         scene.book.get_mut("uid-q").unwrap().given = Some((hash.clone(), Tick::default()));
         scene.book.refused(&identity(&scene.pods[1]), &hash, "it cannot");

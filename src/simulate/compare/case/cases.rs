@@ -1,4 +1,4 @@
-//! The cases of `scheduling.md` §5.5. A flooding tenant is a row of its own.
+//! Cases that compare Groupage runs. A flooding tenant is a row and not among them.
 
 use std::time::Duration;
 
@@ -15,46 +15,49 @@ use super::super::bars::{Quantity, Sense};
 use super::super::{Entry, Figures, Runs, Verdict};
 use super::{Case, late, named};
 
-/// Presets, by their share of the SLO.
+/// Presets and the share of the SLO that they may hold a call, in thousandths.
 const PRESETS: [(&str, u32); 3] = [("latency", 0), ("balanced", 100), ("throughput", 400)];
-/// What the prototype had: busy share and mean in milliseconds, by rate and preset.
+/// Reference values of the prototype: busy share and mean in milliseconds, by rate and preset.
 const PRESET_RATES: [(f64, [(f64, f64); 3]); 3] = [
     (300.0, [(0.81, 6.7), (0.57, 8.4), (0.26, 17.4)]),
     (1000.0, [(0.96, 8.8), (0.89, 9.2), (0.45, 20.2)]),
     (2000.0, [(0.98, 13.1), (0.98, 13.1), (0.70, 24.8)]),
 ];
-/// A preset buys idle time with latency: it may be this much busier, and this much slower.
+/// Tolerances of a preset, which gains idle time at the cost of latency: `BUSIER` for the busy
+/// share, `SLOWER` as a factor of the mean.
 const BUSIER: f64 = 0.03;
 const SLOWER: f64 = 1.06;
-/// Nearly everything in time.
+/// Goodput that counts as nearly everything in time.
 const ALL: f64 = 0.998;
-/// Goodput may be this much below the prototype's, for other arrivals and other seeds.
+/// Tolerance below the prototype's goodput, for other arrivals and other seeds.
 const BELOW: f64 = 0.02;
-/// Latency that only callers see, what the prototype found of it, and by how much a shift found may be off.
+/// Latency that only clients observe, and the maximum error of the shift that is found.
 const OUTSIDE: Duration = Duration::from_millis(12);
 const SHIFT_ERROR_MS: f64 = 4.0;
-/// From here on a shift is found.
+/// Instant from which the shift has been found.
 const SHIFTED: Tick = Tick::from_millis(4000);
-/// What a cold start costs is over by then.
+/// End of the costs of a cold start.
 const EARLY: Tick = Tick::from_millis(2000);
-/// A run that teaches: other arrivals than the one that is judged.
+/// Offset of the seeds of a run that a warm core learns from: other arrivals than in the judged
+/// run.
 const TEACHER: u64 = 1000;
-/// SLOs near the 4.25 ms of a lone call, in milliseconds, with the prototype's goodput and how far below it ours may be. The cork is some 3 points better
-/// there, which is known (`scheduling.md` §7) and shown beside.
+/// SLOs near the 4.25 ms of an unbatched call, in milliseconds, with the prototype's goodput and
+/// the tolerance below it. BentoML's cork is about 3 percentage points better there, which is
+/// known; it is shown for comparison.
 const NEAR: [(u64, f64, f64); 4] = [(6, 0.195, BELOW), (9, 0.552, BELOW), (12, 0.826, BELOW), (18, 0.998, 0.002)];
 
-/// A case.
+/// The kind of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) enum Kind {
-    /// Presets at the rate of this place.
+    /// Presets, at the rate with this index.
     Preset(usize),
-    /// 30 % more than there is for 4 s, with and without a loop from p99 to the cap.
+    /// 30 % overload for 4 s, with and without a control loop from the p99 to the cap.
     CapByP99,
-    /// Latency outside.
+    /// Latency outside the proxy, with and without a deadline shift.
     Shift,
-    /// The first two seconds of these rows, cold and warm.
+    /// The first two seconds of some rows, from a cold and from a warm start.
     Warm,
-    /// SLOs near the time of a lone call.
+    /// SLOs near the time of an unbatched call.
     NearSlo,
     /// Late calls refused and served, in this row.
     Late(&'static str),
@@ -165,7 +168,7 @@ fn warm(seeds: u64) -> Case {
     case
 }
 
-/// A fresh core that was given what another had learned.
+/// Returns a fresh core that has restored what another one has learned.
 fn taught(lesson: &Scenario, row: &Scenario, seed: u64) -> Ours {
     let mut teacher = Ours::of(lesson, seed);
     run(lesson, &mut teacher, seed + TEACHER);

@@ -1,4 +1,5 @@
-//! What serving late calls costs those that can be in time: rows in which calls are late, with `late: Refuse` and `late: Serve` beside each other.
+//! The cost of serving late calls for those that can be in time: rows in which calls are late, with
+//! `late: Refuse` and with `late: Serve`.
 
 use crate::batching::Late;
 
@@ -11,17 +12,17 @@ use super::super::{Figures, Runs};
 use super::cases::{goodput, verdict};
 use super::{Case, named};
 
-/// The rows in which goodput is judged since not all calls can be in time.
+/// Rows in which not all calls can be in time, so goodput is judged.
 const ROWS: [&str; 6] = ["overload 1.5x", "bursty MMPP", "on-off", "ramp", "tight SLO", "padded over"];
-/// The part of the goodput of refusing that serving keeps.
+/// Minimum goodput with `late: Serve`, relative to the goodput with `late: Refuse`.
 const KEPT: f64 = 0.95;
 
-/// Every row.
+/// Returns the names of the rows.
 pub(super) fn rows() -> impl Iterator<Item = &'static str> {
     ROWS.into_iter()
 }
 
-/// Runs a row both ways, and without a proxy.
+/// Runs a row with both settings, and without a proxy.
 pub(super) fn run(name: &'static str, seeds: u64) -> Case {
     let row = named(name);
     let figures = |late| {

@@ -1,4 +1,5 @@
-//! Parts taken out (`scheduling.md` §5.4): each has to lose at least half of what the design says it gains, and none may cost where it is not needed.
+//! Ablations: rows with one feature disabled. Without a feature at least half of its gain in the
+//! prototype has to be lost, and no feature may cost anything where it is not needed.
 
 use crate::batching::Skill;
 
@@ -9,28 +10,28 @@ use super::super::{Figures, Runs, Verdict, judged};
 use super::cases::verdict;
 use super::{Case, named};
 
-/// What the prototype had with a part and without.
+/// Reference values of the prototype with a feature and without it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Gain {
     Goodput(f64, f64),
-    /// In milliseconds.
+    /// Mean in milliseconds.
     Mean(f64, f64),
-    /// Nothing: it must not cost either.
+    /// No gain: the feature must not cost anything either.
     Nothing,
-    /// Shown beside the others and not judged: it is a piece of another part.
+    /// Shown for comparison and not judged, since it is part of another feature.
     Shown,
 }
 
-/// A row and the parts that are taken out of it, one at a time.
+/// A row and the features that are disabled in it, one at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in super::super) struct Parts {
     row: &'static str,
     gains: &'static [(Skill, Gain)],
 }
 
-/// How much of its gain has to go with a part.
+/// Share of its gain that has to be lost without a feature.
 const SHARE: f64 = 0.5;
-/// What a part may cost where it is not needed: noise.
+/// Factor of the mean that a feature may cost where it is not needed, for noise.
 const FREE: f64 = 1.02;
 
 const ALL: [Parts; 9] = [
@@ -40,7 +41,7 @@ const ALL: [Parts; 9] = [
         gains: &[(Skill::Shedding, Gain::Goodput(0.897, 0.041)), (Skill::Grouping, Gain::Goodput(0.897, 0.339))],
     },
     Parts { row: "padded lens", gains: &[(Skill::Grouping, Gain::Mean(12.8, 18.0))] },
-    // Here the limiter finds two at once, which overlap as a lead does.
+    // In this row the limiter finds two batches in flight, which overlap as with a lead.
     Parts { row: "host 3ms", gains: &[(Skill::Lead, Gain::Shown)] },
     Parts { row: "thrash", gains: &[(Skill::Cost, Gain::Goodput(1.0, 0.855)), (Skill::Cost, Gain::Mean(8.8, 37.5))] },
     Parts { row: "pow2 shapes", gains: &[(Skill::Cost, Gain::Mean(17.4, 26.9)), (Skill::Plan, Gain::Shown)] },
@@ -49,7 +50,7 @@ const ALL: [Parts; 9] = [
     Parts { row: "engine", gains: &[(Skill::StandAside, Gain::Mean(13.5, 14.3))] },
 ];
 
-/// Where no part is needed.
+/// The row in which no feature is needed.
 const FREE_ROW: Parts = Parts {
     row: "mid",
     gains: &[
@@ -79,6 +80,7 @@ impl Parts {
         case.line("ours", whole);
         let mut last = None;
         for (skill, gain) in self.gains {
+            // Two gains of one feature in sequence share its runs.
             let without = match last {
                 Some((same, figures)) if same == *skill => figures,
                 _ => {

@@ -1,4 +1,4 @@
-//! Servers that become others under way: more or fewer calls at once, or slower ones.
+//! Servers that change during a run: more or fewer concurrent calls, or slower ones.
 
 use crate::batching::Tick;
 
@@ -8,25 +8,24 @@ use super::super::super::workload::{Stream, Workload};
 use super::judge::{Criteria, Phase};
 use super::{Task, rows, servers};
 
-/// Callers, of one key.
+/// Number of callers, which share one key.
 const CALLERS: u32 = 48;
-/// Windows of a phase, and of the last one: what is lost by a change is found again in fifteen
-/// sojourns, which are no more than eight windows.
+/// Number of windows in a phase, and in the last one. A loss by a change is recovered within
+/// fifteen sojourns, which are at most eight windows.
 const WINDOWS: usize = 6;
 const WINDOWS_LAST: usize = 12;
 
-/// A server in phases.
+/// A server with several phases.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Change {
-    /// Milliseconds of a lone call at first.
+    /// Time of an unbatched call in the first phase, in milliseconds.
     time: u32,
-    /// Calls at once, in each phase.
+    /// Number of concurrent calls in each phase.
     slots: &'static [u32],
-    /// In the second phase a call takes this many times as long.
+    /// Factor of the time of a call from the second phase on.
     slower: u32,
 }
 
-/// All changes.
 const ALL: [Change; 9] = [
     Change { time: 5, slots: &[1, 64, 1], slower: 1 },
     Change { time: 50, slots: &[1, 64, 1], slower: 1 },

@@ -5,64 +5,66 @@ use std::time::Duration;
 use super::super::bars::{Quantity, Sense, Verdict};
 use super::{Harm, Ratio};
 
-/// No row has less than this part of direct's rate in any window, and only this many less than the
-/// second.
+/// Limits of the rate relative to direct calls: no row is below `RATE_LEAST` in any window, and at
+/// most `BELOW_MAX` rows are below `RATE`.
 const RATE_LEAST: f64 = 0.9;
 const RATE: f64 = 0.97;
 const BELOW_MAX: u32 = 40;
-/// Mean and p99 in direct's. Where something is tested, calls of a test take longer: in a server
-/// whose pairs are cheap they cost this much, else the pair.
+/// Limits of the mean and the p99 relative to direct calls. Calls of a test take longer, so the p99
+/// of a window with a test has its own limit: `TESTED_MAX` at a server where a batch of two costs
+/// less than `PAIR_CHEAP` calls, otherwise `PAIR_MAX`.
 const LATENCY_MAX: f64 = 1.05;
 const TESTED_MAX: f64 = 1.3;
 const PAIR_CHEAP: f64 = 1.3;
 const PAIR_MAX: f64 = 2.0;
-/// The least rate in the first window after a change.
+/// Minimum rate in the first window after a change.
 const CHANGED_LEAST: f64 = 0.85;
-/// More room is used after this many seconds, or services if that is more: from then on this part
-/// of direct's rate is reached.
+/// Additional room has to be used after this number of seconds, or of service times if that is
+/// longer: from then on at least `ROOM_RATE` of direct's rate is required.
 const ROOM_SECONDS: f64 = 3.0;
 const ROOM_SERVICES: f64 = 5.0;
 const ROOM_RATE: f64 = 0.95;
-/// Batches are made for less room after this many sojourns of direct: this many times its rate,
-/// where ten and three times are possible.
+/// Batches have to be formed for reduced room after this number of sojourn times of direct callers:
+/// at least `BATCHED_RATE` times direct's rate is required, where three to ten times are possible.
 const BATCHED_SOJOURNS: f64 = 15.0;
 const BATCHED_RATE: f64 = 1.5;
 
-/// The criteria.
+/// The criteria of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Criteria {
-    /// No harm in any window; in the last four, this many times direct's rate.
+    /// No harm in any window. With `reach`, this many times direct's rate in the second half of the
+    /// windows. `pair` is the cost of a batch of two, in unbatched calls.
     Row { pair: f64, reach: Option<f64> },
-    /// No harm by changes, and what follows from each phase.
+    /// No harm by changes, and the requirements of each phase.
     Change(Vec<Phase>),
 }
 
-/// A phase of a server that changes; times in seconds.
+/// A phase of a server that changes. Times are in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Phase {
-    /// Its first window.
+    /// First window of the phase.
     pub(super) from: usize,
     pub(super) service: f64,
-    /// Of direct callers.
+    /// Sojourn time of direct callers.
     pub(super) sojourn: f64,
-    /// It computes more at once than in the phase before.
+    /// `true` if it executes more calls at once than the phase before.
     pub(super) more: bool,
-    /// It computes less at once than there are callers.
+    /// `true` if it executes fewer calls at once than there are callers.
     pub(super) queues: bool,
 }
 
-/// All rows together.
+/// The totals of all rows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Totals {
-    /// Rows.
+    /// Number of rows.
     pub rows: u32,
-    /// Those with a window below 0.97 of direct's rate, with that rate.
+    /// Rows with a window below 0.97 of direct's rate, with that rate.
     pub below: Vec<(String, f64)>,
-    /// Rows below 0.9 of direct's rate in a window.
+    /// Number of rows with a window below 0.9 of direct's rate.
     pub far_below: u32,
-    /// Rows with a mean above 1.05 of direct's in a window, and above 1.2.
+    /// Number of rows with a mean above 1.05 of direct's in a window, and above 1.2.
     pub mean: (u32, u32),
-    /// The same of the p99.
+    /// The same for the p99.
     pub p99: (u32, u32),
 }
 
@@ -108,11 +110,13 @@ fn change(windows: &[Ratio], phases: &[Phase], width: Duration) -> Vec<Verdict> 
     };
     let at = |place: usize| format!("direct's, window {}", place + 1);
     let mut verdicts = Vec::new();
+    // The first window after a change has a lower limit than the others.
     for (first, limit) in [(true, CHANGED_LEAST), (false, RATE_LEAST)] {
         verdicts.extend(least(first).map(|(place, ratio)| at_least(Quantity::RateOf, ratio.rate, limit, at(place))));
     }
     let ends = phases.iter().skip(1).map(|phase| phase.from).chain([windows.len()]);
     for (phase, end) in phases.iter().zip(ends).filter(|(phase, _)| phase.from > 0) {
+        // The windows of the phase from this time after the change on.
         let from = |seconds: f64| {
             let windows = windows.iter().enumerate().take(end).skip(phase.from);
             windows.filter(move |(place, _)| (*place - phase.from) as f64 * width >= seconds)
@@ -143,7 +147,7 @@ fn at_most(quantity: Quantity, found: f64, limit: f64, of: String) -> Verdict {
 // === impl Totals ===
 
 impl Totals {
-    /// `None` if no row was run.
+    /// Returns the totals, or `None` if no row was run.
     pub fn of<'a>(harms: impl Iterator<Item = &'a Harm>) -> Option<Self> {
         let mut totals = Self { rows: 0, below: Vec::new(), far_below: 0, mean: (0, 0), p99: (0, 0) };
         for harm in harms.filter(|harm| harm.counted) {
@@ -162,7 +166,7 @@ impl Totals {
         (totals.rows > 0).then_some(totals)
     }
 
-    /// Whether few enough rows are below.
+    /// Evaluates the number of rows below the required rate.
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         let (found, limit) = (self.below.len() as f64, f64::from(BELOW_MAX));

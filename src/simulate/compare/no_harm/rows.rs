@@ -1,4 +1,4 @@
-//! Servers × times of a lone call × loads × merge keys.
+//! The rows: servers × times of an unbatched call × loads × merge keys.
 
 use std::time::Duration;
 
@@ -8,21 +8,22 @@ use super::Task;
 use super::judge::Criteria;
 use super::servers::{self, NamedServer};
 
-/// Milliseconds of a lone call.
+/// Times of an unbatched call, in milliseconds.
 const TIMES: [u32; 4] = [5, 50, 200, 2000];
-/// Callers of a closed loop, and shares of what direct callers can get, in percent.
+/// Numbers of callers of a closed loop, and open loads in percent of the capacity for direct
+/// callers.
 const CALLERS: [u32; 4] = [1, 8, 48, 200];
 const SHARES: [u32; 3] = [30, 80, 120];
-/// Windows of a row.
+/// Number of windows of a row.
 const WINDOWS: usize = 8;
-/// A window is at least this long, in milliseconds, in lone calls, and in sojourns of direct
+/// Minimum width of a window in milliseconds, in unbatched calls, and in sojourn times of direct
 /// callers.
 const WINDOW_MIN: f64 = 1000.0;
 const WINDOW_SERVICES: f64 = 5.0;
 const WINDOW_SOJOURNS: f64 = 2.0;
-/// What the best fixed limit and batch size give, in answers of direct, where batching pays, and
-/// the part of it that has to be found: the limit of a server that shares its processor is found by
-/// trials, one step after another.
+/// Rate that the best fixed limit and batch size reach where batching pays, relative to direct
+/// calls, and the share of it that has to be reached. The limit of a server with processor sharing
+/// is found by trials, one step after another, so less of it is required.
 const REACH: [(&str, u32, f64); 7] = [
     ("k1", 48, 10.0 * REACHED),
     ("k1", 200, 14.0 * REACHED),
@@ -34,10 +35,10 @@ const REACH: [(&str, u32, f64); 7] = [
 ];
 const REACHED: f64 = 0.8;
 const REACHED_BY_TRIALS: f64 = 0.6;
-/// The time of a lone call where that is judged.
+/// Time of an unbatched call in the rows in which `REACH` is judged.
 const REACH_TIME: u32 = 50;
 
-/// The rows of the sample: what differs most, at few calls a second.
+/// Names of the sample: rows and changes that differ most, with few calls per second.
 pub(super) const SAMPLE: [&str; 14] = [
     "k1 50ms 48 shared",
     "k4 50ms 48 shared",
@@ -55,16 +56,16 @@ pub(super) const SAMPLE: [&str; 14] = [
     "change k8 20ms 2000ms",
 ];
 
-/// Which calls may be merged with which.
+/// The distribution of merge keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Keys {
-    /// All.
+    /// All calls have the same key.
     Shared,
-    /// Those of one of four keys.
+    /// Each call has one of four keys.
     Four,
-    /// None: each caller has a key of its own.
+    /// Each caller has its own key.
     Own,
-    /// Half of them; the others share no batch by what they are, as streams.
+    /// Half of the calls have the same key. The others cannot be merged by their kind, as streams.
     Half,
 }
 
@@ -74,7 +75,7 @@ enum RowLoad {
     Share(u32),
 }
 
-/// Every row.
+/// Returns every row.
 pub(super) fn all() -> Vec<Task> {
     let mut all = Vec::new();
     let loads = || CALLERS.map(RowLoad::Callers).into_iter().chain(SHARES.map(RowLoad::Share));
@@ -82,8 +83,8 @@ pub(super) fn all() -> Vec<Task> {
         for time in TIMES {
             for load in loads() {
                 for keys in Keys::ALL {
-                    // Forty thousand calls a second of four keys show nothing that shared keys do
-                    // not.
+                    // 40,000 calls per second with four keys show nothing beyond those with the
+                    // same key.
                     let many = time == 5 && server.is_unlimited() && load == RowLoad::Callers(200);
                     if !(many && keys == Keys::Four) {
                         all.push(row(server, time, load, keys));
@@ -95,19 +96,19 @@ pub(super) fn all() -> Vec<Task> {
     all
 }
 
-/// Callers of a closed loop: 0.1 to 0.3 ms between answer and next call.
+/// Creates a closed loop with 0.1 to 0.3 ms between an answer and the next call.
 pub(super) fn callers(count: u32) -> Arrivals {
     Arrivals::Closed { clients: count, think: Think::Uniform(Duration::from_micros(100), Duration::from_micros(300)) }
 }
 
-/// The window of this many callers of a server that answers `capacity` calls a millisecond, each in
-/// `time` or more.
+/// Returns the width of a window for this number of callers of a server that answers `capacity`
+/// calls per millisecond, each in `time` or more.
 pub(super) fn window(time: f64, callers: u32, capacity: f64) -> Duration {
     let sojourns = WINDOW_SOJOURNS * f64::from(callers) / capacity;
     Duration::from_secs_f64(WINDOW_MIN.max(WINDOW_SERVICES * time).max(sojourns) / 1e3)
 }
 
-/// Calls of one key that wait as long as it takes.
+/// Returns the mix of calls of one key without a deadline.
 pub(super) fn shared() -> Mix {
     Mix { budget: Budget::Unlimited, ..Mix::default() }
 }

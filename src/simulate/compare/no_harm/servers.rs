@@ -1,42 +1,42 @@
-//! The servers, by name: how many calls at once, and what a batch costs.
+//! The servers, by name: their concurrency and the cost of a batch.
 
 use std::time::Duration;
 
 use super::super::super::curve::Curve;
 use super::super::super::upstream::{Engine, Kind, Server, Shared, Slowdown};
 
-/// Deviation of the logarithm of an execution's time.
+/// Standard deviation of the logarithm of an execution's time.
 const SIGMA: f64 = 0.07;
-/// Callers that the load of a server without a limit is counted by.
+/// Number of callers by which the capacity of a server without a limit is computed.
 const CALLERS: u32 = 48;
-/// Items that a server which batches its queue takes at once.
+/// Maximum number of items that a server which batches its queue takes at once.
 const INNER_ITEMS: u32 = 32;
-/// Of a step of continuous batching, the part that belongs to an item.
+/// Share of the cost of a one-item step of continuous batching that belongs to the item.
 const STEP_ITEM: f64 = 0.1;
 
-/// What computes, and how many at once.
+/// The execution model of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Place {
-    /// First come, first served, by this many workers.
+    /// This number of workers, first come first served.
     Workers(u32),
-    /// Processor sharing.
+    /// Processor sharing on this number of cores.
     Cores(u32),
     /// Continuous batching.
     Steps,
-    /// One worker, which takes what is queued as one batch.
+    /// One worker that takes everything queued as one batch.
     Inner,
 }
 
-/// A batch of n, in lone calls.
+/// The cost of a batch of n, in unbatched calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Cost {
     /// `1 − part + part × n`.
     Affine(f64),
-    /// The same with the next power of two.
+    /// The same with the next power of two of n.
     Pow2(f64),
 }
 
-/// One of them.
+/// A named server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NamedServer {
     pub(super) name: &'static str,
@@ -44,7 +44,8 @@ pub(super) struct NamedServer {
     cost: Cost,
 }
 
-/// All servers: a name begins with the calls computed at once and ends with what a batch costs.
+/// All servers. A name begins with the number of concurrent calls and ends with the cost of a
+/// batch.
 pub(super) const ALL: [NamedServer; 16] = [
     NamedServer { name: "k1", place: Place::Workers(1), cost: Cost::Affine(0.06) },
     NamedServer { name: "k1half", place: Place::Workers(1), cost: Cost::Affine(0.5) },
@@ -64,8 +65,8 @@ pub(super) const ALL: [NamedServer; 16] = [
     NamedServer { name: "inner", place: Place::Inner, cost: Cost::Affine(0.06) },
 ];
 
-/// A server of this many workers whose batches cost little more than a lone call, which takes `t1`
-/// milliseconds.
+/// Creates a server with this number of workers. A batch costs little more than an unbatched call,
+/// which takes `t1` milliseconds.
 pub(super) fn workers(count: u32, t1: f64) -> Server {
     server(count, Cost::Affine(0.06).curve(t1))
 }
@@ -77,7 +78,7 @@ fn server(count: u32, curve: Curve) -> Server {
 // === impl NamedServer ===
 
 impl NamedServer {
-    /// The server, with `t1` milliseconds for a lone call.
+    /// Creates the upstream, with `t1` milliseconds for an unbatched call.
     pub(super) fn upstream(&self, t1: f64) -> Kind {
         let curve = self.cost.curve(t1);
         let shared = |slowdown| Kind::Shared(Shared { curve, slowdown, sigma: SIGMA });
@@ -99,7 +100,7 @@ impl NamedServer {
         }
     }
 
-    /// The calls a millisecond that direct callers can get.
+    /// Returns the maximum throughput of direct callers, in calls per millisecond.
     pub(super) fn capacity(&self, t1: f64) -> f64 {
         let callers = f64::from(CALLERS);
         match self.place {
@@ -110,12 +111,12 @@ impl NamedServer {
         }
     }
 
-    /// What a batch of two costs, in lone calls.
+    /// Returns the cost of a batch of two, in unbatched calls.
     pub(super) fn pair(&self) -> f64 {
         self.cost.curve(1.0).millis_of(2)
     }
 
-    /// Whether the queue of callers is no longer than what it computes at once.
+    /// Returns `true` if the server executes more calls at once than `CALLERS`.
     pub(super) fn is_unlimited(&self) -> bool {
         matches!(self.place, Place::Workers(count) if count > CALLERS)
     }

@@ -1,4 +1,4 @@
-//! What is counted in a window.
+//! Measurements of the answers in each window.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use crate::batching::Tick;
 use super::super::super::{Outcome, Run};
 use super::Ratio;
 
-/// Fewest answers of direct by which a window is judged.
+/// Minimum number of direct answers for a window to be judged.
 const ANSWERS_MIN: u32 = 20;
-/// With fewer, a window shows ± one set of requests in flight, which is allowed.
+/// Number of direct answers below which a window may lack one set of requests in flight.
 const ANSWERS_SURE: u32 = 100;
-/// A call of a test is answered within this many p99 of direct: a pair of a linear server takes
-/// two.
+/// Time within which a call of a test is answered, in p99s of direct calls: a batch of two takes
+/// twice as long as a call at a linear server.
 const TEST_SOJOURNS: f64 = 2.0;
-/// What a proxy may cost a call, in milliseconds.
+/// Allowed overhead of a proxy per call, in milliseconds.
 const COST: f64 = 0.3;
 
-/// The answers in a window, in all seeds together; times in milliseconds.
+/// The answers in a window, in all seeds together. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     answers: u32,
@@ -25,8 +25,8 @@ pub(super) struct Window {
     p99: f64,
 }
 
-/// The windows in which something was tested, or so shortly before that calls of then were answered
-/// in them.
+/// Marks the windows in which something was tested, or in which calls of a test shortly before were
+/// answered.
 pub(super) fn tested(tests: &[Vec<Tick>], direct: &[Window], width: Duration) -> Vec<bool> {
     let mut tested = vec![false; direct.len()];
     for at in tests.iter().flatten() {
@@ -67,10 +67,10 @@ impl Window {
         Self { answers: u32::try_from(latencies.len()).unwrap_or(u32::MAX), mean, p99 }
     }
 
-    /// Ours ÷ direct, which is `self`.
+    /// Returns the ratio of `ours` to direct calls, which are `self`.
     pub(super) fn compare(&self, ours: &Self, tested: bool, seeds: u64, width: Duration) -> Ratio {
         let (direct, answers) = (f64::from(self.answers), f64::from(ours.answers));
-        // By Little's law, what direct callers have in flight.
+        // Number of direct calls in flight, by Little's law.
         let flights = direct * self.mean / (width.as_secs_f64() * 1e3);
         let allowed = if self.answers < ANSWERS_SURE { flights.max(seeds as f64) } else { 0.0 };
         Ratio {
@@ -86,7 +86,7 @@ impl Window {
 // === impl Ratio ===
 
 impl Ratio {
-    /// Whether direct has answers enough in it.
+    /// Returns `true` if the window has enough answers of direct calls.
     #[must_use]
     pub fn is_judged(&self) -> bool {
         self.direct >= ANSWERS_MIN
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_window_of_few_answers_may_lack_one_set_of_requests() {
-        // Ten are in flight: 50 answers of 200 ms in a second.
+        // Ten calls are in flight: 50 answers of 200 ms in a second.
         let direct = window_of(&[200.0; 50]);
         let rate = |count| direct.compare(&window_of(&vec![200.0; count]), false, 1, Duration::from_secs(1)).rate;
         assert!((rate(40) - 1.0).abs() < 1e-9 && (rate(30) - 0.8).abs() < 1e-9, "{} {}", rate(40), rate(30));

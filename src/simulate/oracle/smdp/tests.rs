@@ -13,7 +13,7 @@ fn exponential(random: &mut u64) -> f64 {
     -(((z >> 11) as f64 + 0.5) / (1_u64 << 53) as f64).ln()
 }
 
-/// Mean latency of a table over this many arrivals.
+/// Simulates a table over this number of arrivals and returns the mean latency.
 fn simulate(table: &[u32], rate_per_s: f64, times: &[f64], arrivals: usize) -> f64 {
     let mut random = 7;
     let mut next = 0.0;
@@ -92,7 +92,8 @@ fn a_rate_that_the_server_cannot_do_has_no_mean() {
     assert!(smdp(1.0, &[]).mean_ms.is_infinite());
 }
 
-/// Relative value iteration over the transformed process, the textbook way: slow, and sure of its own error.
+/// Computes the mean by relative value iteration over the process in discrete time (Schweitzer's
+/// data transformation), the textbook method: slow, but with a known bound on its error.
 fn by_value_iteration(rate: f64, times: &[f64], length: usize) -> f64 {
     let step = 0.99 * times.iter().copied().fold(1.0 / rate, f64::min);
     let chances: Vec<Vec<f64>> = times

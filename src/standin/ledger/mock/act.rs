@@ -1,4 +1,4 @@
-//! How a call is met by a fault: the bytes, the pauses and the ends of each kind.
+//! Execution of faults: the bytes, pauses and connection ends of each kind.
 
 use std::io;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use crate::standin::refusal::ListRefusal;
 use crate::standin::time::Timer;
 use crate::standin::wire::Conn;
 
-/// One chunk of an endless answer.
+/// Size of one chunk of an endless response.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// One call that is met by a fault.
+/// Context for the execution of one fault.
 pub(super) struct Act<'a> {
     pub(super) shared: &'a Shared,
     pub(super) call: &'a Call,
@@ -27,7 +27,8 @@ pub(super) struct Act<'a> {
 
 impl Act<'_> {
     pub(super) async fn fault(mut self, fault: Fault, conn: Conn) -> io::Result<Next> {
-        // Said only to a caller that is alone with its call: what it gets is its own, however odd.
+        // The fault is named only if the call was forwarded alone: its client receives the
+        // upstream's own response, however malformed.
         let mark = if self.call.members == 1 { format!("{FAULT_HEADER}: {}\r\n", fault.name()) } else { String::new() };
         let mark = mark.as_str();
         let body = self.call.body();
@@ -92,7 +93,8 @@ impl Act<'_> {
                 keep(conn, &answer("200 OK", mark, broken)).await
             }
             Fault::Gzip => {
-                // The head of a gzip member and what may pass for its content: nobody is to look inside.
+                // A gzip header followed by arbitrary content, because the proxy must not
+                // decompress it.
                 let packed = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3], body].concat();
                 keep(conn, &answer("200 OK", &format!("{mark}content-encoding: gzip\r\n"), &packed)).await
             }
@@ -134,7 +136,8 @@ impl Act<'_> {
             }
             conn.inbox.until_closed().await;
         };
-        // Over the limit it is the proxy that has waited too long, which its caller will tell.
+        // If the limit expires, the proxy has waited too long, and its client reports the call as
+        // lost.
         tokio::time::timeout(config.silence_max, silence).await.ok();
         Ok(Next::Close)
     }
@@ -158,18 +161,19 @@ impl Act<'_> {
             }
             Ok::<(), io::Error>(())
         };
-        // Whether the peer hung up, stopped reading or took it all: there is no end to it.
+        // The loop ends when the peer closes the connection, stops reading, or has received
+        // everything.
         tokio::time::timeout(config.silence_max, sending).await.ok();
         Ok(Next::Close)
     }
 
-    /// Somewhere inside, neither before the first byte nor after the last.
+    /// Returns a random position after the first byte and before the end.
     fn inside(&mut self, whole: &[u8]) -> usize {
         self.rng.random_range(1..whole.len())
     }
 }
 
-/// Refuses a call for being made of several.
+/// Refuses a call because it contains several client calls.
 pub(super) async fn refuse(
     refusal: ListRefusal,
     call: &Call,
@@ -187,7 +191,8 @@ pub(super) async fn refuse(
         ListRefusal::First => keep(conn, &answer("200 OK", "", call.first_body().as_bytes())).await,
         ListRefusal::NotJson => keep(conn, &answer("200 OK", "", b"one item a call")).await,
         ListRefusal::Silence => {
-            // Over the limit it is the proxy that has waited too long, which its caller will tell.
+            // If the limit expires, the proxy has waited too long, and its client reports the call
+            // as lost.
             tokio::time::timeout(silence_max, conn.inbox.until_closed()).await.ok();
             Ok(Next::Close)
         }

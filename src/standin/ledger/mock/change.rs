@@ -1,4 +1,5 @@
-//! What can be changed of the ledger's upstream while it runs, and the calls that it has seen, so that a test can tell when a change was noticed.
+//! Run-time changes of the ledger's upstream, and a log of arrived calls from which a test can
+//! determine when the proxy noticed a change.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,35 +9,36 @@ use super::LedgerMock;
 use crate::standin::refusal::ListRefusal;
 use crate::standin::time::{now, since};
 
-/// Arrivals that are kept: minutes of what two cores can send. Later ones are not.
+/// Maximum number of logged arrivals, which is some minutes of what two cores can send. Later
+/// arrivals are not logged.
 const ARRIVALS_MAX: usize = 1 << 17;
 
 /// A call as it arrived upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// Since the start of the upstream.
+    /// Time of arrival since the start of the upstream.
     pub at: Duration,
-    /// Its items.
+    /// Number of items in the call.
     pub items: usize,
-    /// The clients' calls that it is made of.
+    /// Number of client calls that it contains.
     pub members: usize,
-    /// Other calls in the house at that moment, computing or waiting.
+    /// Number of other calls that were being computed or waiting at that time.
     pub beside: u64,
-    /// It had too many items.
+    /// `true` if the call was refused because it had too many items.
     pub refused: bool,
 }
 
-/// The state behind the handles of [`LedgerMock`].
+/// Changeable state behind the methods of [`LedgerMock`].
 #[derive(Debug)]
 pub(super) struct Changes {
     started: Instant,
-    /// Which model answers: every release gives other results.
+    /// Number of the current model release. Each release produces different results.
     pub(super) release: AtomicU64,
-    /// Items that one call may have; more are answered a bare 413.
+    /// Maximum number of items in one call. Larger calls are answered with 413 without a message.
     pub(super) items_max: AtomicUsize,
-    /// How calls that are made of several clients' calls are refused.
+    /// Response to calls that contain several client calls, if they are refused.
     lists: Mutex<Option<ListRefusal>>,
-    /// The clients send nothing more.
+    /// `true` if the clients make no further calls.
     pub(super) enough: AtomicBool,
     arrivals: Mutex<Vec<Arrival>>,
 }
@@ -71,44 +73,46 @@ impl Changes {
 // === impl LedgerMock ===
 
 impl LedgerMock {
-    /// Another a and b of t(n) = a + b·n, for what starts from now on.
+    /// Replaces a and b of t(n) = a + b·n for executions that start from now on.
     pub fn set_curve(&self, base: Duration, per_item: Duration) {
         self.shared.model.set_curve(base, per_item);
     }
 
-    /// Another number of calls computed at once; what is being computed goes on.
+    /// Changes the number of calls computed concurrently. Running computations are not interrupted.
     pub fn set_slots(&self, slots: usize) {
         self.shared.model.set_slots(slots);
     }
 
-    /// Another limit for the items of one call, told by a bare 413; `None`: any number.
+    /// Changes the maximum number of items in one call. Larger calls are answered with 413 without
+    /// a message. `None` removes the limit.
     pub fn set_items_max(&self, items_max: Option<usize>) {
         self.shared.changes.items_max.store(items_max.unwrap_or(usize::MAX), Ordering::Relaxed);
     }
 
-    /// From now on a call that is made of several clients' calls is refused in this way, as a
-    /// server does that takes what one client sends and nothing larger; `None`: it is taken.
+    /// Refuses calls that contain several client calls from now on, like a server that accepts what
+    /// one client sends but nothing larger. `None` accepts them again.
     pub fn refuse_shared(&self, how: Option<ListRefusal>) {
         *self.shared.changes.lists.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 
-    /// Another model from now on: the right answer to every item is another one. Calls that are on their way may get either.
+    /// Replaces the model from now on, which changes the correct result of every item. Calls in
+    /// flight may receive the result of either model.
     pub fn replace_model(&self) {
         self.shared.changes.release.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The clients of the run make no further call.
+    /// Signals the clients of the run to make no further calls.
     pub fn enough(&self) {
         self.shared.changes.enough.store(true, Ordering::Relaxed);
     }
 
-    /// The time on the clock of [`LedgerMock::arrivals`].
+    /// Returns the current time on the clock of [`LedgerMock::arrivals`].
     #[must_use]
     pub fn clock(&self) -> Duration {
         since(self.shared.changes.started)
     }
 
-    /// The calls that arrived in this span of time.
+    /// Returns the calls that arrived within `span`.
     #[must_use]
     pub fn arrivals(&self, span: std::ops::Range<Duration>) -> Vec<Arrival> {
         let arrivals = self.shared.changes.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
