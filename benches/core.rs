@@ -1,12 +1,15 @@
-//! What the core costs: `cargo bench --bench core`, or `just bench-core`.
+//! Cost of the batching core: `cargo bench --bench core`, or `just bench-core`.
 //!
-//! 1. Nanoseconds an item for `offer`, `poll`, `next_wakeup` and `complete` together, with a poll after every single event: medians of stretches.
-//! 2. Allocations: for a batch, and for each further item of it. The latter are none once the core is warm.
-//! 3. Idle: no wake-up.
-//! 4. Plans: the share of a core that solving them takes, in the first minute and in an hour of virtual time.
+//! 1. Nanoseconds per item for `offer`, `poll`, `next_wakeup` and `complete` together, with a
+//!    poll after every single event. The figure is the median over stretches of batches.
+//! 2. Allocations per batch, and per additional item of a batch. The latter are zero once the
+//!    core is warm.
+//! 3. Idle: an idle core requests no wake-up.
+//! 4. Plans: the share of a core that solving them takes, in the first minute and in an hour of
+//!    virtual time.
 //!
-//! Beside what stands in `scheduling.md` §6. Counts are asserted wherever this runs, so also in `cargo test` (tiny); times are only printed. Arguments
-//! other than flags select loads by name.
+//! Counts are asserted in every run, also in the short one of `cargo test`; times are only printed.
+//! Arguments other than flags select loads by name.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -23,14 +26,15 @@ use rig::{Load, Rig, Seen};
 #[global_allocator]
 static ALLOCATOR: allocations::Counting = allocations::Counting;
 
-/// Bars, as `scheduling.md` §6 gives them.
+/// Bars: cost of an item, time of a decision by weights, and share of a core that plans take.
 const NANOS_PER_ITEM_MAX: f64 = 1000.0;
 const GROUP_MICROS_MAX: f64 = 20.0;
 const PLAN_SHARE_MAX: f64 = 0.01;
-/// What is left of "none": a table that grows once more, spread over thousands of items.
+/// Maximum number of allocations per additional item. It is above zero because a table may grow
+/// once more, which is spread over thousands of items.
 const ALLOCATIONS_PER_ITEM_MAX: f64 = 0.05;
 
-/// How much to measure.
+/// Extent of the measurements.
 #[derive(Clone, Copy)]
 struct Scale {
     warm: u64,
@@ -39,7 +43,7 @@ struct Scale {
     hour: Duration,
 }
 
-/// Bars met and missed.
+/// Number of bars met and missed.
 #[derive(Default)]
 struct Tally {
     met: u32,
@@ -116,7 +120,7 @@ fn loads() -> Vec<Load> {
     ]
 }
 
-/// The median of some stretches, and all of them together.
+/// Returns the sums over all stretches and the median cost of an item in nanoseconds.
 fn cost(load: Load, scale: Scale) -> (Seen, f64) {
     let mut rig = Rig::new(load);
     rig.run(scale.warm);
@@ -131,7 +135,8 @@ fn cost(load: Load, scale: Scale) -> (Seen, f64) {
     (all, nanos)
 }
 
-/// Allocations for a batch of 64 less those for one of 16, over the items between: what is for the batch as a whole falls out.
+/// Returns the allocations per additional item: the difference between batches of 64 and of 16
+/// items, divided by the difference in items. Allocations for the batch as a whole cancel out.
 fn allocations_per_further_item(scale: Scale) -> f64 {
     let of = |batch_max| {
         let (seen, _) = cost(Load { batch_max, ..Load::DEEP }, scale);

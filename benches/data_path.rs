@@ -1,13 +1,20 @@
-//! The data path against what it replaces, in one run on one machine: `cargo bench`, or `just bench`.
+//! Benchmark of the data path against alternatives, in one run on one machine: `cargo bench`, or
+//! `just bench`.
 //!
-//! 1. Throughput: closed-loop clients through the proxy, as a share of the stand-in's own rate when it is given full batches directly.
-//! 2. Idle latency: what a lone call pays, over kept and over fresh upstream connections.
-//! 3. Pass-through: CPU per call and added latency beside nginx and `HAProxy`, at 8 and at 64 kept HTTP/1.1 connections, and what it takes to predict what batching would do (`Observe`).
+//! 1. Throughput: closed-loop clients through the proxy, as a share of the mock server's own
+//!    rate when it receives full batches directly.
+//! 2. Idle latency: latency that the proxy adds to a single call, over persistent and over new
+//!    upstream connections.
+//! 3. Pass-through: CPU time per call and added latency compared with nginx and `HAProxy`, over
+//!    8 and 64 persistent HTTP/1.1 connections, and the cost of predicting the effect of batching
+//!    (mode `Observe`).
 //! 4. Idle process: memory, context switches, and memory after a peak of connections.
 //!
-//! Shared machines are noisy: figures are ratios within the run, medians of repetitions. With `--test` (as `cargo test` calls it) everything runs tiny.
-//! Arguments other than flags select parts by name, and rows of the first as `throughput/Adaptive/5/64` (policy, milliseconds a call, clients) or a piece of it.
-//! `GROUPAGE_BINARY=PATH` measures another build of the program, so that two can be compared in turns.
+//! Shared machines are noisy, so figures are ratios within the run and medians of repetitions. With
+//! `--test` (as `cargo test` runs it) everything is tiny. Arguments other than flags select parts
+//! by name, and rows of the first part as `throughput/Adaptive/5/64` (policy, milliseconds per
+//! call, clients) or a piece of it. `GROUPAGE_BINARY=PATH` measures another build, so that two can
+//! be compared in turns.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -29,13 +36,13 @@ mod rivals;
 
 use process::Process;
 
-/// How much to measure.
+/// Extent of the measurements.
 #[derive(Clone, Copy)]
 struct Scale {
     run: Duration,
     warm_up: Duration,
     repeats: usize,
-    /// Turns of the pass-through's contestants.
+    /// Number of rounds of the pass-through part.
     rounds: usize,
     connections: usize,
     settle: Duration,
@@ -124,7 +131,7 @@ async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
         let yaml = format!("limits: {{batchItemsMax: 32}}\nscheduling: {{policy: {policy}}}\n");
         let proxy = Process::groupage(&mock.url(), &yaml);
         for clients in all {
-            // What so many clients could have at best: all of them in every batch.
+            // Upper bound for this number of clients: a call of each in every batch.
             let mut own = Vec::new();
             for _ in 0..scale.repeats {
                 own.push(closed(load(scale, mock.addr(), 2, clients.min(32))).await.items_per_second());
@@ -135,7 +142,8 @@ async fn throughput(scale: Scale, wants: impl Fn(&str) -> bool) {
                 let (before, cpu_before) = (mock.stats(), process::cpu(&proxy.pids));
                 let report = closed(load(scale, proxy.listen, clients, 1)).await;
                 assert_eq!(report.wrong, 0, "every answer is checked");
-                // The calls of the warm-up are not in `served`, and cost as much.
+                // Calls of the warm-up take CPU time but are not in `served`, so their share is
+                // subtracted.
                 let share = scale.run.as_secs_f64() / (scale.run + scale.warm_up).as_secs_f64();
                 let spent = (process::cpu(&proxy.pids) - cpu_before).as_secs_f64() * share;
                 cpu.push(spent * 1e6 / report.served.max(1) as f64);

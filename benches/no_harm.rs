@@ -1,21 +1,23 @@
-//! What the proxy costs callers wherever batching cannot help, and what it gives where it can:
-//! `just bench-no-harm`, or `cargo bench --bench no_harm`.
+//! Cost of the proxy where batching cannot help, and its gain where it can: `just bench-no-harm`,
+//! or `cargo bench --bench no_harm`.
 //!
-//! 1. Rows: servers that are serial, run 4 to 256 calls at once, cost by the item, batch by themselves
-//!    or take seconds, under closed loops of 1 to 200 callers with one API key, four, or one each.
+//! 1. Rows: servers that are serial, execute 4 to 256 calls at once, have a cost per item, form
+//!    batches themselves or take seconds, under closed loops of 1 to 200 clients with one API key,
+//!    four, or one each.
 //! 2. `change`: servers that change while they serve.
-//! 3. `refusing`: servers that take one item a call.
+//! 3. `refusing`: servers that accept one item per call.
 //!
 //! Each row is measured directly and through a proxy that starts cold with the default policy, in
-//! one run: at once, each before a server of its own, or in turns where the processor would be
-//! shared. Servers and proxies are processes of their own. Streams are answered in one piece.
+//! one run: concurrently, each in front of its own server, or in turns if they would share the
+//! processor. Servers and proxies are separate processes. Streams are answered in one piece.
 //!
-//! `--pass` takes the same proxy in mode `Passthrough` for the direct way: where the processor is
-//! the bottleneck any proxy takes from the server, and what is left is due to batching. `--seconds
-//! N` for each row; `--test` (as `cargo test` calls it) runs a few rows tiny and judges only
-//! answers. Arguments other than flags select rows by a part of their name. `GROUPAGE_BINARY=PATH`
-//! measures another build of the proxy. The last line counts bars met and missed; where one is
-//! missed the limiter's state and the share by seconds stand below the row.
+//! `--pass` measures against the same proxy in mode `Passthrough` instead of the direct path: where
+//! the processor is the bottleneck, any proxy takes a part of it from the server, and the remaining
+//! difference is due to batching. `--seconds N` is the time of each row. `--test` (as `cargo test`
+//! runs it) takes a few tiny rows and judges none. Arguments other than flags select rows by a part
+//! of their name. `GROUPAGE_BINARY=PATH` measures another build of the proxy. The last line counts
+//! the bars met and missed. If one is missed, the limiter's state and the share by seconds are
+//! printed below the row.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::cast_precision_loss, reason = "counts of a bench")]
@@ -45,13 +47,13 @@ use measure::{Tally, after, figures, loads, seconds, share};
 use process::{StandIn, exchange};
 use row::{Pace, Row, rows};
 
-/// The time for which a row is measured without an argument.
+/// Default time of a row in seconds.
 const SECONDS: u64 = 15;
-/// Turns of direct, pass-through and proxy where they are not measured at once.
+/// Number of turns of direct, pass-through and proxied load, if they are not concurrent.
 const TURNS: u32 = 5;
-/// From this share on a row has gained.
+/// Share of the direct rate above which a gain is printed.
 const GAIN: f64 = 1.1;
-/// Rows of a tiny run: both paces, a gain, two crowds.
+/// Rows of a tiny run, which include both paces, a gain, and two crowds.
 const TINY: [&str; 4] = ["64 at once, 5 ms, 4 own", "serial, 20 ms, 32 of one key", "slow model beside", "about 0 ms"];
 
 fn main() {
@@ -82,7 +84,7 @@ fn main() {
 }
 
 async fn measure_row(row: &Row, lasts: Duration, reference: Reference, tally: &mut Tally) {
-    // Waves of calls end in step: the end lies between two of them.
+    // Calls complete in waves. The measurement ends between two of them.
     let lone = row.model.lone().max(Duration::from_millis(1));
     let waves = u32::try_from(lasts.as_nanos() / lone.as_nanos()).unwrap_or(u32::MAX);
     let lasts = if waves >= 2 { lone.mul_f64(f64::from(waves) - 0.5) } else { lasts };
@@ -111,14 +113,15 @@ async fn measure_row(row: &Row, lasts: Duration, reference: Reference, tally: &m
     }
 }
 
-/// What the proxy is measured against.
+/// Reference of the measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reference {
     Direct,
     Pass,
 }
 
-/// Where callers of the reference call, and the proxy that has to live meanwhile.
+/// Returns the address of the reference, and the proxy in front of it, which must live during the
+/// measurement.
 fn referred(reference: Reference, server: &StandIn) -> (SocketAddr, Option<Process>) {
     let proxy = (reference == Reference::Pass).then(|| passing(server));
     (proxy.as_ref().map_or(server.listen, |proxy| proxy.listen), proxy)
@@ -166,14 +169,14 @@ async fn in_turns(row: &Row, lasts: Duration, reference: Reference) -> Measured 
     (direct, pass, proxied, proxy)
 }
 
-/// The part of a report that begins so late, with its rate alone.
+/// Returns the part of a report from `begin` on. Only its rate is valid.
 fn from(report: &Report, begin: Duration) -> Report {
     let slices = usize::try_from(begin.as_nanos() / SLICE.as_nanos()).unwrap_or(0);
     let served = report.slices.iter().skip(slices).sum();
     Report { served, elapsed: report.elapsed.saturating_sub(begin), ..report.clone() }
 }
 
-/// Prints what the limiter of each cost class does.
+/// Prints the state of the limiter of each cost class.
 async fn diagnose(proxy: &Process) {
     let Some(admin) = proxy.admin else { return };
     let scheduler = exchange(admin, "GET", "/api/scheduler", "").await;

@@ -1,16 +1,24 @@
-//! The scheduler on real sockets, beside the rules of others and beside the simulator: `just bench-schedule`, or `cargo bench --bench schedule`.
+//! The scheduler on real sockets, compared with other batching rules and with the simulator:
+//! `just bench-schedule`, or `cargo bench --bench schedule`.
 //!
-//! 1. Rows: five upstreams under Poisson arrivals, bursts and closed loops. Direct, KServe's blocking window, the best window of a grid, BentoML's cork
-//!    and ours meet the same arrivals at the same time, each before a stand-in of its own; the simulator plays the same arrivals with the same lag.
-//! 2. Idle: what a lone call pays over kept upstream connections.
-//! 3. Share: closed loops, as a share of the stand-in's own rate with batches of min(clients, 32) sent directly.
-//! 4. Restart: what is lost when the proxy is killed and started again with what it kept.
+//! 1. Rows: five upstreams under Poisson arrivals, bursts and closed loops. A direct load,
+//!    KServe's blocking window, the best window of a grid, BentoML's cork and Groupage have the
+//!    same arrivals at the same time, each in front of its own mock server. The simulator runs the
+//!    same arrivals with the same lag.
+//! 2. Idle: latency added to a single call, over persistent upstream connections.
+//! 3. Share: closed loops, as a share of the mock server's own rate with batches of min(clients,
+//!    32) sent directly.
+//! 4. Restart: goodput lost when the proxy is killed and started again with its saved state.
 //!
-//! KServe's rule is our `Window` on one slot, and a window with any number in flight our `Static` on many: both are the one proxy with another policy.
-//! No policy of ours plays the cork, so the simulator's own rule does, behind a thin front (`schedule/front.rs`).
+//! KServe's rule is the policy `Window` with one slot, and a window with any number of batches in
+//! flight is `Static` with many slots: both use the same proxy with another policy. No policy
+//! implements the cork, so the rule of the simulator is used behind a thin front
+//! (`schedule/front.rs`).
 //!
-//! Each run starts cold; what comes from 8 s on counts. Medians of paired runs. `--quick` runs each row once, and shorter; `--test` (as `cargo test` calls it) runs two rows tiny. Arguments other than flags
-//! select rows or parts by name. The last line counts the bars of `scheduling.md` §6 met and missed.
+//! Each run starts cold; calls from 8 s on count. Figures are medians of paired runs. `--quick`
+//! runs each row once, and shorter; `--test` (as `cargo test` runs it) takes two tiny rows.
+//! Arguments other than flags select rows or parts by name. The last line counts the bars met and
+//! missed.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 
@@ -37,25 +45,26 @@ use row::{Curved, Drawn, Outcome, THINK, rows};
 
 const CONTESTANTS: [&str; 5] = ["direct", "KServe", "window", "cork", "ours"];
 const OURS: usize = 4;
-/// KServe's default of 5 s, four times as long as every other time here.
+/// KServe's default of 5 s, times four like every other time here.
 const KSERVE_DELAY: Duration = Duration::from_secs(20);
 const KSERVE_ITEMS: u32 = 32;
-/// What has no answer so long after the last call has missed every SLO here.
+/// Time after the last call by which every SLO here is missed.
 const GRACE: Duration = Duration::from_millis(1500);
-/// Rows that run at once: together they leave most of two cores idle.
+/// Number of rows that run concurrently. They leave most of two cores idle.
 const ROWS_AT_ONCE: usize = 3;
-/// More than any window has in flight.
+/// Number of slots that no window uses up.
 const SLOTS_MANY: u32 = 64;
-/// Bars (`scheduling.md` §6).
+/// Bars: difference of goodput and mean from the simulator, goodput of a rival beyond that of
+/// Groupage, latency added to a single call, and goodput lost by a restart.
 const GOODPUT_OFF_MAX: f64 = 0.03;
 const MEAN_OFF_MAX: f64 = 0.05;
 const RIVAL_BETTER_MAX: f64 = 0.01;
 const IDLE_ADDED_MS_MAX: f64 = 0.15;
 const RESTART_LOST_MAX: f64 = 0.01;
-/// Calls a second of the part that restarts: those of the row of four slots.
+/// Calls per second in the restart part, as in the row with four slots.
 const RESTART_RATE: f64 = 1250.0;
 
-/// How much to measure.
+/// Extent of the measurements.
 #[derive(Clone, Copy)]
 struct Scale {
     horizon: Duration,
@@ -64,14 +73,14 @@ struct Scale {
     short_repeats: usize,
 }
 
-/// How much longer a call takes than its execution: on the way to the stand-in, and through the proxy.
+/// Latency of a call beyond its execution: directly to the mock server, and through the proxy.
 #[derive(Debug, Clone, Copy)]
 struct Lag {
     direct: Duration,
     proxied: Duration,
 }
 
-/// What became of a row: for each contestant its runs.
+/// Results of a row: the runs of each contestant.
 struct Contest {
     name: &'static str,
     drawn: Vec<Drawn>,
@@ -80,7 +89,7 @@ struct Contest {
     simulated: [Vec<Outcome>; 5],
 }
 
-/// Bars met and missed.
+/// Number of bars met and missed.
 #[derive(Default)]
 struct Tally {
     judging: bool,
@@ -114,7 +123,7 @@ fn main() {
             rows.retain(|row| matches!(row.name, "affine, Poisson" | "affine, closed 8"));
         }
         rows.retain(|row| wants(row.name));
-        // The simulator first: it would disturb what is measured beside it.
+        // The simulator runs first, because it would disturb concurrent measurements.
         let mut contests: Vec<Contest> = rows.into_iter().map(|row| Contest::simulated(&row, scale, lag)).collect();
         while !contests.is_empty() {
             let rest = contests.split_off(contests.len().min(ROWS_AT_ONCE));
@@ -149,7 +158,8 @@ fn simulate(drawn: &Drawn, window: (u32, Duration), lag: Lag) -> [Outcome; 5] {
     ]
 }
 
-/// All contestants at once, each before a stand-in of its own: what disturbs one disturbs all.
+/// Runs all contestants concurrently, each in front of its own mock server, so that a disturbance
+/// affects all.
 async fn race(drawn: &Drawn, window: (u32, Duration)) -> [Outcome; 5] {
     let row = &drawn.row;
     let mut servers = Vec::new();
@@ -179,7 +189,7 @@ async fn race(drawn: &Drawn, window: (u32, Duration)) -> [Outcome; 5] {
     outcomes
 }
 
-/// A policy without an SLO: it never gives a call up.
+/// Returns a policy without an SLO, which sheds no calls.
 fn policy(name: &str, items: u32, delay: Duration, slots: u32) -> String {
     let delay = delay.as_micros();
     format!(
@@ -245,7 +255,8 @@ async fn share(scale: Scale, tally: &mut Tally) {
     }
 }
 
-/// Killed without a word and started again with what it kept, at the rate of the row of four slots: what the first two seconds cost.
+/// Measures the goodput lost in the first two seconds after the proxy is killed and started again
+/// with its saved state, at the rate of the row with four slots.
 async fn restart(scale: Scale, tally: &mut Tally) {
     let Some(row) = rows().into_iter().find(|row| row.curved == Curved::FourSlots) else { return };
     let server = Server::start(row.server()).await.expect("a stand-in");
@@ -275,7 +286,7 @@ async fn restart(scale: Scale, tally: &mut Tally) {
     tally.judge("goodput lost in the first 2 s", median(lost), RESTART_LOST_MAX);
 }
 
-/// Clients that call again at once.
+/// Runs closed-loop clients without think time.
 async fn at_once(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> Report {
     closed(ClosedConfig {
         target: Target::Tcp(to),
@@ -309,7 +320,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 // === impl Contest ===
 
 impl Contest {
-    /// A row as the simulator has it, as often as asked, each time with other arrivals.
+    /// Simulates a row once per repetition, each with different arrivals.
     fn simulated(row: &row::Row, scale: Scale, lag: Lag) -> Self {
         let drawn: Vec<Drawn> = (1..=scale.repeats).map(|seed| row.drawn(scale.horizon, seed)).collect();
         let window = drawn[0].tuned_window(lag.proxied);
@@ -322,7 +333,7 @@ impl Contest {
         Self { name: row.name, drawn, window, real: Default::default(), simulated }
     }
 
-    /// The same on sockets.
+    /// Runs the same arrivals on sockets.
     async fn raced(mut self) -> Self {
         for drawn in &self.drawn {
             for (all, one) in self.real.iter_mut().zip(race(drawn, self.window).await) {
@@ -363,7 +374,7 @@ impl Tally {
         self.count(value >= least, &format!("{what}: {value:.3}, at least {least}"));
     }
 
-    /// Tiny runs say nothing: they are not judged.
+    /// Counts a bar. Tiny runs are too short to be judged.
     fn count(&mut self, met: bool, line: &str) {
         if !self.judging {
             return;

@@ -1,17 +1,21 @@
-//! Many sidecars on one controller: `just bench-streams`, or `cargo bench --bench streams -- [STREAMS]`.
+//! Load of many sidecars on one controller: `just bench-streams`, or
+//! `cargo bench --bench streams -- [STREAMS]`.
 //!
-//! The controller is the real one, in a process of its own, before the tests' API server; the sidecars are real clients over TLS with a token each, in this
-//! process. Measured are the controller's memory and processor time while they report every 5 s, and the time from an edit of the policy at the API server to
-//! the last sidecar that was told. Tokens are reviewed at 50 a second by design, so opening ten thousand streams takes over three minutes.
+//! The controller is the real binary in its own process, connected to the API server of the tests.
+//! The sidecars are real clients over TLS in this process, each with its own token. The benchmark
+//! measures memory and CPU time of the controller while all sidecars report every 5 s, and the time
+//! from an edit of the policy at the API server until the last sidecar has received it. Tokens are
+//! reviewed at 50 per second by design, so that opening 10,000 streams takes over three minutes.
 //!
-//! Without `--bench`, as `cargo test` calls it, it takes a thousand streams and asks only that every one is told.
+//! Without `--bench`, as `cargo test` runs it, it opens 1,000 streams and only verifies that all
+//! sidecars receive the policy.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say where")]
 
 use std::time::Duration;
 
-/// The API server of the tests, and the bench that uses it.
+/// The API server of the tests, and the rig that uses it.
 #[path = "../tests/it/controller"]
 mod controller {
     #[expect(dead_code, unused_imports, reason = "the tests of the controller use all of it")]
@@ -22,13 +26,13 @@ mod controller {
 
 use controller::rig::Rig;
 
-/// As many as the issue asks for, and as CI takes.
+/// Number of streams by default, and in `cargo test`.
 const STREAMS: usize = 10_000;
 const STREAMS_IN_TESTS: usize = 1000;
-/// Bars: memory in MiB, time to tell all in seconds.
+/// Bars: memory in MiB, and time until all sidecars have an edited policy.
 const MEMORY_MIB_MAX: u64 = 1024;
 const TOLD_MAX: Duration = Duration::from_secs(5);
-/// Edits of the policy, and the time over which the controller's processor time is taken.
+/// Number of edits of the policy, and the time over which CPU time is measured.
 const EDITS: usize = 5;
 const STEADY: Duration = Duration::from_secs(30);
 

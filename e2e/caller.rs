@@ -1,4 +1,5 @@
-//! Stand-ins of a case, seen from its outside: a pod that calls what it is told to, and the control port of a model.
+//! Remote control of a case's test kit: a client pod that sends calls on command, and the control
+//! port of a model server.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use super::Fault;
 use super::cluster::until;
 use super::space::Space;
 
-/// Where stand-ins take orders.
+/// Control port of the test kit.
 const CONTROL: u16 = 8099;
-/// A Service that has just got its endpoints is known to the node a moment later.
+/// Time until a Service can be reached: the node learns of new endpoints with a short delay.
 const REACHED_MAX: Duration = Duration::from_secs(30);
-/// More than any load here has calls under way: one that waits for a connection is late for no fault of a sidecar.
+/// Larger than the number of concurrent calls of any load. A call that waits for a connection would
+/// be late through no fault of the sidecar.
 const CONNECTIONS: usize = 256;
-/// Times in which a load shows what it is doing.
+/// Timeout for a load to make progress.
 const SHOWS_MAX: Duration = Duration::from_secs(30);
 
 const POD: &str = "
@@ -37,14 +39,14 @@ spec:
       securityContext: $restricted
 ";
 
-/// A pod in the case's namespace that calls whom it is told to.
+/// Client pod in the namespace of the case, which sends calls on command.
 #[derive(Debug, Clone)]
 pub(crate) struct Caller {
     space: Space,
     pod: String,
 }
 
-/// A load that is running; [`Running::end`] says what became of it.
+/// A running load. [`Running::end`] stops it and returns its report.
 #[derive(Debug)]
 #[must_use]
 pub(crate) struct Running<'a>(&'a Caller);
@@ -52,34 +54,35 @@ pub(crate) struct Running<'a>(&'a Caller);
 // === impl Caller ===
 
 impl Caller {
-    /// Starts the pod.
+    /// Starts the client pod.
     pub(crate) async fn start(space: &Space) -> Result<Self, Fault> {
         Self::start_as(space, "caller").await
     }
 
-    /// The same in a pod of this name: one more beside others.
+    /// Starts an additional client pod with this name.
     pub(crate) async fn start_as(space: &Space, name: &str) -> Result<Self, Fault> {
         space.apply(&POD.replace("{name: caller,", &format!("{{name: {name},"))).await?;
         space.pod_ready(name).await?;
         Ok(Self::of(space, name))
     }
 
-    /// One that is in another pod.
+    /// Controls a client in an existing pod.
     pub(crate) fn of(space: &Space, pod: &str) -> Self {
         Self { space: space.clone(), pod: pod.to_owned() }
     }
 
-    /// One call after the other on one connection; `to` is `HOST:PORT`, names as pods know them.
+    /// Sends calls one after the other on one connection. `to` is `HOST:PORT`, with names as
+    /// resolved in pods.
     pub(crate) async fn in_turn(&self, to: &str, calls: &[Call]) -> Result<Vec<Answer>, Fault> {
         self.calls(to, calls, false).await
     }
 
-    /// All calls side by side, each on a connection of its own.
+    /// Sends all calls concurrently, each on a connection of its own.
     pub(crate) async fn at_once(&self, to: &str, calls: &[Call]) -> Result<Vec<Answer>, Fault> {
         self.calls(to, calls, true).await
     }
 
-    /// One call.
+    /// Sends one call.
     pub(crate) async fn call(&self, to: &str, call: Call) -> Result<Answer, Fault> {
         self.in_turn(to, &[call]).await?.pop().ok_or_else(|| "no answer".into())
     }
@@ -91,7 +94,8 @@ impl Caller {
         heard.into_iter().enumerate().map(known).collect()
     }
 
-    /// Waits until somebody is there who has an answer to this, be it that there is no such page.
+    /// Waits until a server at this address answers. A client error such as 404 counts as an
+    /// answer.
     pub(crate) async fn reaches(&self, to: &str, path: &str) -> Result<(), Fault> {
         until(to, REACHED_MAX, async || match self.call(to, Call::get(path)).await? {
             answer if answer.status < 500 => Ok(()),
@@ -100,7 +104,8 @@ impl Caller {
         .await
     }
 
-    /// Begins calls at this rate, with one item each; returns once some have been served.
+    /// Starts a load with this rate of calls and one item each. Returns once some calls have been
+    /// served.
     pub(crate) async fn load(&self, to: &str, route: Route, rate: f64) -> Result<Running<'_>, Fault> {
         let order = Load { to: to.to_owned(), route, items: 1, rate, connections: CONNECTIONS };
         order_to::<()>(&self.space, &self.pod, Method::POST, "/load", &order).await?;
@@ -109,7 +114,7 @@ impl Caller {
         Ok(running)
     }
 
-    /// Follows items through the proxy at `to` and back, to the end.
+    /// Sends items through the proxy at `to` and verifies that each result returns to its caller.
     pub(crate) async fn ledger(&self, to: &str, items: u64) -> Result<LedgerReport, Fault> {
         let order = Ledger { to: to.to_owned(), items, clients: 64 };
         order_to(&self.space, &self.pod, Method::POST, "/ledger", &order).await
@@ -119,12 +124,12 @@ impl Caller {
 // === impl Running ===
 
 impl Running<'_> {
-    /// How it is doing.
+    /// Returns the current report of the load.
     pub(crate) async fn now(&self) -> Result<LoadReport, Fault> {
         order_to(&self.0.space, &self.0.pod, Method::GET, "/load", &()).await
     }
 
-    /// Waits until so many more calls have been served.
+    /// Waits until this number of further calls has been served.
     pub(crate) async fn until_served(&self, more: u64) -> Result<(), Fault> {
         let before = self.now().await?.served;
         until("the load", SHOWS_MAX, async || match self.now().await? {
@@ -134,23 +139,24 @@ impl Running<'_> {
         .await
     }
 
-    /// Ends it: no further call, and every answer waited for.
+    /// Stops the load, waits for outstanding answers, and returns the report.
     pub(crate) async fn end(self) -> Result<LoadReport, Fault> {
         order_to(&self.0.space, &self.0.pod, Method::DELETE, "/load", &()).await
     }
 }
 
-/// What a model has seen.
+/// Returns the request statistics of a model server.
 pub(crate) async fn model_stats(space: &Space, pod: &str) -> Result<Stats, Fault> {
     order_to(space, pod, Method::GET, "/stats", &()).await
 }
 
-/// Changes a running model.
+/// Changes the behaviour of a running model server.
 pub(crate) async fn change_model(space: &Space, pod: &str, change: &ModelChange) -> Result<(), Fault> {
     order_to(space, pod, Method::POST, "/model", change).await
 }
 
-/// Lets a model that was begun closed listen: it has loaded.
+/// Makes a model server listen that was started without listening, as if its model had just been
+/// loaded.
 pub(crate) async fn open_model(space: &Space, pod: &str) -> Result<(), Fault> {
     order_to(space, pod, Method::POST, "/listen", &()).await
 }

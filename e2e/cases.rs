@@ -1,6 +1,8 @@
-//! Every case, by topic. A case is a function that is given a namespace of its own, tells a story in it, and says in numbers what it saw.
+//! All test cases, by topic. A case is a function that receives a namespace of its own, runs a
+//! scenario in it, and returns a line of measurements.
 //!
-//! To add one: write the function in the file of its topic, named as a sentence that is true when it passes, and add a line to that file's `CASES`.
+//! To add one, write the function in the file of its topic, named as a sentence that is true when
+//! it passes, and add a line to that file's `CASES`.
 
 mod by_hand;
 mod certificates;
@@ -29,32 +31,33 @@ use std::pin::Pin;
 use super::Verdict;
 use super::space::Space;
 
-/// A case.
+/// A test case.
 #[derive(Clone, Copy)]
 pub(crate) struct Case {
     /// `topic.sentence_that_is_true`.
     pub(crate) name: &'static str,
-    /// What it cannot do without.
+    /// Requirements without which the case is skipped.
     pub(crate) needs: &'static [Need],
     story: for<'a> fn(&'a Space) -> Story<'a>,
 }
 
 type Story<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
 
-/// What a run may lack.
+/// Requirement of a case that a run may not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// A node of ours: files of this machine, components and containers to kill.
+    /// A node started by this run, with access to its files, components and containers.
     Node,
-    /// The real helm.
+    /// The helm program.
     Helm,
     /// The virtual environment of `tests/servers`.
     Python,
-    /// The virtual environment of `e2e/python/requirements` with this name, which is made at full length alone.
+    /// The virtual environment of `e2e/python/requirements` with this name, which is only created
+    /// at full length.
     Venv(&'static str),
 }
 
-/// `case!("topic", function, Need…)`
+/// Declares a case: `case!("topic", function, Need…)`.
 macro_rules! case {
     ($topic:literal, $story:ident $(, $need:ident)*) => {
         $crate::cases::Case::new(
@@ -66,7 +69,7 @@ macro_rules! case {
 }
 use case;
 
-/// All of them, in the order in which they are run.
+/// Returns all cases in the order of execution.
 pub(crate) fn all() -> impl Iterator<Item = Case> {
     let topics = [
         cluster::CASES,
@@ -87,7 +90,8 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
         crd::CASES,
         webhook::CASES,
         certificates::CASES,
-        // Before the API server is killed: one that has just started forbids everybody everything for a moment.
+        // These run before the API server is killed: after a restart it rejects every request as
+        // forbidden for a moment.
         install::CASES_AT_LAST,
         faults::CASES,
         guide::CASES,
@@ -102,25 +106,26 @@ impl Case {
         Self { name, needs, story }
     }
 
-    /// Whether one of the parts of names that were asked for is in its name.
+    /// Returns `true` if the name of the case contains one of these parts, or if there are none.
     pub(crate) fn is_wanted(&self, parts: &[String]) -> bool {
         parts.is_empty() || parts.iter().any(|part| self.name.contains(part.as_str()))
     }
 
-    /// The namespace it gets: the end of its name, in which those of one topic differ.
+    /// Returns the name of its namespace: the end of the case's name, which is unique within a
+    /// topic.
     pub(crate) fn namespace(&self) -> String {
         let plain: String = self.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
         let end = plain.get(plain.len().saturating_sub(50)..).unwrap_or(&plain);
         format!("e2e-{}", end.trim_matches('-'))
     }
 
-    /// What it needs, in words.
+    /// Returns its requirements as text.
     pub(crate) fn needs(&self) -> String {
         let words: Vec<_> = self.needs.iter().map(|need| format!("{need:?}").to_lowercase()).collect();
         if words.is_empty() { String::new() } else { format!("needs {}", words.join(", ")) }
     }
 
-    /// Tells its story.
+    /// Runs the scenario.
     pub(crate) async fn run(&self, space: &Space) -> Verdict {
         (self.story)(space).await
     }

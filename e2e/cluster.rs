@@ -1,4 +1,5 @@
-//! The cluster, from the outside: a client, kubectl, and where it is ours the node with everything that runs on it.
+//! Handle of the cluster: a client, kubectl, and the node with its components if this run started
+//! the cluster.
 
 mod certificates;
 mod component;
@@ -23,17 +24,17 @@ use super::Fault;
 use super::kit::Kit;
 use super::tools::said;
 
-/// A cluster that answers.
+/// A cluster that is up.
 pub(crate) struct Cluster {
-    /// As a cluster administrator.
+    /// Client with the permissions of a cluster administrator.
     pub(crate) client: Client,
-    /// What a user types.
+    /// `kubectl` for this cluster.
     pub(crate) kubectl: Kubectl,
-    /// The one node, where the cluster is ours.
+    /// The only node, if this run started the cluster.
     pub(crate) node: Option<Node>,
-    /// What it was made of.
+    /// Prerequisites that the run was started with.
     pub(crate) kit: Kit,
-    /// Whether the product was installed in this run.
+    /// Set once the product has been installed in this run.
     pub(crate) installed: OnceCell<()>,
 }
 
@@ -53,7 +54,7 @@ impl fmt::Debug for Cluster {
 }
 
 impl Cluster {
-    /// One that is there already.
+    /// Connects to an existing cluster.
     pub(crate) async fn there(kit: Kit, kubeconfig: PathBuf) -> Result<Self, Fault> {
         let client = client(&kubeconfig).await?;
         client.apiserver_version().await.map_err(|error| format!("{}: {error}", kubeconfig.display()))?;
@@ -66,7 +67,8 @@ impl Cluster {
         })
     }
 
-    /// The same, as somebody else: a service account's token in place of the administrator's certificate.
+    /// Returns a client that authenticates with a service account's token instead of the
+    /// administrator's certificate.
     pub(crate) async fn as_bearer(&self, token: &str) -> Result<Client, Fault> {
         let mut config = Config::from_custom_kubeconfig(
             Kubeconfig::read_from(&self.kubectl.kubeconfig)?,
@@ -78,22 +80,22 @@ impl Cluster {
         Ok(Client::try_from(config)?)
     }
 
-    /// The node, or why a case cannot have one.
+    /// Returns the node, or an error if the cluster was not started by this run.
     pub(crate) fn node(&self) -> Result<&Node, Fault> {
         self.node.as_ref().ok_or_else(|| "needs a node of ours".into())
     }
 
-    /// Runs the real helm on this cluster.
+    /// Runs helm on this cluster.
     pub(crate) async fn helm(&self, args: &[&str]) -> Result<String, Fault> {
         let helm = self.kit.helm.clone()?;
-        // Its caches and settings are nobody's but this run's.
+        // Caches and settings of helm belong to this run alone.
         let home = std::env::temp_dir().join("groupage-e2e-helm");
         let mut command = Command::new(&helm);
         command.args(args).env("KUBECONFIG", &self.kubectl.kubeconfig).env("HOME", home);
         said_by("helm", command, None).await
     }
 
-    /// Runs our own program, as a user would: `inject`, `check` and the like.
+    /// Runs the product's command-line interface on this cluster: `inject`, `check` and others.
     pub(crate) async fn groupage(&self, args: &[&str], input: &str) -> Result<String, Fault> {
         let mut command = Command::new(&self.kit.images.binary);
         command.args(args).env("KUBECONFIG", &self.kubectl.kubeconfig);
@@ -101,7 +103,7 @@ impl Cluster {
     }
 }
 
-/// A client of this configuration.
+/// Creates a client from a configuration file.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client, Fault> {
     let config =
         Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default()).await?;
@@ -115,29 +117,29 @@ impl Kubectl {
         Self { program, kubeconfig }
     }
 
-    /// The program; it goes by the name under which it is called.
+    /// Returns the path of the program, which may be the combined Kubernetes binary.
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// The configuration that it uses.
+    /// Returns the path of its configuration.
     pub(crate) fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }
 
-    /// What it prints, or why it failed.
+    /// Runs `kubectl` and returns its output.
     pub(crate) async fn run(&self, args: &[&str]) -> Result<String, Fault> {
         said_by("kubectl", self.command(args), None).await
     }
 
-    /// The same with something on its standard input.
+    /// Runs `kubectl` with this standard input and returns its output.
     pub(crate) async fn run_with(&self, args: &[&str], input: &str) -> Result<String, Fault> {
         said_by("kubectl", self.command(args), Some(input.to_owned())).await
     }
 
     fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        // Ours is all of Kubernetes in one.
+        // The combined Kubernetes binary expects the name of the program as its first argument.
         if self.program.file_name().is_some_and(|name| name != "kubectl") {
             command.arg("kubectl");
         }
@@ -146,26 +148,27 @@ impl Kubectl {
     }
 }
 
-/// What a program says, or why it failed.
+/// Runs a program and returns its standard output.
 pub(crate) async fn said_by(name: &'static str, mut command: Command, input: Option<String>) -> Result<String, Fault> {
     let ran = tokio::task::spawn_blocking(move || {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
         let pipe = child.stdin.take();
-        // On a thread of its own, or a long input and a long output would wait for each other.
+        // Written by a separate thread, since a long input and a long output would otherwise
+        // deadlock.
         let written = std::thread::spawn(move || match (pipe, input) {
             (Some(mut pipe), Some(input)) => std::io::Write::write_all(&mut pipe, input.as_bytes()),
             _ => Ok(()),
         });
         let output = child.wait_with_output();
-        // One that ended without reading all says why itself.
+        // A program that exits without reading its input reports the reason itself.
         written.join().ok();
         output
     });
     said(name, &ran.await??)
 }
 
-/// Asks again until there is an answer, for as long as something may take to come up.
+/// Retries until the operation succeeds or the time limit is reached.
 pub(crate) async fn until<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Result<T, Fault>
 where
     F: Future<Output = Result<T, Fault>>,

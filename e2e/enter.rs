@@ -1,8 +1,10 @@
-//! The way into namespaces of our own, and what is left to clean up afterwards.
+//! Entry into the namespaces, and cleanup after a run.
 //!
-//! Three processes of this program: the one that the user started prepares and waits; `unshare` starts the second as the first process of the new
-//! namespaces, which does nothing but bury what dies there (containers' shims are orphans); the third starts the cluster and runs the cases. When the
-//! second ends, the kernel kills all that is left; when the first is killed, so is the second.
+//! A run consists of three processes of this program. The first is started by the user, prepares
+//! the run and waits for it. `unshare` starts the second as the init process of the new namespaces,
+//! which only reaps orphans, such as containers' shims. The third starts the cluster and runs the
+//! cases. When the second exits, the kernel kills all other processes of the namespaces. When the
+//! first is killed, the second is killed too.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -12,12 +14,12 @@ use rustix::process::{WaitOptions, waitpid};
 use super::Fault;
 use super::kit::Kit;
 
-/// Of the folders that containers' control groups stand in; the rest is the number of the run.
+/// Prefix of the run's control-group folders, followed by the number of the run.
 const CGROUP: &str = "groupage-e2e-";
-/// Control groups stand here, with a folder for each controller before version 2.
+/// Mount point of control groups. Version 1 has one folder for each controller in it.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Runs the third process in its namespaces, to its end.
+/// Runs the third process in the namespaces and waits for it.
 pub(crate) fn enter(kit: &Kit) -> Result<ExitCode, Fault> {
     sweep(None)?;
     let hierarchies = hierarchies()?;
@@ -39,12 +41,12 @@ pub(crate) fn enter(kit: &Kit) -> Result<ExitCode, Fault> {
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The name of a run's control group.
+/// Returns the name of a run's control group.
 pub(crate) fn cgroup(run: u32) -> String {
     format!("{CGROUP}{run}")
 }
 
-/// The first process: buries everything that dies, and ends with the third.
+/// Runs the init process: reaps all processes and exits with the third.
 pub(crate) fn init(kit: &Path) -> Result<ExitCode, Fault> {
     let child = Command::new(std::env::current_exe()?).arg("--inside").arg(kit).spawn()?;
     let child = i32::try_from(child.id())?;
@@ -60,7 +62,7 @@ pub(crate) fn init(kit: &Path) -> Result<ExitCode, Fault> {
     }
 }
 
-/// Every folder with control groups of its own.
+/// Returns every control-group hierarchy: one for version 2, one for each controller for version 1.
 fn hierarchies() -> Result<Vec<PathBuf>, Fault> {
     let root = PathBuf::from(CGROUPS);
     if root.join("cgroup.controllers").exists() {
@@ -69,7 +71,7 @@ fn hierarchies() -> Result<Vec<PathBuf>, Fault> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(root)? {
         let path = entry?.path();
-        // Some are other names of others.
+        // Some controllers are symbolic links to another hierarchy.
         if path.is_dir() && !path.is_symlink() {
             found.push(path);
         }
@@ -77,7 +79,8 @@ fn hierarchies() -> Result<Vec<PathBuf>, Fault> {
     Ok(found)
 }
 
-/// Removes the control groups of this run, or of all runs that are over: empty folders, the one thing that outlives the namespaces.
+/// Removes the control groups of this run, or of all runs that have ended. These empty folders are
+/// all that outlives the namespaces.
 fn sweep(run: Option<u32>) -> Result<(), Fault> {
     for hierarchy in hierarchies()? {
         for entry in std::fs::read_dir(&hierarchy)? {
@@ -102,6 +105,6 @@ fn remove(folder: &Path) {
             remove(&entry.path());
         }
     }
-    // What is in use stays, and goes the next time.
+    // A control group that is still in use is removed by a later run.
     std::fs::remove_dir(folder).ok();
 }

@@ -1,7 +1,9 @@
-//! Images without Docker and without a registry: one static binary each, packed here as OCI archives.
+//! Packs container images without Docker and without a registry: one static binary each, as OCI
+//! archives.
 //!
-//! `groupage` is the release as users get it: built with the C library inside (`crt-static`, so `FROM scratch`), symbols split off into a file beside it,
-//! user 65532. The stand-in is the same bytes with another entrypoint. The binary names no folder of the machine that built it but relative ones.
+//! `groupage` is the released image: statically linked (`crt-static`, for `FROM scratch`), symbols
+//! split off into a separate file, user 65532. The image of the test kit contains the same binary
+//! with another entrypoint. The binary contains no absolute paths of the build machine.
 
 mod oci;
 
@@ -14,39 +16,39 @@ use self::oci::Contents;
 use super::Fault;
 use super::tools::{cache, cargo_target, quietly, root};
 
-/// What a node may have to download (compressed).
+/// Maximum compressed size of the image, which nodes have to download.
 const BYTES_MAX: u64 = 12 * 1024 * 1024;
-/// The profile of what is released.
+/// Cargo profile of the released binary.
 const RELEASE: &str = "release";
-/// What the binary is made of: sources, and what these include.
+/// Inputs of the binary: sources, and files that they include.
 const SOURCES: [&str; 7] =
     ["Cargo.toml", "Cargo.lock", ".cargo", "src", "manifests", "docs/configuration.md", "examples/scenarios"];
-/// Binaries of the image that are kept, some 100 MiB each.
+/// Maximum number of cached image binaries, about 100 MiB each.
 const KEPT_MAX: usize = 2;
-/// Nobody: owns no file of a node.
+/// User and group ID without privileges, which own no file of a node.
 const USER: &str = "65532:65532";
-/// The processor of the image, in the words of Go.
+/// Architecture of the image, in Go's naming.
 const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
     b"x86_64" => "amd64",
     b"aarch64" => "arm64",
     _ => "unknown",
 };
 
-/// An image and its archive.
+/// A container image and its archive.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Image {
     /// `HOST/NAME:TAG`.
     pub(crate) reference: String,
-    /// The OCI archive.
+    /// Path of the OCI archive.
     pub(crate) archive: PathBuf,
 }
 
-/// The reference of what is released.
+/// Returns the reference of the released image.
 pub(crate) fn reference() -> String {
     format!("groupage.dev/groupage:{}", env!("CARGO_PKG_VERSION"))
 }
 
-/// `just image`: builds, packs, and says how large it is.
+/// Implements `just image`: builds and packs the image, and prints its size.
 pub(crate) fn product(profile: &str) -> Result<Image, Fault> {
     let binary = stripped(&build(profile)?)?;
     let archive = folder()?.join("groupage.tar");
@@ -59,14 +61,15 @@ pub(crate) fn product(profile: &str) -> Result<Image, Fault> {
         mebibytes(bytes),
         mebibytes(std::fs::metadata(&binary)?.len())
     );
-    // Other profiles are larger, and no node of a user's downloads what they make.
+    // Images of other profiles are larger, but they are never downloaded by users.
     if profile == RELEASE && bytes > BYTES_MAX {
         return Err(format!("the image is larger than {:.0} MiB compressed", mebibytes(BYTES_MAX)).into());
     }
     Ok(Image { reference: reference(), archive })
 }
 
-/// The stand-in model and caller, of the binary that [`product`] has left.
+/// Packs the image of the test kit, a simulated model server and a client, from the binary built by
+/// [`product`].
 pub(crate) fn stand_in() -> Result<Image, Fault> {
     let archive = folder()?.join("stand-in.tar");
     let reference = format!("groupage.test/stand-in:{}", env!("CARGO_PKG_VERSION"));
@@ -76,12 +79,12 @@ pub(crate) fn stand_in() -> Result<Image, Fault> {
     Ok(Image { reference, archive })
 }
 
-/// The program that [`product`] has left.
+/// Returns the path of the binary built by [`product`].
 pub(crate) fn binary() -> Result<PathBuf, Fault> {
     Ok(folder()?.join("groupage"))
 }
 
-/// What holds a pod's namespaces open.
+/// Builds and packs the pause image, which keeps a pod's namespaces open.
 pub(crate) fn pause() -> Result<Image, Fault> {
     let binary = folder()?.join("pause");
     let source = root().join("e2e/image/pause.c");
@@ -103,9 +106,10 @@ fn folder() -> Result<PathBuf, Fault> {
     Ok(folder)
 }
 
-/// The binary with the C library in it.
+/// Builds the statically linked binary.
 ///
-/// What is released takes minutes to build, so it is kept beside Kubernetes by what it is made of: a checkout that is new finds it there.
+/// A release build takes minutes, so it is cached beside Kubernetes by a hash of its inputs. A new
+/// checkout finds it there.
 fn build(profile: &str) -> Result<PathBuf, Fault> {
     if profile != RELEASE {
         return cargo(profile, cargo_target());
@@ -117,7 +121,8 @@ fn build(profile: &str) -> Result<PathBuf, Fault> {
         let built = cargo(profile, &cache()?.join("target"))?;
         std::fs::create_dir_all(&folder)?;
         prune(&folder)?;
-        // Beside its place first: what was interrupted is not taken for whole.
+        // Written under another name first, so that an interrupted copy is not mistaken for a
+        // complete one.
         let partial = kept.with_extension(std::process::id().to_string());
         std::fs::copy(built, &partial)?;
         std::fs::rename(partial, &kept)?;
@@ -125,12 +130,13 @@ fn build(profile: &str) -> Result<PathBuf, Fault> {
     Ok(kept)
 }
 
-/// Builds it in this folder; nothing when it is there already and nothing has changed.
+/// Builds the binary in this target folder. Cargo skips the build if nothing changed.
 fn cargo(profile: &str, into: &Path) -> Result<PathBuf, Fault> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).ok_or("no home folder")?;
-    // Encoded, since a path may have a blank in it. `--target`, so that build scripts are built as always.
+    // The flags are encoded, since a path may contain a space. `--target` keeps them from build
+    // scripts.
     let flags =
         ["-Ctarget-feature=+crt-static", &format!("--remap-path-prefix={}=/cargo", home.display())].join("\x1f");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
@@ -138,7 +144,7 @@ fn cargo(profile: &str, into: &Path) -> Result<PathBuf, Fault> {
     cargo.arg("--target-dir").arg(into);
     cargo.current_dir(root()).env("CARGO_ENCODED_RUSTFLAGS", flags);
     if profile == RELEASE {
-        // Its bytes depend on nothing that was built before.
+        // The binary is independent of earlier builds.
         cargo.env("CARGO_INCREMENTAL", "0");
     } else {
         cargo.env_remove("CARGO_INCREMENTAL");
@@ -150,7 +156,7 @@ fn cargo(profile: &str, into: &Path) -> Result<PathBuf, Fault> {
     Ok(into.join(target).join(profile).join("groupage"))
 }
 
-/// A name for what a binary is made of: the sources, what is locked, the compiler.
+/// Returns a file name that is derived from a binary's inputs: sources, lock file and compiler.
 fn made_of(profile: &str) -> Result<String, Fault> {
     let mut made_of = blake3::Hasher::new();
     let compiler = quietly(Command::new("rustc").arg("-vV"))?;
@@ -162,7 +168,7 @@ fn made_of(profile: &str) -> Result<String, Fault> {
         for file in files {
             let bytes = std::fs::read(&file)?;
             let name = file.strip_prefix(root())?.to_string_lossy().into_owned();
-            // Lengths, so that no two trees read the same.
+            // Lengths are included, so that different trees never hash the same input.
             made_of.update(&name.len().to_le_bytes()).update(name.as_bytes());
             made_of.update(&bytes.len().to_le_bytes()).update(&bytes);
         }
@@ -171,7 +177,7 @@ fn made_of(profile: &str) -> Result<String, Fault> {
     Ok(format!("groupage-{}", name.get(..16).unwrap_or(name.as_str())))
 }
 
-/// The files of a folder and those below it, or the file itself.
+/// Collects the files of a folder, recursively, or the file itself.
 fn list(place: &Path, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
     if place.is_dir() {
         for entry in std::fs::read_dir(place)? {
@@ -183,7 +189,7 @@ fn list(place: &Path, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Leaves the newest of the binaries that are kept, before another one comes.
+/// Removes all but the newest cached binaries, to make room for one more.
 fn prune(folder: &Path) -> Result<(), Fault> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder)? {
@@ -197,7 +203,8 @@ fn prune(folder: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// A copy without symbols; they stand beside it, for whoever has an address of a backtrace.
+/// Copies the binary without symbols. The symbols are kept in a separate file, which resolves
+/// addresses of a backtrace.
 fn stripped(binary: &Path) -> Result<PathBuf, Fault> {
     let (bare, debug) = (folder()?.join("groupage"), folder()?.join("groupage.debug"));
     quietly(Command::new("objcopy").arg("--only-keep-debug").arg(binary).arg(&debug))?;

@@ -1,7 +1,9 @@
-//! The product, installed once in a run as a user would: the chart by the real helm, or where there is none `groupage install`.
+//! Installation of the product, once in a run and as a user would do it: the chart by helm, or
+//! `groupage install` if helm is missing.
 //!
-//! Its namespace is under Pod Security `restricted`, and its controller has its own `ServiceAccount`: what the roles do not give shows as `forbidden` in its
-//! log. It stays for all cases that follow; whoever takes it away (a case about faults) brings it back.
+//! Its namespace enforces Pod Security `restricted`, and its controller runs under its own
+//! `ServiceAccount`, so that missing permissions appear as `forbidden` in its log. The installation
+//! is shared by all later cases. A case that removes it, such as one about faults, restores it.
 
 use std::time::Duration;
 
@@ -16,22 +18,22 @@ use super::cluster::{Cluster, until};
 use super::space::{Space, is_ready, is_rolled_out};
 use super::tools::root;
 
-/// Where it is installed.
+/// Namespace of the installation.
 pub(crate) const NAMESPACE: &str = "groupage-system";
-/// The release, for helm.
+/// Name of the helm release.
 pub(crate) const RELEASE: &str = "groupage";
-/// The Deployment of the controller.
+/// Name of the controller's Deployment.
 const CONTROLLER: &str = "groupage-controller";
-/// The webhook's configuration.
+/// Name of the webhook configuration.
 pub(crate) const WEBHOOKS: &str = "groupage-injector";
-/// What its pods have.
+/// Label of the controller's pods.
 pub(crate) const LABEL: &str = "groupage.dev/component=controller";
-/// Ten times what two replicas take to start on two busy cores.
+/// Ten times the start time of two replicas on two busy cores.
 const READY_MAX: Duration = Duration::from_secs(60);
-/// The leader looks at certificates every ten seconds.
+/// Timeout for injection to work. The leader checks certificates every ten seconds.
 const INJECTS_MAX: Duration = Duration::from_secs(60);
 
-/// A pod that asks, to be tried without being made.
+/// A pod that requests a sidecar, for dry runs.
 const ASKS: &str = r#"{
     "metadata": {"generateName": "asks-", "annotations": {"groupage.dev/inject": "enabled"}},
     "spec": {
@@ -43,13 +45,13 @@ const ASKS: &str = r#"{
     }
 }"#;
 
-/// The installation, as seen from a case.
+/// Handle of the installation for a case.
 #[derive(Debug, Clone)]
 pub(crate) struct Installation {
     space: Space,
 }
 
-/// The installation, there and ready.
+/// Installs the product unless it is installed already, and waits until it is ready.
 pub(crate) async fn installed(space: &Space) -> Result<Installation, Fault> {
     let cluster = &space.cluster;
     cluster.installed.get_or_try_init(|| install(cluster)).await?;
@@ -66,7 +68,7 @@ async fn install(cluster: &Cluster) -> Result<(), Fault> {
     namespace.metadata.labels = Some([restricted].into());
     match namespaces.create(&PostParams::default(), &namespace).await {
         Ok(_) => {}
-        // One that is there already, on a cluster of somebody else's.
+        // On an existing cluster the namespace may exist already.
         Err(kube::Error::Api(status)) if status.is_already_exists() => {}
         Err(error) => return Err(error.into()),
     }
@@ -82,7 +84,8 @@ async fn install(cluster: &Cluster) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Values for the chart: the images of this run, which are on the nodes already, and a slow loop that looks at every report.
+/// Chart values: the images of this run, which the nodes have already, and a slow loop that
+/// evaluates every report.
 pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], Fault> {
     let (repository, tag) =
         cluster.kit.images.groupage.reference.rsplit_once(':').ok_or("a reference of an image without a tag")?;
@@ -94,7 +97,8 @@ pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], Fault> {
     ])
 }
 
-/// Takes it away, so that another way of installing it can be tried; what comes after has none.
+/// Uninstalls the product, so that another way of installation can be tested. Later cases run
+/// without it.
 pub(crate) async fn leave(cluster: &Cluster) -> Result<(), Fault> {
     if !cluster.installed.initialized() {
         return Ok(());
@@ -109,7 +113,7 @@ pub(crate) async fn leave(cluster: &Cluster) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Takes it away, on a cluster that is not ours.
+/// Uninstalls the product from an existing cluster.
 pub(crate) async fn uninstall(cluster: &Cluster) -> Result<(), Fault> {
     if cluster.node.is_none() && cluster.installed.initialized() && cluster.kit.helm.is_ok() {
         cluster.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found"]).await?;
@@ -125,7 +129,7 @@ impl Installation {
         self.space.cluster.client.clone()
     }
 
-    /// Waits until every replica is ready, and a pod that asks for a sidecar gets one.
+    /// Waits until every replica is ready and sidecars are injected.
     pub(crate) async fn ready(&self) -> Result<(), Fault> {
         let deployments: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
         let ready = await_condition(deployments, CONTROLLER, |deployment: Option<&Deployment>| {
@@ -137,7 +141,7 @@ impl Installation {
         self.injects().await
     }
 
-    /// Waits until a pod that asks for a sidecar gets one; none is made.
+    /// Waits until a pod that requests a sidecar receives one. Only dry runs are made.
     pub(crate) async fn injects(&self) -> Result<(), Fault> {
         until("injection", INJECTS_MAX, async || match self.would_inject().await? {
             true => Ok(()),
@@ -146,14 +150,14 @@ impl Installation {
         .await
     }
 
-    /// Whether a pod that asks for a sidecar gets one.
+    /// Returns `true` if a pod that requests a sidecar would receive one.
     pub(crate) async fn would_inject(&self) -> Result<bool, Fault> {
         let pod: Pod = serde_json::from_str(ASKS)?;
         let only = PostParams { dry_run: true, ..PostParams::default() };
         Ok(has_sidecar(&self.space.api::<Pod>().create(&only, &pod).await?))
     }
 
-    /// Upgrades it with these values beside those that it has, by helm.
+    /// Upgrades the helm release with additional values.
     pub(crate) async fn set(&self, values: &[&str]) -> Result<(), Fault> {
         let chart = root().join("charts/groupage").to_string_lossy().into_owned();
         let upgrade = ["upgrade", RELEASE, &chart, "--namespace", NAMESPACE, "--reuse-values", "--wait"];
@@ -162,7 +166,8 @@ impl Installation {
         self.alone(None).await
     }
 
-    /// Waits until no pod of it is there but those that are ready: who is ending answers still, as it was told to before.
+    /// Waits until only ready pods of the controller exist, since a terminating pod still answers
+    /// with its old configuration.
     async fn alone(&self, replicas: Option<usize>) -> Result<(), Fault> {
         until("the controller's pods", READY_MAX, async || {
             let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
@@ -177,7 +182,7 @@ impl Installation {
         .await
     }
 
-    /// Its pods, but for those that are ending.
+    /// Returns the controller's pods, except for terminating ones.
     pub(crate) async fn pods(&self) -> Result<Vec<Pod>, Fault> {
         let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
         let mut pods = pods.list(&ListParams::default().labels(LABEL)).await?.items;
@@ -185,24 +190,24 @@ impl Installation {
         Ok(pods)
     }
 
-    /// `kubectl` in its namespace.
+    /// Runs `kubectl` in the controller's namespace.
     pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, Fault> {
         self.space.cluster.kubectl.run(&[&["--namespace", NAMESPACE], args].concat()).await
     }
 
-    /// The logs of all its pods.
+    /// Returns the logs of all its pods.
     pub(crate) async fn logs(&self) -> Result<String, Fault> {
         self.kubectl(&["logs", "--selector", LABEL, "--tail", "-1", "--prefix"]).await
     }
 
-    /// So many replicas; waits until it is so.
+    /// Scales the controller to this number of replicas, and waits until it is reached.
     pub(crate) async fn scale(&self, replicas: usize) -> Result<(), Fault> {
         let count = replicas.to_string();
         self.kubectl(&["scale", &format!("deployment/{CONTROLLER}"), "--replicas", &count]).await?;
         self.alone(Some(replicas)).await
     }
 
-    /// The certificates that the API server believes the webhook by; one for each entry.
+    /// Returns the CA bundles with which the API server verifies the webhook, one for each entry.
     pub(crate) async fn believed(&self) -> Result<Vec<Vec<u8>>, Fault> {
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client());
         let webhooks = webhooks.get(WEBHOOKS).await?.webhooks.unwrap_or_default();
@@ -211,7 +216,7 @@ impl Installation {
     }
 }
 
-/// Whether a pod has our container.
+/// Returns `true` if the pod has the sidecar container.
 pub(crate) fn has_sidecar(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     spec.init_containers.iter().flatten().chain(&spec.containers).any(|container| container.name == "groupage")

@@ -1,4 +1,4 @@
-//! What a failure leaves: everything that the cluster knows, in a folder that is named.
+//! Diagnostics of a failed case: the state of the whole cluster, collected in one folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,14 @@ use super::Fault;
 use super::cluster::{Cluster, keep_logs};
 use super::installation::has_sidecar;
 
-/// Lines of a container's log.
+/// Maximum number of lines of a container's log.
 const LOG_LINES: &str = "5000";
 
-/// Keeps objects, events, logs and sidecars' metrics; what cannot be had is said in a file of that name.
+/// Collects objects, events, logs and the sidecars' metrics. The file of an item that cannot be
+/// fetched contains the error instead.
 pub(crate) async fn keep(cluster: &Cluster, case: &str) -> Result<PathBuf, Fault> {
     let folder = cluster.kit.kept.join(case);
-    // Of an earlier run.
+    // Remove the diagnostics of an earlier run.
     fs::remove_dir_all(&folder).ok();
     fs::create_dir_all(folder.join("pods"))?;
     let kinds = cluster.kubectl.run(&["api-resources", "--verbs=list", "--output=name"]).await;

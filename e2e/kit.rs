@@ -1,5 +1,5 @@
-//! What the cluster and its cases are made of, gathered before anything is started: inside the
-//! namespaces there is no network to get something from.
+//! Prerequisites of the cluster and its cases. They are collected before anything is started, since
+//! the namespaces have no network access for downloads.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use super::image::{self, Image};
 use super::options::Options;
 use super::tools::{cache, cargo_target, find, quietly, root};
 
-/// Programs and the Debian packages that have them.
+/// Required programs, and the Debian packages that contain them.
 const PROGRAMS: [(&str, &str); 5] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
@@ -21,54 +21,55 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("nft", "nftables"),
     ("ip", "iproute2"),
 ];
-/// Kubernetes 1.36 asks for it.
+/// Minimum Go version, required by Kubernetes 1.36.
 const GO_MIN: (u32, u32) = (1, 26);
-/// The one that the chart is made for.
+/// Version of Helm that the chart is made for.
 const HELM: &str = "v4.3.0";
 
-/// Everything that is needed, by paths; what is absent was not asked for.
+/// Paths of everything that a run requires. Entries that its cases do not require are absent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Kit {
     /// Names of the cases to run.
     pub(crate) cases: Vec<String>,
-    /// At full length.
+    /// `true` to run the cases at full length.
     pub(crate) all: bool,
-    /// The profile of the image's binary.
+    /// Cargo profile of the image's binary.
     pub(crate) profile: String,
-    /// A shell in place of the cases.
+    /// `true` to open a shell instead of running the cases.
     pub(crate) shell: bool,
-    /// etcd, Kubernetes and kubectl in one binary.
+    /// A single binary with etcd, Kubernetes and kubectl.
     pub(crate) kube: PathBuf,
-    /// The real helm, or why there is none.
+    /// Path of helm, or the reason for its absence.
     pub(crate) helm: Result<PathBuf, String>,
-    /// An interpreter with the packages of `tests/servers`, or why there is none.
+    /// Interpreter with the packages of `tests/servers`, or the reason for its absence.
     pub(crate) python: Result<PathBuf, String>,
-    /// Virtual environments of `e2e/python/requirements` by name, or why there is none.
+    /// Interpreters of the virtual environments of `e2e/python/requirements`, by name, or the
+    /// reason for the absence of one.
     venvs: BTreeMap<String, Result<PathBuf, String>>,
-    /// All images.
+    /// Container images of the run.
     pub(crate) images: Images,
-    /// Where what a failure leaves is kept.
+    /// Folder for diagnostics of failed cases.
     pub(crate) kept: PathBuf,
-    /// Tells runs side by side apart.
+    /// Number that distinguishes concurrent runs.
     pub(crate) run: u32,
-    /// A cluster that is there already.
+    /// Configuration of an existing cluster, if one is used.
     pub(crate) kubeconfig: Option<PathBuf>,
 }
 
-/// The images of a run.
+/// Container images of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Images {
-    /// As released.
+    /// The released image.
     pub(crate) groupage: Image,
-    /// The stand-in model and caller.
+    /// The test kit: a simulated model server and a client.
     pub(crate) stand_in: Image,
-    /// Of every pod.
+    /// The pause image, which every pod contains.
     pub(crate) pause: Image,
-    /// The program in the first two.
+    /// The program in the first two images.
     pub(crate) binary: PathBuf,
 }
 
-/// What this machine lacks, in one line; nothing where all is well.
+/// Returns the first missing prerequisite of this machine, in one line.
 pub(crate) fn missing(options: &Options) -> Option<String> {
     if !cfg!(target_os = "linux") {
         return Some("needs Linux".to_owned());
@@ -93,7 +94,7 @@ fn go_version() -> Option<(u32, u32)> {
     Some((parts.next()?, parts.next()?))
 }
 
-/// Builds, packs, installs what is not there yet.
+/// Builds, packs and installs everything that is not present yet.
 pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
     let wanted: Vec<_> = cases::all().filter(|case| case.is_wanted(&options.cases)).collect();
     if wanted.is_empty() && !options.shell {
@@ -157,7 +158,7 @@ fn packages() -> Result<(), Fault> {
     Ok(())
 }
 
-/// One binary for all of Kubernetes, named by what it is made of.
+/// Builds the Kubernetes binary, unless it is cached under the hash of its sources.
 fn kubernetes() -> Result<PathBuf, Fault> {
     let module = root().join("e2e/kube");
     let mut made_of = blake3::Hasher::new();
@@ -166,12 +167,13 @@ fn kubernetes() -> Result<PathBuf, Fault> {
     }
     let name = made_of.finalize().to_hex();
     let folder = cache()?.join(format!("kube-{}", name.get(..16).unwrap_or(name.as_str())));
-    // It looks at its own name to know which of its programs to be.
+    // The binary inspects its own name to select the program to run.
     let binary = folder.join("kube");
     if !binary.exists() {
         println!("building Kubernetes, some 5 minutes; it is kept as {}", binary.display());
         std::fs::create_dir_all(&folder)?;
-        // Beside its place first: what was interrupted is not taken for whole.
+        // Built under another name first, so that an interrupted build is not mistaken for a
+        // complete one.
         let partial = binary.with_extension(std::process::id().to_string());
         quietly(Command::new(module.join("build.sh")).arg(&partial))?;
         std::fs::rename(partial, &binary)?;
@@ -190,7 +192,8 @@ fn helm() -> Result<PathBuf, Fault> {
     Ok(binary)
 }
 
-/// The virtual environment of `tests/servers`, made where it is not there.
+/// Returns the interpreter of the virtual environment of `tests/servers`, which is created if it
+/// does not exist.
 fn python() -> Result<PathBuf, Fault> {
     let given = std::env::var_os("GROUPAGE_SERVERS_VENV").filter(|venv| !venv.is_empty());
     let venv = given.map_or_else(|| cargo_target().join("servers-venv"), |venv| root().join(venv));
@@ -198,8 +201,8 @@ fn python() -> Result<PathBuf, Fault> {
     Ok(venv.join("bin/python"))
 }
 
-/// A virtual environment of packages that go with no others, made from `PyPI` where it is not
-/// there.
+/// Returns the interpreter of a virtual environment for packages that conflict with all others. It
+/// is created from `PyPI` if it does not exist.
 fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
     if !options.all {
         return Err(format!("runs with --all: {name} and its packages are an environment of hundreds of MiB"));
@@ -211,7 +214,8 @@ fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
 // === impl Kit ===
 
 impl Kit {
-    /// The interpreter of a virtual environment of `e2e/python/requirements`, or why there is none.
+    /// Returns the interpreter of a virtual environment of `e2e/python/requirements`, or the reason
+    /// for its absence.
     pub(crate) fn venv(&self, name: &str) -> Result<PathBuf, String> {
         self.venvs.get(name).cloned().unwrap_or_else(|| Err("not asked for".to_owned()))
     }
@@ -224,8 +228,8 @@ impl Images {
         [&self.groupage, &self.stand_in, &self.pause]
     }
 
-    /// Gives them to the nodes of a cluster that is there already, or takes them from where these
-    /// get theirs.
+    /// Loads the images onto the nodes of an existing cluster, or replaces their registry by one
+    /// that the nodes can pull from.
     fn offer(&mut self, options: &Options) -> Result<(), Fault> {
         for image in [&mut self.groupage, &mut self.stand_in] {
             if let Some(registry) = &options.registry {

@@ -1,11 +1,14 @@
-//! `e2e [CASE…]`: everything for real, on a Kubernetes cluster that this starts itself and takes down again.
+//! `e2e [CASE…]`: end-to-end tests on a Kubernetes cluster that the command starts and removes.
 //!
-//! Etcd, the control plane and the node agents come as one binary from a Go module (`kube/`, cached by what it is made of), container runtime and network
-//! plugins from Debian, images from our own packer (`image`). All of it runs in network, mount and process namespaces of its own: no port can clash, nothing
-//! is sent outside, several may run side by side, and when the command ends every process is gone. `--kubeconfig FILE` runs the same cases on a cluster that
-//! is there already. `just e2e`; `docs/testing.md` says how to add a case.
+//! Etcd, the control plane and the node agents are built as one binary from a Go module (`kube/`),
+//! cached by a hash of its sources. The container runtime and network plugins come from Debian, and
+//! the images from the packer in `image`. All of it runs in network, mount and process namespaces
+//! of its own: no port conflicts, no traffic leaves the machine, several runs can proceed side by
+//! side, and every process ends with the command. `--kubeconfig FILE` runs the same cases on an
+//! existing cluster. `just e2e` starts it; `docs/testing.md` describes the addition of a case.
 //!
-//! Whoever lacks what it takes (root, Linux, Go) is told so in one line, and the exit status is 77.
+//! If a prerequisite (root, Linux, Go) is missing, the command prints it in one line and exits with
+//! status 77.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
@@ -29,12 +32,12 @@ use clap::Parser;
 
 use self::options::Options;
 
-/// What went wrong, in words.
+/// Error with a message for the user.
 type Fault = Box<dyn std::error::Error + Send + Sync>;
-/// What a case says of itself: numbers, or what is wrong.
+/// Result of a case: a line of measurements, or the error.
 type Verdict = Result<String, Fault>;
 
-/// What does not run for want of something says so with this (automake's convention).
+/// Exit status of a skipped run (the convention of automake).
 const EXIT_SKIPPED: u8 = 77;
 
 fn main() -> ExitCode {
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// What the user started.
+/// Runs the command as started by the user, outside the namespaces.
 fn outside(options: &Options) -> Result<ExitCode, Fault> {
     if options.list {
         for case in cases::all() {

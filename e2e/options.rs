@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line options.
 
 use std::path::PathBuf;
 
@@ -9,37 +9,38 @@ use clap::Parser;
 #[command(name = "e2e", max_term_width = 120)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 pub(crate) struct Options {
-    /// Parts of the names of cases; none: all
+    /// Parts of the names of cases to run; all if none is given
     #[arg(value_name = "CASE")]
     pub(crate) cases: Vec<String>,
-    /// Run the cases at full length: what takes minutes is shortened otherwise
+    /// Run the cases at full length; steps that take minutes are shortened otherwise
     #[arg(long)]
     pub(crate) all: bool,
-    /// Name the cases and stop
+    /// List the cases and exit
     #[arg(long)]
     pub(crate) list: bool,
-    /// Pack the image into target/image and stop; needs neither root nor Go
+    /// Pack the image into target/image and exit; requires neither root nor Go
     #[arg(long)]
     pub(crate) image: bool,
-    /// Start the cluster and give a shell in it, with KUBECONFIG set, in place of the cases
+    /// Start the cluster and open a shell in it, with KUBECONFIG set, instead of running the cases
     #[arg(long, conflicts_with = "kubeconfig")]
     pub(crate) shell: bool,
-    /// Use this cluster; what needs a node of ours is skipped
+    /// Use an existing cluster; cases that require a local node are skipped
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// How its nodes get the images: run with each archive as last argument, such as `kind load image-archive`
+    /// Command that loads an image archive onto its nodes; the path is appended as last argument,
+    /// as for `kind load image-archive`
     #[arg(long, value_name = "COMMAND", requires = "kubeconfig")]
     pub(crate) load_images: Option<String>,
-    /// Where its nodes get the images, in place of `groupage.dev` and `groupage.test`
+    /// Registry from which its nodes pull the images, instead of `groupage.dev` and `groupage.test`
     #[arg(long, value_name = "REGISTRY", requires = "kubeconfig")]
     pub(crate) registry: Option<String>,
-    /// The profile of the binary in the image; `sim` builds quickest
+    /// Cargo profile of the binary in the image; `sim` builds fastest
     #[arg(long, value_name = "NAME", default_value = "release")]
     pub(crate) profile: String,
-    /// Second process: the first one of its namespaces
+    /// Internal: second process, the init process of the namespaces
     #[arg(long, value_name = "KIT", hide = true)]
     pub(crate) init: Option<PathBuf>,
-    /// Third process: inside
+    /// Internal: third process, which runs the cases inside the namespaces
     #[arg(long, value_name = "KIT", hide = true)]
     pub(crate) inside: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! Runs the cases, one after the other on one cluster, and says how each ended and how long it took.
+//! Runs the cases one after the other on one cluster, and prints the result and duration of each.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -15,14 +15,14 @@ use super::silent;
 use super::space::Space;
 use super::tools::now;
 
-/// A case that takes longer hangs.
+/// Timeout of a case.
 const CASE_MAX: Duration = Duration::from_secs(300);
-/// The same at full length.
+/// Timeout of a case at full length.
 const CASE_AT_LENGTH_MAX: Duration = Duration::from_secs(3600);
-/// For what is kept of a failure.
+/// Timeout for the collection of diagnostics after a failure.
 const KEEP_MAX: Duration = Duration::from_secs(60);
 
-/// How many cases ended how.
+/// Number of cases by result.
 #[derive(Debug, Default)]
 struct Totals {
     passed: usize,
@@ -30,7 +30,7 @@ struct Totals {
     skipped: usize,
 }
 
-/// In namespaces of our own: starts the cluster, and has the cases run on it.
+/// Starts the cluster inside the namespaces and runs the cases on it.
 pub(crate) fn inside(kit: &Path) -> Result<ExitCode, Fault> {
     let kit: Kit = serde_json::from_slice(&std::fs::read(kit)?)?;
     runtime()?.block_on(async {
@@ -49,7 +49,7 @@ pub(crate) fn inside(kit: &Path) -> Result<ExitCode, Fault> {
     })
 }
 
-/// On a cluster that is there already.
+/// Runs the cases on an existing cluster.
 pub(crate) fn elsewhere(kit: Kit) -> Result<ExitCode, Fault> {
     runtime()?.block_on(async {
         let kubeconfig = kit.kubeconfig.clone().ok_or("no kubeconfig")?;
@@ -63,7 +63,8 @@ fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
 
 fn shell(cluster: &Cluster) -> Result<ExitCode, Fault> {
     let kubectl = cluster.kit.kept.join("kubectl");
-    // A name that the shell finds; the binary goes by how it is called.
+    // The shell finds `kubectl` by this name, and the binary selects its program by the name that
+    // it is called by.
     std::fs::remove_file(&kubectl).ok();
     std::os::unix::fs::symlink(&cluster.kit.kube, &kubectl)?;
     println!("a shell in the cluster; it ends with `exit`");
@@ -107,7 +108,7 @@ async fn all(cluster: Cluster) -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What a case needs and this run has not.
+/// Returns a requirement of the case that this run does not meet.
 fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
     case.needs.iter().find_map(|need| match need {
         Need::Node => cluster.node.is_none().then(|| "needs a node of ours".to_owned()),
@@ -117,7 +118,7 @@ fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
     })
 }
 
-/// One case in a namespace of its own, with whatever a failure leaves kept.
+/// Runs one case in a namespace of its own, and keeps diagnostics if it fails.
 async fn one(cluster: &Arc<Cluster>, case: &Case) -> Result<String, Fault> {
     let space = Space::make(Arc::clone(cluster), case.namespace()).await?;
     let begun = now();

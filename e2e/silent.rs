@@ -1,7 +1,7 @@
-//! Errors that fail no case by themselves: what the controller has logged while one ran.
+//! Errors that the controller logs during a case without failing it.
 //!
-//! A write that is refused, or an error that the controller goes on with, is a defect even where the
-//! cluster ends up as it should.
+//! A rejected write, or an error from which the controller recovers, is a defect even if the
+//! cluster reaches the expected state.
 
 use std::time::Duration;
 
@@ -10,26 +10,27 @@ use serde_json::Value;
 use super::cluster::Cluster;
 use super::installation::{LABEL, NAMESPACE};
 
-/// The cases that make the controller, its certificates or its API server fail.
+/// Cases that deliberately cause failures of the controller, its certificates or its API server.
 const FAULTS: [&str; 4] = [
     "faults.calls_go_on_while_the_control_plane_is_away",
     "faults.control_streams_stay_while_the_api_server_is_away",
     "certificates.those_that_are_lost_or_have_run_out_are_made_anew_and_believed",
     "webhook.pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after",
 ];
-/// The end of a namespace refuses what is about it, which is no defect.
+/// Errors about a namespace that is being deleted, which are no defects.
 const ENDING: [&str; 2] = ["because it is being terminated", "not found"];
-/// Lines that are shown.
+/// Maximum number of lines to report.
 const SHOWN_MAX: usize = 5;
 
-/// The errors that the controller has logged in this time, beside a case that makes none on purpose.
+/// Returns the errors that the controller logged in this period, unless the case causes errors
+/// deliberately.
 pub(crate) async fn errors(cluster: &Cluster, case: &str, over: Duration) -> Vec<String> {
     if FAULTS.contains(&case) {
         return Vec::new();
     }
     let since = format!("--since={}s", over.as_secs() + 1);
     let asked = ["logs", "--namespace", NAMESPACE, "--selector", LABEL, "--tail=-1", &since];
-    // Where nothing is installed, or its pods are just being made, there is nothing to read.
+    // If the controller is not installed, or its pods are just being created, there is no log.
     let log = cluster.kubectl.run(&asked).await.unwrap_or_default();
     let mut found: Vec<String> = log.lines().filter(|line| is_error(line)).map(str::to_owned).collect();
     found.truncate(SHOWN_MAX);

@@ -1,6 +1,7 @@
-//! The place of one case: a namespace of its own, and words for what a case does in it.
+//! The test environment of one case: a namespace of its own, and helpers to act in it.
 //!
-//! Manifests are what a user would write, but for a few names that stand for what a run decides: see [`Space::apply`].
+//! Manifests are those that a user would write, except for placeholders that depend on the run: see
+//! [`Space::apply`].
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -23,31 +24,32 @@ use tokio::net::TcpStream;
 use super::Fault;
 use super::cluster::{Cluster, until};
 
-/// Ten times what the slowest thing that cases wait for takes on two busy cores: a Python server with a model.
+/// Ten times the longest wait on two busy cores: the start of a Python server with a model.
 const WAIT_MAX: Duration = Duration::from_secs(120);
-/// Where a sidecar shows its metrics.
+/// Port of a sidecar's metrics.
 const METRICS: u16 = 9190;
-/// What Pod Security `restricted` asks of a container, and a read-only root beside it.
+/// Security context that Pod Security `restricted` demands of a container, and a read-only root
+/// file system in addition.
 const RESTRICTED: &str = "{allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}, readOnlyRootFilesystem: true, \
                           runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}}";
 
-/// A case's namespace.
+/// Namespace of a case.
 #[derive(Debug, Clone)]
 pub(crate) struct Space {
-    /// The cluster it is in.
+    /// Cluster that contains it.
     pub(crate) cluster: Arc<Cluster>,
-    /// Its name.
+    /// Name of the namespace.
     pub(crate) name: String,
 }
 
-/// Series of `/metrics`, as one scrape found them.
+/// Series of `/metrics` from one scrape.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics(Vec<(String, f64)>);
 
 // === impl Space ===
 
 impl Space {
-    /// Makes the namespace, and waits until pods may be made in it.
+    /// Creates the namespace, and waits until pods can be created in it.
     pub(crate) async fn make(cluster: Arc<Cluster>, name: String) -> Result<Self, Fault> {
         let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
         let mut namespace = Namespace::default();
@@ -58,7 +60,7 @@ impl Space {
         Ok(space)
     }
 
-    /// Lets go of everything in it; on a cluster that others use too, until it is gone.
+    /// Deletes the namespace. On an existing cluster it also waits until it is deleted.
     pub(crate) async fn drop_all(self) -> Result<(), Fault> {
         let namespaces: Api<Namespace> = Api::all(self.cluster.client.clone());
         namespaces.delete(&self.name, &DeleteParams::default()).await?;
@@ -69,12 +71,12 @@ impl Space {
         Ok(())
     }
 
-    /// Whether what takes minutes is to be done at full length.
+    /// Returns `true` if steps that take minutes are to run at full length.
     pub(crate) fn at_length(&self) -> bool {
         self.cluster.kit.all
     }
 
-    /// Objects of a kind, in this namespace.
+    /// Returns the API for objects of one kind in this namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -82,19 +84,20 @@ impl Space {
         Api::namespaced(self.cluster.client.clone(), &self.name)
     }
 
-    /// `kubectl` in this namespace.
+    /// Runs `kubectl` in this namespace.
     pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, Fault> {
         self.cluster.kubectl.run(&[&["--namespace", &self.name], args].concat()).await
     }
 
-    /// `kubectl apply`. In the text, `$groupage` and `$stand-in` are the images, `$namespace` is this one, `$restricted` the security context that Pod
-    /// Security `restricted` wants of a container.
+    /// Runs `kubectl apply`. In the manifest, `$groupage` and `$stand-in` are replaced by the
+    /// images, `$namespace` by the name of this namespace, and `$restricted` by the security
+    /// context that Pod Security `restricted` demands of a container.
     pub(crate) async fn apply(&self, manifest: &str) -> Result<String, Fault> {
         let args = ["--namespace", &self.name, "apply", "--server-side", "--filename", "-"];
         self.cluster.kubectl.run_with(&args, &self.fill(manifest)).await
     }
 
-    /// The same, where the API server is to refuse; what it says.
+    /// Applies a manifest that the API server must reject. Returns the error message.
     pub(crate) async fn refused(&self, manifest: &str) -> Result<String, Fault> {
         match self.apply(manifest).await {
             Ok(said) => Err(format!("this was to be refused: {said}").into()),
@@ -111,13 +114,14 @@ impl Space {
             .replace("$restricted", RESTRICTED)
     }
 
-    /// Puts this namespace under Pod Security `restricted`.
+    /// Enforces Pod Security `restricted` in this namespace.
     pub(crate) async fn restrict(&self) -> Result<(), Fault> {
         let label = "pod-security.kubernetes.io/enforce=restricted";
         self.cluster.kubectl.run(&["label", "namespace", &self.name, label]).await.map(drop)
     }
 
-    /// Waits until an object is as it should be, by watching it; otherwise says how it is instead.
+    /// Waits until a watched object meets a condition. The error of a timeout contains its current
+    /// status.
     pub(crate) async fn wait<K>(&self, name: &str, what: &str, is_so: impl Condition<K>) -> Result<K, Fault>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -139,7 +143,8 @@ impl Space {
         self.wait(name, "is ready", |pod: Option<&Pod>| pod.is_some_and(is_ready)).await
     }
 
-    /// Waits until all pods of a deployment are there, ready and of its present template, and no others; these pods.
+    /// Waits until a deployment is rolled out: all of its pods are ready and belong to its current
+    /// template. Returns them.
     pub(crate) async fn deployment_ready(&self, name: &str) -> Result<Vec<Pod>, Fault> {
         let deployment: Deployment = self
             .wait(name, "is rolled out", |deployment: Option<&Deployment>| deployment.is_some_and(is_rolled_out))
@@ -150,7 +155,9 @@ impl Space {
         Ok(pods.into_iter().filter(is_ready).collect())
     }
 
-    /// The same once those of an earlier template are gone: who ends without lingering refuses calls until the last node knows that it is gone.
+    /// Like [`Self::deployment_ready`], but also waits until pods of an earlier template are
+    /// deleted. A pod that exits without lingering refuses calls until the last node has removed
+    /// its endpoint.
     pub(crate) async fn deployment_alone(&self, name: &str) -> Result<Vec<Pod>, Fault> {
         let ready = self.deployment_ready(name).await?;
         let labels = ready.first().and_then(|pod| pod.metadata.labels.clone()).unwrap_or_default();
@@ -165,14 +172,15 @@ impl Space {
         Ok(ready)
     }
 
-    /// Pods with these labels that are not on their way out.
+    /// Returns the pods with these labels that are not being deleted.
     pub(crate) async fn pods(&self, selector: &str) -> Result<Vec<Pod>, Fault> {
         let mut pods = self.api::<Pod>().list(&ListParams::default().labels(selector)).await?.items;
         pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
         Ok(pods)
     }
 
-    /// A token of a service account, as `TokenRequest` gives it: for the API server, or for an audience.
+    /// Requests a token of a service account through `TokenRequest`, for the API server or for
+    /// another audience.
     pub(crate) async fn token(&self, account: &str, audience: Option<&str>) -> Result<String, Fault> {
         let spec = TokenRequestSpec {
             audiences: audience.map(str::to_owned).into_iter().collect(),
@@ -181,7 +189,8 @@ impl Space {
         self.request_token(account, spec).await
     }
 
-    /// The same for a pod of that account, as a projected volume holds it: it names the pod and its UID, and ends with it.
+    /// Requests a token bound to a pod, as in a projected volume: it contains the name and UID of
+    /// the pod and expires with it.
     pub(crate) async fn token_of(&self, pod: &Pod, audience: &str) -> Result<String, Fault> {
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
         let bound = BoundObjectReference {
@@ -205,7 +214,7 @@ impl Space {
         Ok(answer.status.ok_or("no token")?.token)
     }
 
-    /// Asks a port of a pod, through the API server.
+    /// Sends a request to a port of a pod, through the API server.
     pub(crate) async fn ask(&self, pod: &str, port: u16, request: http::Request<Vec<u8>>) -> Result<String, Fault> {
         let (mut head, body) = request.into_parts();
         let uri = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{}", self.name, head.uri);
@@ -213,20 +222,21 @@ impl Space {
         let asked = self.cluster.client.request_text(http::Request::from_parts(head, body));
         match tokio::time::timeout(WAIT_MAX, asked).await {
             Ok(Ok(said)) => Ok(said),
-            // What the pod said is taken for a message of the API server.
+            // The client interprets an error response of the pod as a status of the API server.
             Ok(Err(kube::Error::Api(status))) => Err(format!("{} {}", status.code, status.message).into()),
             Ok(Err(error)) => Err(error.into()),
             Err(_) => Err(format!("{pod}:{port} does not answer").into()),
         }
     }
 
-    /// A sidecar's metrics.
+    /// Scrapes the metrics of a sidecar through the API server.
     pub(crate) async fn metrics(&self, pod: &Pod) -> Result<Metrics, Fault> {
         let text = self.ask(&pod.name_any(), METRICS, http::Request::get("/metrics").body(Vec::new())?).await?;
         Ok(Metrics::read(&text))
     }
 
-    /// The same, asked at the pod's address from the node: while there is no API server.
+    /// Scrapes the metrics of a sidecar directly from the node, for use while the API server is
+    /// unavailable.
     pub(crate) async fn metrics_from_node(&self, pod: &Pod) -> Result<Metrics, Fault> {
         let ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
         let asked = async {
@@ -241,7 +251,7 @@ impl Space {
         Ok(Metrics::read(text))
     }
 
-    /// The metrics of several, added up.
+    /// Scrapes the metrics of several sidecars as one set of series.
     pub(crate) async fn metrics_of(&self, pods: &[Pod]) -> Result<Metrics, Fault> {
         let mut all = Metrics::default();
         for pod in pods {
@@ -251,7 +261,8 @@ impl Space {
     }
 }
 
-/// What of a status says why something is not so: conditions, and states of containers.
+/// Extracts the parts of a status that explain an unmet condition: conditions and states of
+/// containers.
 fn brief(status: &Value) -> String {
     let mut said = Vec::new();
     for list in ["conditions", "initContainerStatuses", "containerStatuses"] {
@@ -264,18 +275,18 @@ fn brief(status: &Value) -> String {
     if said.is_empty() { status.to_string() } else { said.join("\n  ") }
 }
 
-/// Whether a pod is ready.
+/// Returns `true` if a pod is ready.
 pub(crate) fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready")
 }
 
-/// Whether a condition of a pod is true.
+/// Returns `true` if a pod has this condition with status `True`.
 pub(crate) fn condition(pod: &Pod, kind: &str) -> bool {
     let conditions = pod.status.as_ref().and_then(|status| status.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|one| one.type_ == kind && one.status == "True"))
 }
 
-/// As `kubectl rollout status` has it.
+/// Returns `true` if a deployment is rolled out, by the rules of `kubectl rollout status`.
 pub(crate) fn is_rolled_out(deployment: &Deployment) -> bool {
     let wanted = deployment.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1);
     let Some(status) = &deployment.status else { return false };
@@ -296,7 +307,8 @@ impl Metrics {
         Self(series.collect())
     }
 
-    /// The sum of every series of that name which has all these labels, each as `name="value"`.
+    /// Returns the sum of all series with this name and all of these labels, each given as
+    /// `name="value"`.
     pub(crate) fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let of_it = |series: &str| {
             let (its, its_labels) = series.split_once('{').unwrap_or((series, ""));
@@ -305,18 +317,18 @@ impl Metrics {
         self.0.iter().filter(|(series, _)| of_it(series)).map(|(_, value)| value).sum()
     }
 
-    /// Every series of that name.
+    /// Returns every series with this name.
     pub(crate) fn named(&self, name: &str) -> Vec<&(String, f64)> {
         self.0.iter().filter(|(series, _)| series.split('{').next() == Some(name)).collect()
     }
 
-    /// Mean items in an execution.
+    /// Returns the mean number of items in an execution.
     pub(crate) fn batch_mean(&self) -> f64 {
         let count = self.sum("groupage_batch_items_count", &[]);
         if count > 0.0 { self.sum("groupage_batch_items_sum", &[]) / count } else { 0.0 }
     }
 
-    /// Executions with more than one item.
+    /// Returns the number of executions with more than one item.
     pub(crate) fn shared_batches(&self) -> f64 {
         self.sum("groupage_batch_items_count", &[]) - self.sum("groupage_batch_items_bucket", &["le=\"1\""])
     }

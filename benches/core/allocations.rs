@@ -1,4 +1,4 @@
-//! An allocator that counts: how often memory was asked for, in all.
+//! A global allocator that counts its allocations.
 
 #![expect(
     unsafe_code,
@@ -8,12 +8,12 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Hands everything to the system's allocator and counts what asks for memory.
+/// Forwards all calls to the system allocator and counts allocations and reallocations.
 pub(crate) struct Counting;
 
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Allocations and growths so far.
+/// Returns the total number of allocations and reallocations of the process.
 pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }

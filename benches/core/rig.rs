@@ -1,6 +1,7 @@
-//! The core driven as the proxy drives it: one event, then `poll` until it says none, then `next_wakeup`; before a pretended server in virtual time.
+//! A driver of the batching core that mirrors the proxy: one event, then `poll` until it returns
+//! `None`, then `next_wakeup`. The server behind it is simulated in virtual time.
 //!
-//! Its own work is a few nanoseconds an item and counts as the core's.
+//! The overhead of the driver is a few nanoseconds per item and counts as cost of the core.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -13,34 +14,36 @@ use groupage::batching::{
 
 use crate::allocations;
 
-/// What comes, and to whom.
+/// A load on the core, and the server that it is meant for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     pub(crate) name: &'static str,
-    /// As many calls are kept queued; none: they come at `rate`.
+    /// Number of calls that are kept queued. With `None`, calls arrive at `rate`.
     pub(crate) queued: Option<u64>,
-    /// So many clients, each of which comes back after its answer at `rate`; none: calls come by themselves.
+    /// Number of closed-loop clients. Each makes its next call after a think time with a mean of
+    /// 1/`rate` seconds. With 0, arrivals do not depend on answers.
     pub(crate) clients: usize,
-    /// Calls a second.
+    /// Calls per second.
     pub(crate) rate: u64,
     pub(crate) batch_max: u32,
     pub(crate) slo: Option<Duration>,
     pub(crate) tenants: u64,
     pub(crate) keys: u64,
-    /// The server pads, and weights differ.
+    /// `true` if the server pads all items to the heaviest one and weights differ.
     pub(crate) weights: bool,
 }
 
-/// What was seen in a stretch of batches.
+/// Measurements of a stretch of batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Seen {
     pub(crate) items: u64,
     pub(crate) batches: u64,
     pub(crate) allocations: u64,
     pub(crate) spent: Duration,
-    /// Of `spent`, in polls that sent something, and how many those were.
+    /// Part of `spent` in polls that dispatched a batch.
     pub(crate) deciding: Duration,
-    /// Solving plans, on what would be another thread.
+    /// Time to solve plans, which is not part of `spent` because the proxy solves them on another
+    /// thread.
     pub(crate) solving: Duration,
     pub(crate) plans: u64,
 }
@@ -51,10 +54,10 @@ pub(crate) struct Rig {
     now: Tick,
     next_call: u64,
     next_arrival: Tick,
-    /// When clients come back.
+    /// Times at which clients make their next calls.
     thinking: BinaryHeap<Reverse<Tick>>,
     free_at: Tick,
-    /// In flight: when it is due back, when it was sent, and its items.
+    /// Executions in flight: time of completion, time of dispatch, batch and number of items.
     out: VecDeque<(Tick, Tick, BatchId, u32)>,
     random: u64,
     seen: Seen,
@@ -64,7 +67,7 @@ pub(crate) struct Rig {
 // === impl Load ===
 
 impl Load {
-    /// 2048 queued all the time, one key, one tenant, an SLO that holds.
+    /// 2048 calls queued all the time, one key, one tenant, and an SLO that is met.
     pub(crate) const DEEP: Self = Self {
         name: "2048 queued",
         queued: Some(2048),
@@ -76,21 +79,22 @@ impl Load {
         keys: 1,
         weights: false,
     };
-    /// Poisson at 80 % of what batches of 64 carry.
+    /// Poisson arrivals at 80 % of the capacity with batches of 64.
     pub(crate) const MID: Self =
         Self { name: "80 % load", queued: None, rate: 2560, slo: Some(Duration::from_millis(200)), ..Self::DEEP };
-    /// 32 clients who think for 2 ms.
+    /// 32 clients with a think time of 2 ms.
     pub(crate) const LOOP: Self =
         Self { name: "32 clients in a loop", queued: None, clients: 32, rate: 500, ..Self::MID };
-    /// A server that pads, and texts of all lengths, somewhat below what it carries.
+    /// A server that pads and texts of all lengths, somewhat below its capacity.
     pub(crate) const PADDED: Self =
         Self { name: "weights that matter", queued: None, rate: 900, weights: true, ..Self::MID };
 
-    /// More than it carries: the most to choose from.
+    /// More than the capacity, so that a decision has the most calls to choose from.
     pub(crate) const PADDED_OVER: Self =
         Self { name: "weights, overload", rate: 2600, slo: Some(Duration::from_millis(80)), ..Self::PADDED };
 
-    /// The bar holds for batches of 8 and more beside a queue of 2048, under one tenant and any number of keys.
+    /// Returns `true` if the bar for the cost of an item applies: to batches of 8 and more with
+    /// 2048 calls queued.
     pub(crate) fn is_judged(&self) -> bool {
         self.queued.is_some()
     }
@@ -103,8 +107,8 @@ impl Rig {
         let scope = ScopeLimits { batch_items_max: load.batch_max, ..ScopeLimits::default() };
         let limits = Limits {
             policy: Policy::Adaptive { hold_permille: 0 },
-            // The server runs one at a time. Without a wall all that is queued would be in flight
-            // before the first answer.
+            // The server executes one batch at a time. Without this limit, all queued calls would
+            // be in flight before the first answer.
             slots: 1,
             queue_items_max: 2048,
             scopes: vec![scope],
@@ -125,7 +129,7 @@ impl Rig {
         }
     }
 
-    /// Times each decision too; that costs time itself.
+    /// Enables the timing of each decision, which takes time itself.
     pub(crate) fn timing_decisions(mut self) -> Self {
         self.time_decisions = true;
         self
@@ -135,7 +139,7 @@ impl Rig {
         self.now
     }
 
-    /// Goes on until so many more batches have come back.
+    /// Runs until this number of further batches are complete.
     pub(crate) fn run(&mut self, batches: u64) -> Seen {
         self.seen = Seen::default();
         let (begun, before) = (now(), allocations::count());
@@ -147,7 +151,7 @@ impl Rig {
         self.seen
     }
 
-    /// Lets nothing more come, and says when the core wants to be woken once all is answered.
+    /// Stops arrivals and returns the wake-up that the core requests once all calls are answered.
     pub(crate) fn wakeup_when_idle(mut self) -> Option<Tick> {
         self.load.queued = Some(0);
         while !self.out.is_empty() || self.batcher.counts().queue_calls > 0 {
@@ -162,6 +166,7 @@ impl Rig {
                 self.offer();
             }
         }
+        // The next event is the earliest of an arrival, a completion and the wake-up of the core.
         let arrival = match self.load {
             Load { queued: Some(_), .. } => None,
             Load { clients: 0, .. } => Some(self.next_arrival),
@@ -221,7 +226,7 @@ impl Rig {
             let heaviest = batch.members.iter().map(|member| self.weight(member.id.0)).max().unwrap_or(1);
             nanos = 4_000_000 + 50_000 * n + 2_000 * n * heaviest;
         }
-        // 4 % of noise, near enough.
+        // Uniform noise of ±4 %.
         nanos = nanos / 100 * (96 + self.draw() % 9);
         let starts = self.free_at.max(self.now);
         self.free_at = Tick(starts.0 + nanos);
@@ -250,13 +255,13 @@ impl Rig {
         self.poll();
     }
 
-    /// When the next one comes of a stream, or comes back.
+    /// Returns the time of the next arrival, or of the next call of a client.
     fn later(&mut self) -> Tick {
         let from = if self.load.clients > 0 { self.now } else { self.next_arrival };
         Tick(from.0 + exponential(self.draw(), self.load.rate))
     }
 
-    /// What a call weighs, the same whenever it is asked.
+    /// Returns the weight of a call, which depends on its ID alone.
     fn weight(&self, id: u64) -> u64 {
         if self.load.weights { 8 + spread(id) % 504 } else { 1 }
     }
@@ -267,7 +272,7 @@ impl Rig {
     }
 }
 
-/// Nanoseconds until the next call of a Poisson stream.
+/// Returns the nanoseconds until the next call of a Poisson process, by inversion.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -279,7 +284,7 @@ fn exponential(random: u64, rate: u64) -> u64 {
     (-unit.ln() * 1e9 / rate as f64) as u64
 }
 
-/// The finaliser of splitmix64.
+/// Returns the output of `SplitMix64` for a counter.
 fn spread(word: u64) -> u64 {
     let word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

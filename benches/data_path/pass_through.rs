@@ -1,8 +1,8 @@
-//! Pass-through beside nginx and `HAProxy`: processor time of a call, and what the proxy adds to
-//! the median, over kept HTTP/1.1 connections on both sides.
+//! Pass-through compared with nginx and `HAProxy`: CPU time per call and latency added to the
+//! median, over persistent HTTP/1.1 connections on both sides.
 //!
-//! All contestants take turns in every round, the direct load first; a figure is the median of the
-//! rounds, and its spread stands beside it.
+//! All contestants take turns in every round, after the direct load. A figure is the median of the
+//! rounds and is printed with its range.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::process::{self, Process};
 use super::rivals::{RivalProgram, RivalProxy};
 use super::{Scale, load, median, stand_in};
 
-/// Connections, each with one call at a time.
+/// Numbers of connections, each with one call at a time.
 const CONNECTIONS: [usize; 2] = [8, 64];
 
-/// A proxy and what was measured of it.
+/// A proxy and its measurements.
 struct MeasuredProxy {
     name: &'static str,
     listen: SocketAddr,
@@ -25,7 +25,7 @@ struct MeasuredProxy {
     added: Vec<f64>,
 }
 
-/// Prints the part.
+/// Runs this part and prints it.
 pub(crate) async fn run(scale: Scale) {
     let mock = stand_in(Duration::ZERO, None).await;
     let ours = Process::groupage(&mock.url(), "mode: Passthrough\n");
@@ -91,7 +91,7 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// The median, and the least and the most in brackets.
+/// Formats the median, with the minimum and the maximum in brackets.
 fn spread(values: &[f64]) -> String {
     let (least, most) =
         (values.iter().copied().fold(f64::MAX, f64::min), values.iter().copied().fold(f64::MIN, f64::max));

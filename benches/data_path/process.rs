@@ -1,4 +1,4 @@
-//! The process under measurement, ended when dropped, and what `/proc` says of it and of others.
+//! The process under measurement, which is killed on drop, and figures of processes from `/proc`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A running groupage.
+/// A running proxy.
 pub(crate) struct Process {
     pub(crate) listen: SocketAddr,
-    /// The admin port; none where it is off.
+    /// The admin port, or `None` if it is off.
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) pids: Vec<u32>,
     child: Child,
@@ -19,12 +19,12 @@ pub(crate) struct Process {
 // === impl Process ===
 
 impl Process {
-    /// Starts the binary of this build, or the one that `GROUPAGE_BINARY` names, with this policy.
+    /// Starts the binary of this build, or the one in `GROUPAGE_BINARY`, with this policy.
     pub(crate) fn groupage(upstream: &str, policy: &str) -> Self {
         Self::start(upstream, policy, "off")
     }
 
-    /// The same with its admin port.
+    /// Starts the binary like [`Self::groupage`], with its admin port open.
     pub(crate) fn with_admin(upstream: &str, policy: &str) -> Self {
         Self::start(upstream, policy, "127.0.0.1:0")
     }
@@ -59,19 +59,20 @@ impl Drop for Process {
     }
 }
 
-/// A number that no other file or folder of this process has in its name.
+/// Returns a number that is unique in this process, for names of files and folders.
 pub(crate) fn fresh() -> u32 {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
 }
 
-/// Processes that this one started.
+/// Returns the child processes of a process.
 pub(crate) fn children(pid: u32) -> Vec<u32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().filter_map(|child| child.parse().ok()).collect()
 }
 
-/// User and system time of these processes, in the kernel's nanoseconds where it keeps them for every thread.
+/// Returns the user and system time of processes, in nanoseconds of the kernel's `schedstat` of
+/// every thread.
 pub(crate) fn cpu(pids: &[u32]) -> Duration {
     let nanos = pids
         .iter()
@@ -82,12 +83,12 @@ pub(crate) fn cpu(pids: &[u32]) -> Duration {
     Duration::from_nanos(nanos)
 }
 
-/// Resident bytes.
+/// Returns the resident memory in bytes.
 pub(crate) fn rss(pid: u32) -> u64 {
     status(pid, "VmRSS:").next().unwrap_or(0) * 1024
 }
 
-/// Context switches of all threads, voluntary or not.
+/// Returns the number of context switches of all threads, voluntary or not.
 pub(crate) fn context_switches(pid: u32) -> u64 {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks
@@ -105,11 +106,11 @@ fn numbers(text: &str, name: &str) -> impl Iterator<Item = u64> {
     text.lines().filter(move |line| line.contains(name)).filter_map(|line| line.split_whitespace().nth(1)?.parse().ok())
 }
 
-/// The head and 16 KiB of the body of a recognised call, whose rest never comes.
+/// Sends the head and 16 KiB of the body of a recognised call, and never the rest.
 pub(crate) fn half_a_call(stream: &mut TcpStream) {
     let head =
         "POST /v1/embeddings HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 32768\r\n\r\n";
-    // A connection that was shed at the peak is part of the measurement.
+    // Errors are ignored: connections that are shed at the peak are part of the measurement.
     stream.write_all(head.as_bytes()).ok();
     stream.write_all(&[b' '; 16 << 10]).ok();
 }

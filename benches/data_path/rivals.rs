@@ -1,5 +1,5 @@
-//! Proxies that the pass-through is measured beside: nginx and `HAProxy` as Debian packages them,
-//! one process with one thread each, ended when dropped.
+//! Proxies for comparison with pass-through: nginx and `HAProxy` as packaged by Debian, with one
+//! process and one thread each, killed on drop.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use super::process::{children, fresh};
 
-/// Looks for a proxy that does not report when it listens, and the pause between them: four seconds
-/// in all.
+/// Number of attempts to connect to a proxy, which does not report when it listens, and the pause
+/// between them: four seconds in total.
 const LOOKS: u32 = 200;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// A program that forwards every call, and the package that has it.
+/// A program that forwards every call, with its Debian package.
 #[derive(Clone, Copy)]
 pub(crate) enum RivalProgram {
     Nginx,
     HaProxy,
 }
 
-/// A running rival.
+/// A running instance of a program.
 pub(crate) struct RivalProxy {
     pub(crate) listen: SocketAddr,
     pub(crate) pids: Vec<u32>,
@@ -78,8 +78,8 @@ impl RivalProgram {
 // === impl RivalProxy ===
 
 impl RivalProxy {
-    /// Kept connections on both sides, no log. `None`: the program is not installed, or does not
-    /// listen.
+    /// Starts the program with persistent connections on both sides and without a log. Returns
+    /// `None` if it is not installed or does not listen.
     pub(crate) fn start(program: RivalProgram, upstream: SocketAddr) -> Option<Self> {
         let folder = std::env::temp_dir().join(format!("groupage-rival-{}-{}", std::process::id(), fresh()));
         std::fs::create_dir_all(&folder).ok()?;

@@ -1,5 +1,5 @@
-//! Servers that change while they serve: both ways see the same changes at the same moments, and
-//! are compared window by window.
+//! Servers that change while they serve. The direct and the proxied path have the same changes at
+//! the same time and are compared window by window.
 
 use std::time::Duration;
 
@@ -13,23 +13,27 @@ use super::process::{Model, StandIn};
 use super::row::{Crowd, Keys};
 use super::{Reference, diagnose, referred};
 
-/// Few enough that neither way keeps the processor busy where the server has room for all.
+/// Number of clients, low enough that neither path saturates the processor if the server has
+/// capacity for all.
 const CLIENTS: usize = 12;
-/// The least share of direct in a window, and in the first one after a change.
+/// Minimum share of the direct rate in a window, and in the first window after a change.
 const BAR: f64 = 0.9;
 const BAR_CHANGED: f64 = 0.85;
-/// More room is used within this, or this many answers where that is longer.
+/// Maximum time until additional capacity is used. If longer, the time of this number of answers
+/// applies.
 const MORE_ROOM_MAX: Duration = Duration::from_secs(3);
 const MORE_ROOM_ANSWERS: u32 = 5;
-/// Of the direct rate: room that is used, and batches that pay.
+/// Shares of the direct rate from which capacity is considered used, and batching considered
+/// effective.
 const USED: f64 = 0.9;
 const PAYS: f64 = 1.5;
-/// Less room is batched for within this many times that what callers wait directly.
+/// Maximum time until the proxy batches for less capacity, in multiples of the latency of direct
+/// calls.
 const LESS_ROOM_SOJOURNS: f64 = 15.0;
-/// Slices whose mean shows whether room is used or batched for.
+/// Number of slices of which the mean rate is judged.
 const LOOK: usize = 4;
 
-/// A time in which the server stays as it is.
+/// A time span in which the server does not change.
 #[derive(Clone, Copy)]
 struct Phase {
     base: Duration,
@@ -38,7 +42,7 @@ struct Phase {
     window: Duration,
 }
 
-/// A server's life.
+/// The phases of a server.
 struct Story {
     name: &'static str,
     phases: Vec<Phase>,
@@ -46,7 +50,7 @@ struct Story {
 
 fn stories() -> Vec<Story> {
     let (ms, s) = (Duration::from_millis, Duration::from_secs);
-    // Two sojourns of direct, and a hundred answers.
+    // A window has at least two latencies of direct calls; for the serial server, 100 answers.
     let serial = |lasts| Phase { base: ms(20), slots: 1, lasts: s(lasts), window: s(2) };
     let wide = |lasts| Phase { base: ms(20), slots: 64, lasts: s(lasts), window: s(2) };
     let slow = Phase { base: s(2), slots: 64, lasts: s(24), window: s(8) };
@@ -154,7 +158,8 @@ fn judge_phase(
     }
 }
 
-/// How long after a change the rate reaches this much of the direct rate that the phase ends with.
+/// Judges the time from a change until the proxied rate reaches a share of the direct rate in the
+/// second half of the phase.
 fn reached(
     tally: &mut Tally,
     what: &str,

@@ -1,4 +1,4 @@
-//! One way to a server under load, and what two ways have to do with each other.
+//! Load on one path to a server, and the comparison of two paths.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio::task::JoinSet;
 use super::process::SLOW;
 use super::row::{Crowd, Keys, Slow};
 
-/// Beyond the direct 99th percentile by a tenth and this, a call is late.
+/// Allowed excess over the direct 99th percentile: a tenth of it and one millisecond.
 const P99_MORE: f64 = 0.1;
 const P99_MORE_MS: f64 = 1.0;
 
-/// Bars met and missed.
+/// Number of bars met and missed.
 #[derive(Default)]
 pub(crate) struct Tally {
-    /// Tiny runs say nothing about speed.
+    /// `false` for tiny runs, which are too short to be judged.
     pub(crate) judging: bool,
     pub(crate) met: u32,
     pub(crate) missed: u32,
 }
 
-/// Runs a load of each crowd at once to its end.
+/// Runs the loads of all crowds concurrently and returns a report of each.
 pub(crate) async fn loads(to: SocketAddr, route: Route, crowds: &[Crowd], time: (Duration, Duration)) -> Vec<Report> {
     let mut running = Vec::new();
     for (at, crowd) in crowds.iter().enumerate() {
-        // Keys of two crowds differ.
+        // No two crowds have a key in common.
         running.push(tokio::spawn(load(to, route, *crowd, at * 1000, time)));
     }
     let mut reports = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) async fn loads(to: SocketAddr, route: Route, crowds: &[Crowd], time: 
     reports
 }
 
-/// The load of one crowd: a closed loop for each API key.
+/// Runs the load of one crowd, with a closed loop for each API key.
 async fn load(
     to: SocketAddr,
     route: Route,
@@ -70,7 +70,7 @@ async fn load(
     reports.fold(first, |all, one| all.beside(&one))
 }
 
-/// What two runs one after the other have counted.
+/// Combines the reports of two consecutive runs.
 pub(crate) fn after(first: Option<Report>, second: Report) -> Report {
     match first {
         Some(first) => {
@@ -85,7 +85,7 @@ pub(crate) fn share(proxied: &Report, direct: &Report) -> f64 {
     proxied.calls_per_second() / direct.calls_per_second().max(f64::MIN_POSITIVE)
 }
 
-/// Calls without the answer that they should have had.
+/// Returns the number of calls without a correct answer.
 pub(crate) fn lost(report: &Report) -> u64 {
     report.refused + report.wrong + report.failed
 }
@@ -94,13 +94,13 @@ pub(crate) fn millis(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// Rate, median and 99th percentile.
+/// Formats rate, median and 99th percentile.
 pub(crate) fn figures(report: &Report) -> String {
     let (rate, p50, p99) = (report.calls_per_second(), millis(report.p50()), millis(report.p99()));
     format!("{rate:>7.1}/s p50 {p50:>7.1} p99 {p99:>7.1}")
 }
 
-/// Shares of the direct rate, one for each second.
+/// Formats the share of the direct rate in each second.
 pub(crate) fn seconds(proxied: &Report, direct: &Report) -> String {
     let each = usize::try_from(Duration::from_secs(1).as_nanos() / SLICE.as_nanos()).unwrap_or(1);
     let sums = |report: &Report| -> Vec<u64> { report.slices.chunks(each).map(|part| part.iter().sum()).collect() };
@@ -112,7 +112,7 @@ pub(crate) fn seconds(proxied: &Report, direct: &Report) -> String {
 // === impl Tally ===
 
 impl Tally {
-    /// Judges rate, latency and answers of a way through the proxy; returns whether all are met.
+    /// Judges rate, latency and answers of a proxied load. Returns `true` if all bars are met.
     pub(crate) fn judge(&mut self, proxied: &Report, against: &Report, bar: f64) -> bool {
         let share = share(proxied, against);
         let p99 = millis(against.p99()) * (1.0 + P99_MORE) + P99_MORE_MS;

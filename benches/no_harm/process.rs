@@ -1,5 +1,5 @@
-//! Stand-ins as processes of their own, so that their processor time is not the load's, and what is
-//! read from and sent to control and admin ports.
+//! Mock servers as separate processes, so that their CPU time is not that of the load, and requests
+//! to control and admin ports.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -13,26 +13,26 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Calls that may wait in a stand-in: more than any load here has.
+/// Queue capacity of a mock server, above the number of calls of any load here.
 const QUEUE: &str = "4096";
 
-/// A model server of a row.
+/// Performance model of a mock server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Model {
     pub(crate) base: Duration,
     pub(crate) per_item: Duration,
     pub(crate) slots: usize,
-    /// Batches by itself: the most items in an iteration.
+    /// Maximum number of items in an iteration, if the server forms batches itself.
     pub(crate) inner: Option<usize>,
-    /// The base of calls whose body contains [`SLOW`].
+    /// Base time of a call with [`SLOW`] in its body.
     pub(crate) slow: Option<Duration>,
     pub(crate) lists: Option<ListRefusal>,
 }
 
-/// The mark of a slow call.
+/// Text that marks a slow call.
 pub(crate) const SLOW: &str = "slow";
 
-/// A running stand-in; killed when dropped.
+/// A running mock server, which is killed on drop.
 pub(crate) struct StandIn {
     pub(crate) listen: SocketAddr,
     control: SocketAddr,
@@ -42,17 +42,18 @@ pub(crate) struct StandIn {
 // === impl Model ===
 
 impl Model {
-    /// So many calls at once, each in this time whatever its items.
+    /// Creates a model with `slots` concurrent calls, each of which takes `base` for any number of
+    /// items.
     pub(crate) const fn flat(base: Duration, slots: usize) -> Self {
         Self { base, per_item: Duration::ZERO, slots, inner: None, slow: None, lists: None }
     }
 
-    /// The same with a time for each item.
+    /// Creates a model with an additional time for each item.
     pub(crate) const fn linear(base: Duration, per_item: Duration, slots: usize) -> Self {
         Self { per_item, ..Self::flat(base, slots) }
     }
 
-    /// The time of a lone call.
+    /// Returns the time of a call with one item.
     pub(crate) fn lone(&self) -> Duration {
         self.base + self.per_item
     }
@@ -81,7 +82,7 @@ impl StandIn {
         let mut first = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         BufReader::new(stdout).read_line(&mut first).expect("a first line");
-        // "stand-in model serving on ADDR, orders on ADDR"
+        // The line is "stand-in model serving on ADDR, orders on ADDR".
         let mut addresses = first.split([' ', ',']).filter_map(|word| word.trim().parse().ok());
         let listen = addresses.next().expect("where it serves");
         let control = addresses.next().expect("where it is controlled");
@@ -109,7 +110,8 @@ impl Drop for StandIn {
     }
 }
 
-/// What an admin or control port answers; null where that is no JSON.
+/// Sends a request to an admin or control port and returns the JSON of its answer, or null if it is
+/// not JSON.
 pub(crate) async fn exchange(to: SocketAddr, method: &str, path: &str, body: &str) -> Value {
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: {to}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -118,7 +120,7 @@ pub(crate) async fn exchange(to: SocketAddr, method: &str, path: &str, body: &st
     let mut stream = TcpStream::connect(to).await.expect("a port of ours");
     stream.write_all(request.as_bytes()).await.expect("a request");
     let mut answer = Vec::new();
-    // What came is enough where the connection ends otherwise than in order.
+    // If the connection ends with an error, the part that has arrived is sufficient.
     stream.read_to_end(&mut answer).await.ok();
     let answer = String::from_utf8_lossy(&answer);
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);

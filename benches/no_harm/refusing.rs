@@ -1,4 +1,5 @@
-//! Servers that take one item a call: each refusal of a list on each route that is merged.
+//! Servers that accept one item per call: each kind of refusal of a list, on each route that can be
+//! merged.
 
 use std::time::Duration;
 
@@ -11,20 +12,20 @@ use super::process::{Model, StandIn};
 use super::row::{Crowd, Keys};
 use super::{Reference, referred};
 
-/// The least share of direct after the first second.
+/// Minimum share of the direct rate after the first second.
 const BAR: f64 = 0.95;
-/// Refused lists in the first minute.
+/// Maximum number of refused lists in the first minute.
 const LISTS_MAX: u64 = 60;
-/// Batches that an upstream costs which never answers one; two calls are tried together.
+/// Maximum number of batches sent to an upstream that never answers one. Each has two calls.
 const SILENT_MAX: u64 = 2;
-/// Of a route whose lists are never answered.
+/// Timeout of a route on which lists are never answered.
 const TIMEOUT: Duration = Duration::from_millis(300);
 const CLIENTS: usize = 8;
-/// Every route that is merged; the last one by a policy.
+/// All routes that can be merged. The last one requires a policy.
 const ROUTES: [Route; 4] = [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger];
 const GENERIC: &str = "protocol: Generic, idempotent: Always, generic: {items: /items, results: /results}";
 
-/// What one server and its callers saw.
+/// Measurements of one route.
 struct Seen {
     route: Route,
     share: f64,
@@ -38,7 +39,7 @@ pub(crate) async fn run(
     reference: Reference,
     time: (Duration, Duration),
 ) {
-    // One that has room for all, and one that queues calls, so that merging would pay.
+    // One server has capacity for all calls; the other one queues calls, so that merging would pay.
     for slots in [8, 1] {
         for (at, refusal) in ListRefusal::ANSWERED.into_iter().chain([ListRefusal::Silence]).enumerate() {
             let name = format!("refusing: {} to a list, 10 ms, {slots} at once, {CLIENTS} x one key", refusal.word());
@@ -47,7 +48,8 @@ pub(crate) async fn run(
             }
             println!("{name}");
             let mut routes = JoinSet::new();
-            // Of the wide server one route: all of them at once would share the processor.
+            // On the server with capacity for all, one route per refusal: more of them would share
+            // the processor.
             let all = slots == 1;
             for route in ROUTES.into_iter().enumerate().filter(|(place, _)| all || at % ROUTES.len() == *place) {
                 routes.spawn(one(route.1, (refusal, slots), reference, time));
@@ -71,7 +73,7 @@ fn judge(tally: &mut Tally, refusal: ListRefusal, seen: &Seen) {
     tally.count(*lost <= lost_max, &format!("{lost} not answered as alone, at most {lost_max}"));
 }
 
-/// The first second is counted on its own: it is the one in which lists are refused.
+/// Measures one route. The first part, in which lists are refused, is not included in the rate.
 async fn one(
     route: Route,
     (refusal, slots): (ListRefusal, usize),
@@ -89,8 +91,7 @@ async fn one(
     let proxy = Process::groupage(&servers[1].url(), &policy);
     let (to, _passing) = referred(reference, &servers[0]);
     let crowds = [Crowd::of(CLIENTS, Keys::One)];
-    // One run, so that no client starts anew; the counts of its first part are left out of the rate
-    // only.
+    // A single run, so that no client restarts. The first part is excluded from the rate only.
     let whole = first + rest;
     let time = (Duration::ZERO, whole);
     let (direct, proxied) = tokio::join!(loads(to, route, &crowds, time), loads(proxy.listen, route, &crowds, time));

@@ -1,10 +1,10 @@
-//! The rows: servers and their callers.
+//! Rows of the benchmark: a server and its clients.
 
 use std::time::Duration;
 
 use super::process::Model;
 
-/// The callers, all with one item a call.
+/// A group of clients with one item per call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Crowd {
     pub(crate) clients: usize,
@@ -13,34 +13,34 @@ pub(crate) struct Crowd {
     pub(crate) slow: Slow,
 }
 
-/// Which callers may share a batch.
+/// API keys of a crowd, which limit the calls that may share a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keys {
-    /// All callers: no call has a key.
+    /// No call has a key, so all may share a batch.
     One,
-    /// Those of one of four API keys.
+    /// Four API keys. Calls with the same key may share a batch.
     Four,
-    /// None: an API key each.
+    /// An API key for each client, so that no calls share a batch.
     Own,
 }
 
-/// What of a crowd's calls is slow.
+/// Reason why the calls of a crowd are slow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Slow {
     No,
-    /// Their model, which is another one.
+    /// They use another, slow model.
     Model,
-    /// Their items, of the same model.
+    /// They use the same model with slow items.
     Items,
 }
 
-/// How the two ways are measured.
+/// Order of the direct and the proxied measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pace {
-    /// Both at once, each before a server of its own: what disturbs one disturbs the other. For
+    /// Both concurrently, each in front of its own server, so that a disturbance affects both. For
     /// loads that leave the processor idle.
     Beside,
-    /// In turns, with a fresh proxy for each.
+    /// In turns, with a new proxy for each.
     InTurns,
 }
 
@@ -50,14 +50,14 @@ pub(crate) struct Row {
     pub(crate) model: Model,
     pub(crate) crowds: Vec<Crowd>,
     pub(crate) pace: Pace,
-    /// The least share of the direct rate.
+    /// Minimum share of the direct rate.
     pub(crate) bar: f64,
-    /// The share is of the rate through the same proxy in mode `Passthrough`: what any proxy costs
-    /// a server that answers in no time is no matter of batching.
+    /// `true` if the share is that of the rate through the same proxy in mode `Passthrough`: the
+    /// cost of any proxy in front of a server that answers at once is not caused by batching.
     pub(crate) of_pass: bool,
 }
 
-/// The least share of the direct rate, and where the proxy's own 0.1 ms shows.
+/// Minimum share of the direct rate, and for calls so short that the 0.1 ms of the proxy matters.
 const BAR: f64 = 0.96;
 const BAR_SHORT: f64 = 0.93;
 
@@ -104,7 +104,7 @@ impl Row {
     }
 }
 
-/// All rows.
+/// Returns all rows.
 pub(crate) fn rows() -> Vec<Row> {
     use Keys::{Four, One, Own};
     const fn ms(millis: u64) -> Duration {

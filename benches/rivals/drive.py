@@ -57,7 +57,8 @@ class Kserve:
     def __init__(self, venv):
         python = str(pathlib.Path(venv) / "bin" / "python")
         self.folder = tempfile.TemporaryDirectory()
-        # It ends once its standard input does, which is held open until it has said what it did.
+        # The script exits when its standard input closes, which is held open until it has printed
+        # its report.
         train = subprocess.Popen(
             [python, "-B", SERVERS / "train.py", self.folder.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
@@ -205,7 +206,7 @@ def main():
         print(f"  directly {direct[1]:.0f} calls/s; through the proxy {rates[0]:.0f}, then {rates[1]:.0f}; {calls:.0f} calls,"
               f" {aside} passed for no_gain, batches of {sizes.get('sum', 0) / max(1, sizes.get('count', 0)):.1f} items", flush=True)
         stands = aside > calls / 4
-        # Aside is where it belongs only if merging does not do better.
+        # Passing calls through is right only if merging is not better.
         right = stands or rates[1] >= direct[1] if server.batches else not stands
         for ok, what in (
             (unequal == 0, f"equal answers: {unequal} differ"),

@@ -58,7 +58,8 @@ class Litellm:
             cwd=self.folder.name,
             env={"PATH": f"{venv}:/usr/bin:/bin", "HOME": self.folder.name, "PYTHONDONTWRITEBYTECODE": "1",
                  "LITELLM_LOG": "ERROR", "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-                 # Any key of a caller will do, on loopback and for these minutes.
+                 # Accepts any API key of a client; the server is on loopback and runs for minutes
+                 # only.
                  "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"},
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
@@ -92,10 +93,11 @@ def unequal(direct, proxied):
 def measure(groupage, name, server, row, seconds):
     callers, keys, bar = row
     ways, concurrency = {"direct": [], "pass": [], "proxied": []}, None
-    # What the first calls of a server cost is not the proxy's.
+    # The first calls to a server are slower for reasons that do not depend on the proxy.
     load(server.port, server, 2, callers, keys)
     for turn in range(TURNS):
-        # Each way goes first in turn, so that a machine that becomes slower is not held against one.
+        # Each path goes first in turn, so that a machine that slows down does not favour one of
+        # them.
         for at in range(len(ways)):
             way = list(ways)[(at + turn) % len(ways)]
             if way == "direct":

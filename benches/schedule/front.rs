@@ -1,7 +1,9 @@
-//! A thin proxy around a rule of the simulator, for a contestant that no policy of ours plays: BentoML's cork.
+//! A thin proxy around a rule of the simulator, for the one contestant that no policy implements:
+//! BentoML's cork.
 //!
-//! It reads calls of the predict route, sends batches over kept connections and cuts the answers. It is as little as can be, so its rule is not
-//! slowed down by it: no check of anything, no limits, no bounds beyond the load's own.
+//! It reads calls of the predict route, sends batches over persistent connections and splits the
+//! answers. It is minimal, so that it does not slow its rule down: no validation, no limits, and no
+//! bounds except those of the load.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -27,15 +29,15 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Calls and answers that may wait for the rule: more than any load here has at once.
+/// Capacity for events of the rule, above the number of concurrent calls of any load here.
 const EVENTS: usize = 8192;
 const PATH: &str = "/v1/models/stand-in:predict";
 
-/// Ends when dropped.
+/// A running front. Dropping it stops it.
 pub(crate) struct Front {
     pub(crate) addr: SocketAddr,
     accept: JoinHandle<()>,
-    /// Dropped, it ends the thread of the rule.
+    /// Stops the thread of the rule when dropped.
     _stop: oneshot::Sender<()>,
 }
 
@@ -72,7 +74,7 @@ impl Front {
         let (events, inbox) = mpsc::channel(EVENTS);
         let upstream = Arc::new(Upstream { addr: upstream, kept: Mutex::default() });
         let (rule, its_events, (stop, stopped)) = (rule.clone(), events.clone(), oneshot::channel());
-        // A policy of the simulator stays on the thread that made it.
+        // A policy of the simulator must stay on the thread that created it.
         std::thread::spawn(move || {
             let clock = Clock::start();
             let live = Live::new(rule.build(), slo, 1);
@@ -96,7 +98,7 @@ async fn accept(listener: TcpListener, events: mpsc::Sender<Event>) {
         stream.set_nodelay(true).ok();
         let events = events.clone();
         let service = service_fn(move |request| answer(request, events.clone()));
-        // A connection that breaks is the load's affair.
+        // The load detects a broken connection.
         connections.spawn(async move {
             hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await.ok();
         });
@@ -120,7 +122,7 @@ async fn answer(request: Request<Incoming>, events: mpsc::Sender<Event>) -> Resu
     Ok(response)
 }
 
-/// The raw items of a call, or the results of an answer.
+/// Returns the raw items of a call, or the results of an answer.
 fn items(body: &[u8]) -> Vec<String> {
     let body: Option<Body<'_>> = serde_json::from_slice(body).ok();
     body.map(|body| body.instances.into_iter().map(|raw| raw.get().to_owned()).collect()).unwrap_or_default()
@@ -146,7 +148,7 @@ impl Desk {
                         let actions = self.live.answer(self.clock.now(), id, status);
                         for (call, result) in calls.iter().zip(results) {
                             if let Some((_, reply)) = self.waiting.remove(call) {
-                                // Whoever has gone needs no answer.
+                                // Fails only if the client has disconnected.
                                 reply.send(result).ok();
                             }
                         }
@@ -159,7 +161,7 @@ impl Desk {
             for action in actions {
                 match action {
                     Action::Send(id, calls) => self.send(id, calls),
-                    // Its caller is told by the drop.
+                    // Dropping the sender answers the call with 503.
                     Action::GiveUp(id, _) => drop(self.waiting.remove(&id)),
                 }
             }

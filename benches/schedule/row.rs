@@ -1,7 +1,8 @@
-//! The rows: what stands upstream and what comes, for sockets and for the simulator alike.
+//! Rows of the benchmark: upstreams and arrivals, for sockets and for the simulator.
 //!
-//! Every curve, SLO, think time and window is four times that of `scheduling.md` §5.1 and every rate a quarter, so that timers and the clients' own
-//! work do not count (§6). No noise: what differs between sockets and simulator is then their own.
+//! Every curve, SLO, think time and window is four times that of the simulator's own scenarios and
+//! every rate is a quarter, so that timers and the work of the clients are negligible. There is no
+//! noise, so that a difference between sockets and simulator is caused by one of the two.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,19 +18,20 @@ use groupage::simulate::workload::{Arrivals, Think, Workload};
 use groupage::simulate::{Arrival, Policy, run};
 use groupage::standin::server::{Inner, ServerConfig, Shape, TooLarge};
 
-/// Times are so many times those of the design.
+/// Factor of all times over those of the simulator's own scenarios.
 const SCALE: f64 = 4.0;
-/// Clients of closed loops think between these.
+/// Range of the think time of clients in closed loops.
 pub(crate) const THINK: (Duration, Duration) = (Duration::from_micros(400), Duration::from_micros(1200));
-/// Calls that may wait in the stand-in: as many as any contestant sends.
+/// Queue capacity of the mock server, sufficient for all calls of a contestant.
 const QUEUE_MAX: usize = 4096;
-/// Calls that come from here on count: four times the 2 s after which the simulator's rows count what has settled. What the first seconds cost is judged
-/// there, from a cold start and at length.
+/// Time from which calls count: four times the 2 s of the simulator's own rows. The cost of the
+/// first seconds is judged there, from a cold start and in long runs.
 pub(crate) const SETTLED: Duration = Duration::from_secs(8);
-/// Seeds of what a policy draws, in the simulator: one run of it says as little as one on sockets.
+/// Number of seeds for the random decisions of a policy in the simulator. A single run is as little
+/// evidence as one on sockets.
 const SEEDS: u32 = 5;
 
-/// The five upstreams.
+/// Kind of upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Curved {
     Affine,
@@ -48,27 +50,28 @@ pub(crate) struct Row {
     pub(crate) cap: u32,
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) goodput: f64,
-    /// Of what was answered, in milliseconds.
+    /// Mean latency of the answered calls in milliseconds.
     pub(crate) mean: f64,
 }
 
-/// A row with its arrivals drawn: the same for every contestant, on sockets and in the simulator.
+/// A row with generated arrivals, which are the same for every contestant, on sockets and in the
+/// simulator.
 #[derive(Debug, Clone)]
 pub(crate) struct Drawn {
     pub(crate) row: Row,
     pub(crate) horizon: Duration,
-    /// From here on calls count.
+    /// Time from which calls count.
     pub(crate) from: Duration,
-    /// None in a closed loop.
+    /// Times of arrival, or `None` in a closed loop.
     pub(crate) times: Option<Arc<[Duration]>>,
     recorded: Vec<Arrival>,
 }
 
-/// All rows.
+/// Returns all rows.
 pub(crate) fn rows() -> Vec<Row> {
     let ms = Duration::from_millis;
     let row = |name, curved, arrivals| Row { name, curved, arrivals, slo: ms(200), cap: 64 };
@@ -87,7 +90,8 @@ pub(crate) fn rows() -> Vec<Row> {
         row("affine, bursts", Curved::Affine, bursts),
         closed("affine, closed 8", 8, ms(200)),
         closed("affine, closed 32", 32, ms(200)),
-        // Four full batches wait for each other: an SLO of 200 ms would shed most of them.
+        // 256 clients fill four batches, which wait for each other: an SLO of 200 ms would shed
+        // most calls.
         closed("affine, closed 256", 256, ms(1000)),
     ]
 }
@@ -115,7 +119,7 @@ impl Row {
         }
     }
 
-    /// The stand-in of this row.
+    /// Returns the mock server of this row.
     pub(crate) fn server(&self) -> ServerConfig {
         let us = Duration::from_micros;
         let (base, per_item, shape) = match self.curved {
@@ -138,7 +142,8 @@ impl Row {
         }
     }
 
-    /// The same for the simulator, where a batch takes so long beside its execution.
+    /// Returns the same upstream for the simulator. `lag` is the time of a batch beyond its
+    /// execution.
     fn upstream(&self, lag: Duration) -> Kind {
         let server = |curve, slots| {
             Kind::Server(Server {
@@ -166,7 +171,7 @@ impl Row {
 // === impl Drawn ===
 
 impl Drawn {
-    /// What the simulator makes of it; the mean of some seeds of what a policy draws.
+    /// Simulates the row and returns the mean over several seeds of the policy.
     pub(crate) fn simulated(&self, lag: Duration, policy: impl Fn(u64) -> Box<dyn Policy>) -> Outcome {
         self.mean_of(SEEDS, lag, policy)
     }
@@ -183,7 +188,8 @@ impl Drawn {
         sum
     }
 
-    /// The window of the grid that is best on these very arrivals, as the simulator has it: by goodput, and within .002 of the best by the mean.
+    /// Returns the window of the grid that is best for these arrivals in the simulator: the lowest
+    /// mean latency among those within 0.002 of the best goodput.
     pub(crate) fn tuned_window(&self, lag: Duration) -> (u32, Duration) {
         let (sizes, millis) = Baseline::WINDOWS;
         let mut tried = Vec::new();
@@ -191,7 +197,7 @@ impl Drawn {
             for millis in millis {
                 let delay = Duration::from_millis(millis).mul_f64(SCALE);
                 let rule = Baseline::Window { items, delay };
-                // A window draws nothing.
+                // A window makes no random decisions, so one seed is sufficient.
                 tried.push((self.mean_of(1, lag, |_| rule.build()), (items, delay)));
             }
         }

@@ -1,4 +1,4 @@
-//! The controller's process, the API server before it, and the sidecars.
+//! The controller process, its API server and the sidecars.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -18,12 +18,13 @@ use tokio::sync::Notify;
 
 use super::api::Api;
 
-/// No step takes longer, also on a machine that is busy with other things.
+/// Maximum time of a step, also on a busy machine.
 const HANG: Duration = Duration::from_secs(120);
-/// Below what the controller reviews, so that nobody is sent away and comes again.
+/// Streams opened per second. It is below the controller's rate of token reviews, so that no stream
+/// is rejected and opened again.
 const OPENED_A_SECOND: u64 = 45;
 
-/// Everything that runs.
+/// The controller, its API server and the sidecars.
 pub(crate) struct Rig {
     api: Api,
     child: Child,
@@ -38,7 +39,7 @@ pub(crate) struct Rig {
     tokens: std::path::PathBuf,
 }
 
-/// What the sidecars were told.
+/// Progress of a configuration push to all sidecars.
 struct Shared {
     generation: AtomicU64,
     told: AtomicUsize,
@@ -56,7 +57,7 @@ struct Process {
 // === impl Rig ===
 
 impl Rig {
-    /// A controller that knows so many pods, and nobody on a stream.
+    /// Starts a controller with `streams` pods in its cluster and no stream.
     #[expect(clippy::disallowed_methods, reason = "a bench may be told which binary it measures")]
     pub(crate) async fn start(streams: usize) -> Self {
         let api = Api::start().await;
@@ -83,7 +84,7 @@ impl Rig {
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let (send, found) = tokio::sync::oneshot::channel();
-        // Reads on, so that the controller never waits for us.
+        // Reads to the end, so that the controller never blocks on the pipe.
         std::thread::spawn(move || {
             let mut send = Some(send);
             for line in lines.map_while(Result::ok) {
@@ -115,7 +116,7 @@ impl Rig {
         }
     }
 
-    /// Opens every stream, and waits until every sidecar was told its policy.
+    /// Opens all streams and waits until all sidecars have received their policy.
     pub(crate) async fn open(&mut self) -> Duration {
         let began = self.clock.now();
         let mut pace = tokio::time::interval(Duration::from_nanos(1_000_000_000 / OPENED_A_SECOND));
@@ -141,7 +142,7 @@ impl Rig {
         self.clock.now().since(began)
     }
 
-    /// Edits the policy: the time until the last sidecar was told.
+    /// Edits the policy and returns the time until the last sidecar has received it.
     pub(crate) async fn edit(&mut self) -> Duration {
         self.generation += 1;
         self.shared.told.store(0, Ordering::SeqCst);
@@ -167,17 +168,18 @@ impl Rig {
         assert!(tokio::time::timeout(HANG, wait).await.is_ok(), "{} of {} were told", told(), self.streams);
     }
 
-    /// The controller's resident memory.
+    /// Returns the resident memory of the controller.
     pub(crate) fn memory_mib(&self) -> u64 {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1024
     }
 
-    /// The controller's processor time so far.
+    /// Returns the total CPU time of the controller.
     pub(crate) fn processor(&self) -> Duration {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // The name may hold anything; fields 14 and 15 are hundredths of a second in user and system.
+        // The process name may contain any character. Fields 14 and 15 are hundredths of a second
+        // in user and system mode.
         let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
         let ticks: u64 = fields[11..13].iter().map(|field| field.parse::<u64>().unwrap()).sum();
         Duration::from_millis(ticks * 10)
@@ -214,7 +216,7 @@ impl Sidecar for Process {
         Hello { pod, config: self.in_force(), ..Hello::default() }
     }
 
-    /// A pod with traffic on one route: some tens of buckets.
+    /// Returns the report of a pod with traffic on one route, which fills some tens of buckets.
     fn report(&self) -> BoxFuture<'_, Report> {
         let calls = Outcomes { served: 100, ..Outcomes::default() };
         let mut route = RouteReport { route: "default".into(), calls, items: calls, ..RouteReport::default() };
@@ -248,7 +250,7 @@ impl Sidecar for Process {
     fn status(&self, _: &Status) {}
 }
 
-/// Where the controller takes streams, if this line of its log says so.
+/// Returns the port for streams if this line of the controller's log contains it.
 fn streams_of(line: &Value) -> Option<u16> {
     let fields = line.get("fields").unwrap_or(line);
     fields.get("streams")?.as_str()?.rsplit_once(':')?.1.parse().ok()

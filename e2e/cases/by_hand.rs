@@ -1,4 +1,5 @@
-//! What a user types in place of `kubectl annotate`: `groupage inject` and `uninject` with `kubectl apply` after them, `groupage enable` and `disable`.
+//! Commands that replace `kubectl annotate`: `groupage inject` and `uninject`, each followed by
+//! `kubectl apply`, and `groupage enable` and `disable`.
 
 use std::time::Duration;
 
@@ -14,9 +15,9 @@ use crate::installation::{has_sidecar, installed};
 use crate::space::Space;
 use crate::{Fault, Verdict};
 
-/// Calls a second.
+/// Calls per second.
 const RATE: f64 = 100.0;
-/// For an Event to be there.
+/// Timeout for an Event.
 const SAID_MAX: Duration = Duration::from_secs(30);
 
 pub(super) const CASES: &[Case] = &[
@@ -64,8 +65,9 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     ))
 }
 
-/// The manifest with sidecars that merge from the first call on. No controller is needed for it,
-/// nor that the cluster knows policies: this one is in the files alone.
+/// Returns the manifest with sidecars that merge from the first call on. It requires neither a
+/// controller nor the custom resource definitions, since the policy is only used by the command and
+/// removed from its output.
 async fn injected(space: &Space, manifest: &str, more: &[&str]) -> Result<String, Fault> {
     let image = &space.cluster.kit.images.groupage.reference;
     let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
@@ -100,14 +102,16 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
     Ok(format!("the sidecar came and went, with a policy of {slo}"))
 }
 
-/// As `kubectl expose` has it, under Pod Security `restricted`: nothing captures it, which is an error
-/// with one command, the same wherever it is looked for; and that command loses no call.
+/// A Service as created by `kubectl expose`, under Pod Security `restricted`: traffic bypasses the
+/// sidecar, which is reported as an error with the same corrective command in every place. That
+/// command must not lose calls.
 async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
     installed(space).await?;
     space.restrict().await?;
     let model = Model { annotations: "", args: ", --base, 5ms", target: "8080", replicas: 2, ..Model::default() };
     let manifest = model.yaml().replace("{name: http, containerPort: 8080}", "{containerPort: 8080}");
-    // Its own hook keeps a pod until no call comes to it any more: nothing is captured that could.
+    // A preStop hook of the application keeps a pod running until no more calls arrive, since
+    // without capture the sidecar cannot drain them.
     let lingers = "securityContext: $restricted\n          lifecycle: {preStop: {sleep: {seconds: 5}}}\n---";
     let manifest = manifest.replace("securityContext: $restricted\n---", lingers);
     space.apply(&manifest.replace("port: http}, periodSeconds", "port: 8080}, periodSeconds")).await?;
@@ -137,7 +141,8 @@ async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
     load.until_served(200).await?;
     let report = load.end().await?;
     let pods = space.deployment_alone("model").await?;
-    // Connections that were open go on to lead where they led: these are new ones.
+    // Open connections keep leading to the application. Only new connections pass through the
+    // sidecar.
     Caller::start_as(space, "newcomer").await?.at_once("model:80", &predictions()).await?;
     let through = space.metrics_of(&pods).await?.sum("groupage_calls_total", &[]);
     if report.lost() > 0 || through < 1.0 {
@@ -146,7 +151,8 @@ async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
     Ok(format!("{} calls, none lost; {through} of them through the sidecars", report.offered))
 }
 
-/// The kernel leads what comes from outside to the sidecar: by the number, at every address, with nothing changed of application or Service.
+/// The kernel redirects inbound connections to the sidecar: for a port number, at every address,
+/// and without changes to application or Service.
 async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
     let annotations = "groupage.dev/capture: Redirect";
     let model = Model { annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
@@ -156,7 +162,8 @@ async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
     batched_at_every_address(space, &pods).await
 }
 
-/// Calls the Service and every address of the pods by the number, and wants shared batches of each.
+/// Calls the Service and the port number at every address of the pods, and expects shared batches
+/// at each.
 pub(super) async fn batched_at_every_address(space: &Space, pods: &[Pod]) -> Verdict {
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;

@@ -1,5 +1,5 @@
-//! Certificates that are lost or have run out: new ones are made, the API server is told, pods are injected again, and sidecars that were connected believe the
-//! new ones over the stream that they have.
+//! Lost and expired certificates: new ones are created, the webhook configuration is updated, pods
+//! are injected again, and connected sidecars receive the new authority over their existing stream.
 
 use std::time::Duration;
 
@@ -18,13 +18,14 @@ use crate::{Fault, Verdict};
 pub(super) const CASES: &[Case] =
     &[case!("certificates", those_that_are_lost_or_have_run_out_are_made_anew_and_believed)];
 
-/// The leader looks every ten seconds, and replicas after it.
+/// The leader checks certificates every ten seconds, and the other replicas follow.
 const MADE_MAX: Duration = Duration::from_secs(60);
-/// A sidecar waits up to 30 s for its next try, and a leader's lease is another's after 15 s.
+/// A sidecar waits for up to 30 s before it reconnects, and another replica acquires the leader
+/// lease after 15 s.
 const DIALLED_MAX: Duration = Duration::from_secs(90);
 const EDIT: &str = r#"{"spec":{"limits":{"batchItemsMax":9}}}"#;
 const EDITED: f64 = 9.0;
-/// Where they are kept.
+/// Secret that contains the certificates.
 const SECRET: &str = "groupage-tls";
 
 async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &Space) -> Verdict {
@@ -41,7 +42,8 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
     installation.kubectl(&["patch", "secret", SECRET, "--type=merge", "--patch", &expired()?]).await?;
     let third = until_other(&installation, &second).await?;
     installation.injects().await?;
-    // Whoever leads after this shows certificates of an authority that was not there when the sidecars started.
+    // The next leader presents certificates of an authority that did not exist when the sidecars
+    // started.
     for pod in installation.pods().await? {
         installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
     }
@@ -55,7 +57,7 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
         if has { Ok(now().duration_since(begun)) } else { Err(Fault::from(format!("{found} in all"))) }
     })
     .await?;
-    // By a pod that is really made, and by either replica.
+    // Verify injection with pods that are really created, and through both replicas.
     space.apply(&Model { replicas: 4, ..model }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     let injected = pods.iter().filter(|pod| has_sidecar(pod)).count();
@@ -71,7 +73,7 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
     ))
 }
 
-/// Waits until the API server believes others than these, the same in each entry.
+/// Waits until the CA bundle of every entry has been replaced and all are the same.
 async fn until_other(installation: &Installation, before: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Fault> {
     until("other certificates", MADE_MAX, async || {
         let now = installation.believed().await?;
@@ -82,7 +84,7 @@ async fn until_other(installation: &Installation, before: &[Vec<u8>]) -> Result<
     .await
 }
 
-/// A Secret's data with an authority and a certificate that have run out.
+/// Returns the data of a Secret with an expired authority and certificate.
 fn expired() -> Result<String, Fault> {
     let run_out = |params: &mut CertificateParams| {
         params.not_before = date_time_ymd(2020, 1, 1);

@@ -1,4 +1,4 @@
-//! The cluster itself: what every other case takes for granted.
+//! The cluster itself: properties that all other cases rely on.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn pods_and_services_answer_over_both_families_and_by_name(space: &Space) 
     if space.cluster.node.is_some() && (v4, v6) != (2, 2) {
         return Err(format!("{v4} addresses of version 4 and {v6} of version 6 for a pod and a Service").into());
     }
-    // The resolver of a static binary, in an image without a single file of its own.
+    // Tests the resolver of a static binary, in an image that contains no other file.
     let names = [
         "model:80".to_owned(),
         format!("model.{}:80", space.name),
@@ -122,7 +122,7 @@ subjects: [{kind: ServiceAccount, name: reader}]
         Err(kube::Error::Api(refused)) if refused.is_forbidden() => {}
         other => return Err(format!("secrets: {other:?}").into()),
     }
-    // A token for somebody else opens nothing here.
+    // A token with another audience is rejected by the API server.
     let foreign = space.token("reader", Some("groupage.dev")).await?;
     let client = space.cluster.as_bearer(&foreign).await?;
     match Api::<Pod>::namespaced(client, &space.name).list(&ListParams::default()).await {
@@ -154,7 +154,7 @@ spec:
     space.api::<Pod>().delete("model", &DeleteParams::default()).await?;
     let gone = await_condition(space.api::<Pod>(), "model", none);
     tokio::time::timeout(Duration::from_secs(30), gone).await??;
-    // The API server remembers a token for a few seconds.
+    // The API server caches the validity of a token for a few seconds.
     until("the end of the token", Duration::from_secs(30), async || match review(space, &token).await?.authenticated {
         Some(true) => Err("it is valid still".into()),
         _ => Ok(()),

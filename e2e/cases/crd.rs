@@ -1,4 +1,5 @@
-//! The custom resources on a real API server: the definitions, what they accept, what they refuse and why.
+//! The custom resource definitions on a real API server: objects that they accept, and objects that
+//! they reject with the expected message.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use crate::{Fault, Verdict};
 
 pub(super) const CASES: &[Case] = &[case!("crd", definitions_accept_and_refuse_what_they_should)];
 
-/// How a refused object says what the API server must say.
+/// Prefix of a comment in a manifest that contains part of the expected error message.
 const REFUSED: &str = "# refused:";
 
 async fn definitions_accept_and_refuse_what_they_should(space: &Space) -> Verdict {
@@ -36,7 +37,7 @@ async fn definitions_accept_and_refuse_what_they_should(space: &Space) -> Verdic
     Ok(format!("{} accepted, {} refused", accepted.len(), refused.len()))
 }
 
-/// The manifests of a folder, in order; there are some.
+/// Returns the manifests of a folder in order, or an error if it has none.
 fn objects(folder: &str) -> Result<Vec<PathBuf>, Fault> {
     let folder = root().join("tests/data/crd").join(folder);
     let mut files = Vec::new();

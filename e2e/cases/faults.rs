@@ -1,4 +1,4 @@
-//! What happens when something dies or hangs.
+//! Fault injection: processes that crash or hang.
 
 use std::time::Duration;
 
@@ -24,11 +24,11 @@ pub(super) const CASES: &[Case] = &[
     case!("faults", control_streams_stay_while_the_api_server_is_away, Node),
 ];
 
-/// Whoever has not answered by now hangs.
+/// Timeout after which a component counts as hung.
 const HANGS: Duration = Duration::from_secs(2);
-/// Longer than a lease lasts, so that nobody leads.
+/// Longer than the leader lease, so that no replica is the leader.
 const AWAY: Duration = Duration::from_secs(20);
-/// The API server is back within three seconds; a busy machine takes longer.
+/// Timeout for the API server, which restarts within three seconds on an idle machine.
 const BACK_MAX: Duration = Duration::from_secs(60);
 
 async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &Space) -> Verdict {
@@ -54,7 +54,8 @@ async fn a_model_that_hangs_makes_no_sidecar_restart(space: &Space) -> Verdict {
     let load = caller.load("model:80", Route::Predict, 50.0).await?;
     let node = space.cluster.node()?;
     node.signal(&pod, "model", Signal::STOP)?;
-    // Accepted and unanswered: the model's queue is full, then ours, and callers hear of it.
+    // Connections are accepted but not answered: first the queue of the model fills, then that of
+    // the sidecar, until clients receive errors.
     let queued = until("a queue", Duration::from_secs(30), async || {
         let queued = space.metrics(&pod).await?.sum("groupage_queue_items", &[]);
         if queued > 5.0 { Ok(queued) } else { Err(Fault::from(format!("{queued} items wait"))) }
@@ -87,7 +88,7 @@ async fn calls_go_on_while_the_control_plane_is_away(space: &Space) -> Verdict {
     node.start("etcd")?;
     node.start("kube-apiserver")?;
     until("the API server", BACK_MAX, async || Ok(client.apiserver_version().await.map(drop)?)).await?;
-    // One that hangs is worse than one that is gone: connections stay open.
+    // A hung server is worse than a stopped one, since its connections stay open.
     node.hang("kube-apiserver", true)?;
     let hung = tokio::time::timeout(HANGS, client.apiserver_version()).await.is_err();
     node.hang("kube-apiserver", false)?;
@@ -128,7 +129,7 @@ async fn control_streams_stay_while_the_api_server_is_away(space: &Space) -> Ver
     until("the API server", BACK_MAX, async || Ok(client.apiserver_version().await.map(drop)?)).await?;
     stayed?;
     load.until_served(100).await?;
-    // Where another replica leads now, sidecars are sent there.
+    // If another replica has become the leader, sidecars are redirected to it.
     until_counted(space, "model", |pods| pods.connected == 2).await?;
     let after = streams(space, &pods).await?;
     let report = load.end().await?;
@@ -141,7 +142,7 @@ async fn control_streams_stay_while_the_api_server_is_away(space: &Space) -> Ver
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-/// How many control streams are open, and how many have ended so far.
+/// Returns the number of open control streams, and the number of those that have ended.
 async fn streams(space: &Space, pods: &[Pod]) -> Result<(f64, f64), Fault> {
     let (mut open, mut ended) = (0.0, 0.0);
     for pod in pods {

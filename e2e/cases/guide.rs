@@ -1,8 +1,8 @@
-//! The guide: every command of `docs/guide/kubernetes.md`, in its order, in the shell that a reader
-//! has.
+//! The guide: runs every command of `docs/guide/kubernetes.md`, in order, in a shell like a
+//! reader's.
 //!
-//! It installs the product by the guide's own command, so what the other cases installed is taken
-//! away before it; it comes last.
+//! It installs the product by the guide's own command, so the installation of other cases is
+//! removed first. For that reason it runs last.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -23,16 +23,17 @@ use crate::{Fault, Verdict};
 
 pub(super) const CASES: &[Case] = &[case!("guide", every_command_of_the_guide_does_what_it_says, Node, Python)];
 
-/// The first word of a block of commands; words after it are for readers of the source, but for
+/// Info string of a block of commands. The words after it are for readers of the source, except for
 /// [`ENABLE`] and [`LOOK`].
 const FENCE: &str = "```sh";
-/// After a block with this word calls are made: pods without a sidecar may lose some when they end.
+/// Marks the block after which calls are sent. Pods without a sidecar may lose calls when they
+/// terminate.
 const ENABLE: &str = "enable";
-/// After a block with this word batches have to have been made.
+/// Marks the block after which batches must have been made.
 const LOOK: &str = "look";
-/// How long after [`LOOK`] a batch may take to be merged: calls are made all the while.
+/// Timeout for the first merged batch after [`LOOK`], while calls are sent.
 const MERGED_MAX: Duration = Duration::from_secs(30);
-/// The Service of the guide's application, as pods know it.
+/// Address of the Service of the guide's application, as resolved in pods.
 const SERVICE: &str = "embedder:80";
 
 async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict {
@@ -71,14 +72,15 @@ async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict 
 /// A block of commands.
 struct Block {
     text: String,
-    /// Words after the fence.
+    /// Words after the info string.
     words: Vec<String>,
 }
 
 // === impl Block ===
 
 impl Block {
-    /// Commands in it, each of one line or of a line and the text for it.
+    /// Returns the number of commands, each of which consists of one line or of one line and its
+    /// input.
     fn commands(&self) -> usize {
         let starts = ["groupage ", "kubectl ", "just ", "ctr ", "ln "];
         self.text.lines().filter(|line| starts.iter().any(|start| line.starts_with(start))).count()
@@ -100,19 +102,19 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
         command.env("PATH", &path).env("KUBECONFIG", &kubeconfig);
         said_by("bash", command, None).await.map_err(|fault| Fault::from(format!("{commands}\n{fault}")))
     };
-    // Whoever reads the guide works in the namespace of his workload.
+    // A reader of the guide works in the namespace of the workload.
     shell(&format!("kubectl config set-context --current --namespace {}", space.name)).await?;
     let mut lines = 0;
     for block in blocks {
         lines += shell(&block.text).await?.lines().count();
         if block.words.iter().any(|word| word == ENABLE) {
-            // Nothing drains a pod without a sidecar: what still leads to one is refused.
+            // Pods without a sidecar are not drained: calls that still reach one are refused.
             space.deployment_alone("embedder").await?;
             begun.notify_one();
         }
         if block.words.iter().any(|word| word == LOOK) {
             let pods = space.deployment_ready("embedder").await?;
-            // The calls have just begun, and on a slow node none may have been answered yet.
+            // Calls have only just started, and on a slow node none may have been answered yet.
             until("a merged batch", MERGED_MAX, async || {
                 let shared = space.metrics_of(&pods).await?.shared_batches();
                 if shared >= 1.0 { Ok(()) } else { Err(format!("{shared} batches of several calls").into()) }
@@ -123,8 +125,8 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
     Ok(lines)
 }
 
-/// Programs under the names by which the guide calls them, which a reader has on the path: `just`
-/// of the repository, and `ctr` of the node.
+/// Creates programs under the names used by the guide, which a reader has on the path: `just` of
+/// the repository, and `ctr` of the node.
 fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
     let script = |name: &str, text: String| {
         let file = home.join(name);
@@ -132,7 +134,7 @@ fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755))
     };
     let (kit, runner) = (&space.cluster.kit, std::env::current_exe()?);
-    // What `just image` runs.
+    // The command that `just image` runs.
     script("just", format!("[ \"$1\" = image ] && exec '{}' --image --profile '{}'", runner.display(), kit.profile))?;
     let node = space.cluster.node.as_ref().ok_or("no node of ours")?;
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -142,7 +144,7 @@ fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The blocks of commands of a page.
+/// Extracts the blocks of commands from a page.
 fn blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut within = false;

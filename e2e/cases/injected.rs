@@ -1,4 +1,4 @@
-//! Pods that got their sidecar from the webhook, because an annotation or a namespace asks for it.
+//! Pods with a sidecar injected by the webhook, as requested by an annotation or a namespace label.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
@@ -23,9 +23,9 @@ pub(super) const CASES: &[Case] = &[
     case!("injected", a_number_is_redirected_unless_the_installation_says_never, Helm),
 ];
 
-/// What writes the rules, before all other containers.
+/// Name of the init container that installs the redirection rules, before all other containers.
 const REDIRECT: &str = "groupage-redirect";
-/// As the notes of the chart have it.
+/// The patch given in the notes of the chart.
 const ANNOTATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/inject":"enabled"}}}}}"#;
 
 async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &Space) -> Verdict {
@@ -119,7 +119,7 @@ async fn both_families_lead_through_the_sidecar(space: &Space) -> Verdict {
     Ok(told.join(", "))
 }
 
-/// Calls that sidecars have served.
+/// Returns the number of calls that the sidecars have served.
 async fn served(space: &Space, pods: &[Pod]) -> Result<f64, Fault> {
     Ok(space.metrics_of(pods).await?.sum("groupage_calls_total", &["outcome=\"served\""]))
 }

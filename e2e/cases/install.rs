@@ -1,4 +1,5 @@
-//! The installation: the chart as a user installs and upgrades it, the rights of its controller, and what it says of itself.
+//! The installation: installation and upgrade of the chart by a user, permissions of the
+//! controller, and its logs.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -16,10 +17,10 @@ pub(super) const CASES: &[Case] = &[
     case!("install", an_upgrade_leaves_what_the_controller_wrote, Helm),
 ];
 
-/// After what the other cases made it do.
+/// Run after the other cases, to verify the logs of all their requests.
 pub(super) const CASES_AT_LAST: &[Case] = &[case!("install", its_rights_were_enough_and_nothing_failed)];
 
-/// The account that the chart makes.
+/// Service account created by the chart.
 const ACCOUNT: &str = "groupage-controller";
 
 async fn replicas_are_ready_under_their_own_account_and_inject(space: &Space) -> Verdict {
@@ -47,7 +48,7 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
     installed(space).await?;
     let chart = root().join("charts/groupage").to_string_lossy().into_owned();
     space.cluster.helm(&["lint", "--strict", &chart]).await?;
-    // As manifests/render.sh has it.
+    // The same command as in `manifests/render.sh`.
     let template =
         ["template", RELEASE, &chart, "--namespace", NAMESPACE, "--set", "crds.enabled=false", "--skip-tests"];
     let rendered = space.cluster.helm(&template).await?;
@@ -57,18 +58,19 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
         return Err("manifests/install.yaml is not what the chart renders: run manifests/render.sh".into());
     }
     let all = space.cluster.groupage(&["install", "--create-namespace", "--namespace", &space.name], "").await?;
-    // In a namespace that is there: a dry run makes none for what comes after it.
+    // Rendered for an existing namespace, since a dry run does not create one for the objects that
+    // follow.
     let apply = ["apply", "--server-side", "--dry-run=server", "--force-conflicts"];
     let taken = space.cluster.kubectl.run_with(&[&apply[..], &["--filename", "-"]].concat(), &all).await?;
     let taken = taken.lines().count();
-    // The base for overlays, in the namespace of the installation.
+    // The kustomize base for overlays, in the namespace of the installation.
     let base = root().join("manifests").to_string_lossy().into_owned();
     let based = space.cluster.kubectl.run(&[&apply[..], &["--kustomize", &base]].concat()).await?;
     let based = based.lines().count();
     if based != taken {
         return Err(format!("`groupage install` prints {taken} objects, the kustomize base has {based}").into());
     }
-    // An image of one's own is that of the pods too.
+    // A custom image must also be used for the injected pods.
     let overlay = root().join("examples/kubernetes/overlay").to_string_lossy().into_owned();
     let own = space.cluster.kubectl.run(&["kustomize", &overlay]).await?;
     let images: Vec<&str> = own.lines().filter(|line| line.contains("/groupage:")).map(str::trim).collect();
@@ -121,9 +123,9 @@ async fn its_rights_were_enough_and_nothing_failed(space: &Space) -> Verdict {
     Ok(format!("{} lines of logs, none about a right that is missing, none an error; no restart", logs.lines().count()))
 }
 
-/// Whether a controller's log is one of a controller that is well.
+/// Verifies that a controller's log contains no errors and no missing permissions.
 fn sound(logs: &str) -> Result<(), Fault> {
-    // A library calls it an error where the API server was away for a moment.
+    // A library logs an error if the API server is briefly unavailable.
     let error = |line: &str| line.contains(r#""level":"ERROR","target":"groupage"#);
     let bad = |line: &&str| error(line) || line.to_ascii_lowercase().contains("forbidden") || line.contains("panicked");
     let bad: Vec<_> = logs.lines().filter(bad).take(5).collect();

@@ -1,4 +1,5 @@
-//! A real Python model server in pods without an image of their own: the machine's interpreter and libraries, mounted where they are.
+//! A real Python model server in pods without an image of their own: interpreter and libraries are
+//! mounted from the machine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -23,10 +24,11 @@ pub(super) const CASES: &[Case] = &[case!(
 )];
 
 const PREDICT: &str = "/v1/models/digits:predict";
-/// Callers at once.
+/// Number of concurrent clients.
 const CALLERS: usize = 48;
 
-/// `PYTHON` is the interpreter, `SCRIPTS` the folder of the server, `MODEL` that of the model; `MOUNTS` and `VOLUMES` what it takes to run.
+/// `PYTHON` is replaced by the interpreter, `SCRIPTS` by the folder of the server, and `MODEL` by
+/// that of the model. `MOUNTS` and `VOLUMES` are replaced by the mounts that these require.
 const DIGITS: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -114,8 +116,8 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
     Ok(format!("not ready without its model, then {CALLERS} answers equal, mean batch {:.1}", metrics.batch_mean()))
 }
 
-/// Mounts and volumes for these folders of the machine, for its libraries, and for the interpreter that the environment was made with, which may stand
-/// elsewhere.
+/// Returns mounts and volumes for these folders of the machine, for its libraries, and for the base
+/// interpreter of the virtual environment, which may be located elsewhere.
 pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), Fault> {
     let base = quietly(Command::new(python).args(["-c", "import sys; print(sys.base_prefix)"]))?;
     let mut places = vec![("/usr/lib".to_owned(), "/lib".to_owned()), ("/usr/lib64".to_owned(), "/lib64".to_owned())];
@@ -135,12 +137,13 @@ pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, Strin
     Ok((places.iter().map(mount).collect(), places.iter().map(volume).collect()))
 }
 
-/// Has a script of this tree make something in a folder, such as `tests/servers/train.py` a model and beside it the rows that the model has not seen.
+/// Runs a script of the repository with an output folder. `tests/servers/train.py` for instance
+/// writes a model, and rows that it was not trained on.
 pub(super) fn run(python: &Path, script: &str, folder: &Path) -> Result<(), Fault> {
     let mut command = Command::new(python);
     command.arg("-B").arg(root().join(script)).arg(folder);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    // The script ends when this does.
+    // The script exits when its standard input is closed, hence at the latest with this process.
     let held = child.stdin.take();
     let output = child.wait_with_output()?;
     drop(held);

@@ -1,4 +1,5 @@
-//! The ledger on a cluster: every item followed from a pod through a Service and a sidecar to a misbehaving model, and back.
+//! Ledger test on a cluster: every item is tracked from a pod through a Service and a sidecar to a
+//! faulty model server, and back.
 
 use groupage::standin::ledger::POLICY;
 
@@ -9,7 +10,8 @@ use crate::space::Space;
 
 pub(super) const CASES: &[Case] = &[case!("ledger", every_item_that_goes_through_a_service_is_accounted_for)];
 
-/// Clients and misbehaving model are one process, and keep one book. It is the application of its own pod.
+/// Clients and faulty model server are one process, with a common ledger. The process is the
+/// application of its own pod.
 const POD: &str = "
 apiVersion: v1
 kind: Pod

@@ -1,6 +1,7 @@
-//! What several cases apply. `NAME` and its like are replaced by the case, `$…` by the namespace.
+//! Manifests shared by several cases. A case replaces placeholders such as `NAME`, and the test
+//! environment those that begin with `$`.
 
-/// The stand-in model alone, with a Service to it, and how it is probed.
+/// The simulated model server without a sidecar, with a Service.
 pub(super) const MODEL: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -28,9 +29,10 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 ";
 
-/// The stand-in model behind a sidecar that was written by hand: a native one, of our image. `REPLICAS`, `MODEL_ARGS`, `SIDECAR_ARGS`, `LIFECYCLE`.
+/// The simulated model server behind a hand-written native sidecar with the product's image. The
+/// placeholders are `REPLICAS`, `MODEL_ARGS`, `SIDECAR_ARGS` and `LIFECYCLE`.
 ///
-/// The Service `model` leads through the sidecar, `direct` past it.
+/// The Service `model` leads through the sidecar, and `direct` bypasses it.
 pub(super) const BATCHED: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -78,7 +80,7 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 ";
 
-/// [`BATCHED`] with these; arguments are YAML that follows a list's last element.
+/// Fills in [`BATCHED`]. Arguments are YAML that continues a list.
 pub(super) fn batched(replicas: u32, model_args: &str, sidecar_args: &str, lifecycle: &str) -> String {
     BATCHED
         .replace("REPLICAS", &replicas.to_string())
@@ -87,8 +89,8 @@ pub(super) fn batched(replicas: u32, model_args: &str, sidecar_args: &str, lifec
         .replace("LIFECYCLE", lifecycle)
 }
 
-/// A manifest of [`batched`] whose sidecar merges from the first call on: `Adaptive` forwards until
-/// it has learned what a batch saves.
+/// Changes a manifest of [`batched`] to merge from the first call on: `Adaptive` forwards calls
+/// until it has learned how much a batch saves.
 pub(super) fn merged(manifest: &str) -> String {
     let policy = r#"[{name: GROUPAGE_POLICY, value: '{"scheduling": {"policy": "WorkConserving"}}'}]"#;
     manifest.replace(
@@ -97,7 +99,7 @@ pub(super) fn merged(manifest: &str) -> String {
     )
 }
 
-/// The policy of a namespace whose pods merge from the first call on.
+/// Policy of a namespace in which pods merge from the first call on.
 pub(super) const MERGES: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -106,22 +108,22 @@ spec:
   scheduling: {policy: WorkConserving}
 ";
 
-/// The stand-in model as a user has it, for the injector: a Deployment and a Service.
+/// The simulated model server as a user deploys it, for the injector: a Deployment and a Service.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Model<'a> {
-    /// Pods.
+    /// Number of pods.
     pub(super) replicas: u32,
-    /// Of the pod template, as YAML inside of braces.
+    /// Annotations of the pod template, as YAML inside of braces.
     pub(super) annotations: &'a str,
-    /// YAML that follows a list's last element.
+    /// Additional arguments, as YAML that continues a list.
     pub(super) args: &'a str,
-    /// How the Service names its port.
+    /// Target port of the Service, as name or number.
     pub(super) target: &'a str,
-    /// Of the container, as YAML.
+    /// Resources of the container, as YAML.
     pub(super) resources: &'a str,
 }
 
-/// What asks for a sidecar.
+/// Annotation that requests a sidecar.
 pub(super) const ASKS: &str = "groupage.dev/inject: enabled";
 
 const INJECTED: &str = "
@@ -162,7 +164,7 @@ impl Default for Model<'_> {
 }
 
 impl Model<'_> {
-    /// The manifest.
+    /// Returns the manifest.
     pub(super) fn yaml(&self) -> String {
         INJECTED
             .replace("REPLICAS", &self.replicas.to_string())

@@ -1,5 +1,5 @@
-//! A sidecar does no harm: a model that becomes slow answers no less than beside it without one,
-//! and a model that takes one item a call loses nothing.
+//! Absence of harm: a model that becomes slow serves as many calls as without a sidecar, and a
+//! model that accepts one item per call loses none.
 
 use std::time::Duration;
 
@@ -31,22 +31,24 @@ spec:
   slo: {latencyP99: 100ms}
 ";
 
-/// The queue is long enough that it refuses nothing by itself.
+/// The queue of the model is long enough never to refuse a call.
 const ARGS: &str = ", --base, 5ms, --per-item, 100us, --queue, '100000'";
 const QUICK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_micros(100));
 const TIMES: u32 = 12;
-/// Half of what the model can do at first, five times of what it can do one by one when it is slow.
+/// Half of the model's initial capacity, and five times its serial capacity when it is slow.
 const RATE: f64 = 80.0;
-/// Looks at both loads, and the time of each: many answers of the slow model.
+/// Number of comparisons of both loads, and the interval between them, which covers many answers of
+/// the slow model.
 const LOOKS: usize = 8;
 const LOOK: Duration = Duration::from_secs(3);
-/// The part of the rate without a sidecar that each look requires, and of the first one after the
-/// change.
+/// Minimum ratio of the rates with and without a sidecar, for each comparison and for the first one
+/// after the change.
 const KEPT: f64 = 0.9;
 const KEPT_FIRST: f64 = 0.85;
-/// Reports come every five seconds, a status is written every fifteen at most.
+/// Timeout for a condition: reports arrive every five seconds, and a status is written at most
+/// every fifteen.
 const SAID_MAX: Duration = Duration::from_secs(60);
-/// What waits before the model without a sidecar is answered within, once it is quick again.
+/// Timeout for the model without a sidecar to answer its backlog, once it is fast again.
 const DRAINED_MAX: Duration = Duration::from_secs(60);
 
 async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_than_without_a_sidecar(
@@ -98,7 +100,7 @@ async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-/// Looks at both loads side by side: answers through the sidecar and without one, look by look.
+/// Compares the number of answers with and without the sidecar, interval by interval.
 async fn compared(load: &Running<'_>, direct: &Running<'_>) -> Result<String, Fault> {
     let both = async || Ok::<_, Fault>((load.now().await?, direct.now().await?));
     let (mut before, mut told) = (both().await?, Vec::new());
@@ -120,8 +122,8 @@ async fn compared(load: &Running<'_>, direct: &Running<'_>) -> Result<String, Fa
     Ok(format!("answers through the sidecar and without one in {} s each {}", LOOK.as_secs(), told.join(" ")))
 }
 
-/// Checks that the status and the Events are right while the model is slow: late, and not out of
-/// reach, since a call alone takes 61 ms. What the status has of merging.
+/// Verifies the status and the Events while the model is slow: the SLO is missed, but not
+/// infeasible, since a call alone takes 61 ms. Returns the status of merging.
 async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> {
     let found = status(space, "model").await?;
     let merging = found.conditions.iter().find(|one| one.type_ == "Merging").ok_or("no condition Merging")?;
@@ -131,8 +133,8 @@ async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> 
     let infeasible = tunings.iter().any(|one| one.reason.as_deref() == Some("Infeasible"));
     let wrong = ["MergeRefused", "Infeasible", "ConfigRefused", "SteppedAside", "CrashGuard"];
     let told = format!("Merging={} ({}); Events {events}; {tunings:?}", merging.status, merging.message);
-    // Whether a batch pays is measured anew after the change, so that is not required while it may
-    // still be open.
+    // The benefit of a batch is measured again after the change, so no particular result is
+    // required while the measurement may be incomplete.
     if merging.reason == "MergeRefused" || infeasible || !missed.contains("(slo 100ms)") {
         return Err(told.into());
     }
@@ -142,7 +144,7 @@ async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> 
     Ok(format!("Merging={}/{}", merging.status, merging.reason))
 }
 
-/// Waits until as good as nothing waits before the model.
+/// Waits until the model has almost no backlog.
 async fn drained(load: &Running<'_>) -> Result<(), Fault> {
     until("the calls that wait without a sidecar", DRAINED_MAX, async || match load.now().await? {
         now if now.offered <= now.served + now.lost() + 20 => Ok(()),
@@ -151,10 +153,10 @@ async fn drained(load: &Running<'_>) -> Result<(), Fault> {
     .await
 }
 
-/// A list is refused without a number in the answer: only that its members are answered alone shows
-/// why.
+/// The model rejects a list without a number in its answer. The reason only shows when the members
+/// succeed individually.
 const ONE_ITEM: &str = ", --base, 5ms, --items-max, '1', --refuse-bare, --queue, '100000'";
-/// More than the model can do one by one, for a moment: calls wait, and are tried in company.
+/// Temporarily more than the model's serial capacity, so that calls queue and are batched.
 const BUSY: f64 = 150.0;
 const CALLS: u64 = 600;
 

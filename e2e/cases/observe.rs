@@ -1,4 +1,5 @@
-//! Mode `Observe`: nothing is batched, and the status says what batching would have done; then it is switched on under load.
+//! Mode `Observe`: nothing is batched and the status predicts the effect of batching. Then batching
+//! is enabled under load.
 
 use std::time::Duration;
 
@@ -19,14 +20,16 @@ use crate::{Fault, Verdict};
 
 pub(super) const CASES: &[Case] = &[case!("observe", it_tells_what_batching_would_do_and_then_batching_does_it)];
 
-/// A sidecar reports every five seconds, and a status that has just been written waits for the next one.
+/// Timeout for the prediction. A sidecar reports every five seconds, and the minimum interval
+/// between writes of a status may delay it.
 const TOLD_MAX: Duration = Duration::from_secs(60);
-/// What is promised of an edit is two seconds; then two calls have to meet.
+/// Timeout for the first shared batch: an edit takes effect within two seconds, and then two calls
+/// have to coincide.
 const BATCHED_MAX: Duration = Duration::from_secs(10);
-/// Two thirds of what the model can do one by one, so calls often find it busy.
+/// Two thirds of the serial capacity of the model, so calls often find it busy.
 const RATE: f64 = 80.0;
 
-/// Calls that are made once lone calls are known.
+/// Number of calls sent after the latency of lone calls is known.
 const FURTHER: u64 = 400;
 
 const OBSERVE: &str = "
@@ -50,7 +53,7 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
 
-    // What callers get, and what the server gets.
+    // Verify answers, and the calls received by the server.
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
     let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
     for calls in [embeddings(), predictions()] {
@@ -72,7 +75,7 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
         predicted.as_ref().and_then(words).ok_or_else(|| Fault::from(format!("{predicted:?}")))
     })
     .await?;
-    // What lone calls take is known now, so of every further call it is told what would have become of it.
+    // The latency of lone calls is known now, so a prediction is made for every further call.
     let known = space.metrics(&pod).await?;
     load.until_served(FURTHER).await?;
     let alone = load.end().await?;
@@ -91,7 +94,7 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
         return Err(format!("{told}: of the last {FURTHER} {further}, and {left_out} were left out").into());
     }
 
-    // The same load, and the policy says so.
+    // Enable batching under the same load.
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     let begun = now();
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", r#"{"spec":{"mode":"Batch"}}"#]).await?;
@@ -112,7 +115,7 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-/// What is predicted, where all of it is there and batching would save something.
+/// Describes the prediction if it is complete and batching would save time.
 fn words(predicted: &Summary) -> Option<String> {
     let items = predicted.batch_items.as_ref().filter(|items| items.p90 > 1)?;
     let (p99, saved) = (predicted.latency_p99.as_ref()?, predicted.saved.as_ref()?);

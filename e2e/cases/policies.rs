@@ -1,4 +1,5 @@
-//! Policies, as the controller sees them: what their status says, and what it says when traffic goes around a sidecar.
+//! Policies as seen by the controller: their status in general, and while traffic bypasses a
+//! sidecar.
 
 use std::time::Duration;
 
@@ -20,10 +21,11 @@ pub(super) const CASES: &[Case] = &[
     case!("policies", a_numeric_target_port_is_reported_and_loopback_captures_it),
 ];
 
-/// A round of the controller comes a second after a change, and every five.
+/// Timeout for a condition. The controller reconciles one second after a change, and every five
+/// seconds.
 const SAID_MAX: Duration = Duration::from_secs(30);
 
-/// For [`Model`].
+/// Policy for [`Model`].
 pub(super) const POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -33,7 +35,7 @@ spec:
   slo: {latencyP99: 500ms}
 ";
 
-/// The status of a policy.
+/// Returns the status of a policy.
 pub(super) async fn status(space: &Space, name: &str) -> Result<BatchPolicyStatus, Fault> {
     let said = space.kubectl(&["get", "bpol", name, "--output=json"]).await?;
     let mut policy: Value = serde_json::from_str(&said)?;
@@ -43,12 +45,13 @@ pub(super) async fn status(space: &Space, name: &str) -> Result<BatchPolicyStatu
     }
 }
 
-/// Waits until a condition of a policy is so: `Accepted=True`, or `Accepted=False/Invalid`; its message.
+/// Waits for a condition of a policy, such as `Accepted=True` or `Accepted=False/Invalid`. Returns
+/// its message.
 pub(super) async fn until_said(space: &Space, name: &str, condition: &str) -> Result<String, Fault> {
     until_said_within(space, name, condition, SAID_MAX).await
 }
 
-/// The same, for what takes longer.
+/// Like [`until_said`], with another time limit.
 pub(super) async fn until_said_within(
     space: &Space,
     name: &str,
@@ -72,7 +75,7 @@ pub(super) async fn until_said_within(
     .await
 }
 
-/// Waits until the counts of a policy's pods are so.
+/// Waits until the pod counts of a policy meet a predicate.
 pub(super) async fn until_counted(
     space: &Space,
     name: &str,
@@ -96,7 +99,7 @@ async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &Spac
     let pods = until_counted(space, "model", |pods| (pods.matched, pods.injected, pods.captured) == (2, 2, 2)).await?;
     let profile = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
     space.kubectl(&["get", "bprof", &profile]).await?;
-    // The younger of two for the same loses.
+    // If two policies target the same workload, the newer one is rejected.
     space.apply(&POLICY.replace("name: model}\nspec", "name: younger}\nspec")).await?;
     let conflict = until_said(space, "younger", "Accepted=False/Conflicted").await?;
     space.kubectl(&["delete", "bpol", "younger"]).await?;
@@ -117,7 +120,7 @@ async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &Spac
 
 async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Space) -> Verdict {
     installed(space).await?;
-    // Where nothing may be redirected.
+    // Pod Security `restricted` excludes redirection.
     space.restrict().await?;
     space.apply(&format!("{POLICY}  scheduling: {{policy: WorkConserving}}\n")).await?;
     space.apply(&Model { target: "8080", ..Model::default() }.yaml()).await?;
@@ -133,7 +136,7 @@ async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Spac
     until_said(space, "model", "TrafficCaptured=True").await?;
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
-    // The same port, at every address of the pod.
+    // Call the same port at every address of the pod.
     let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
     let mut places = vec!["model:80".to_owned()];
     for ip in ips {

@@ -1,4 +1,4 @@
-//! Rolling restarts under load: of hand-written sidecars, and of injected ones.
+//! Rolling restarts under load, with hand-written and with injected sidecars.
 
 use groupage::standin::Route;
 
@@ -14,15 +14,17 @@ pub(super) const CASES: &[Case] = &[
     case!("rollout", a_rolling_restart_of_injected_pods_loses_no_call),
 ];
 
-/// Calls in a second: far below what the models can do, so that nothing is refused for want of capacity.
+/// Calls per second, far below the capacity of the models, so that no call is refused for lack of
+/// capacity.
 const RATE: f64 = 200.0;
 
-/// A model whose queue refuses nothing: kept connections may all lead to the one pod that is there
-/// already.
+/// Arguments of a model server with an unbounded queue: persistent connections may all lead to the
+/// only pod that is already running.
 const QUICK: &str = ", --base, 5ms, --queue, '100000'";
 
-/// An application with a hook of its own, which the injector leaves to it: the endpoint goes first, the model some seconds later, and the sidecar is told of
-/// the end by its own hook, which runs at once although the sidecar ends last.
+/// An application with a preStop hook of its own, which the injector leaves unchanged. The endpoint
+/// is removed first, and the model terminates some seconds later. The sidecar learns of the
+/// termination through its own hook, which runs at once although the sidecar terminates last.
 const LINGER: &str = "lifecycle: {preStop: {sleep: {seconds: 5}}}";
 
 async fn a_rolling_restart_under_load_loses_no_call(space: &Space) -> Verdict {
@@ -31,7 +33,7 @@ async fn a_rolling_restart_under_load_loses_no_call(space: &Space) -> Verdict {
     restarted_under_load(space).await
 }
 
-/// What the injector writes is all that there is: the application says nothing of how it ends.
+/// The injected configuration alone controls termination, since the application configures none.
 async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &Space) -> Verdict {
     installed(space).await?;
     space.apply(&Model { replicas: 2, args: QUICK, ..Model::default() }.yaml()).await?;

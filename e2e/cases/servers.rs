@@ -1,8 +1,9 @@
-//! Real servers, each deployed as its own guide has it: a Deployment and a Service with a numeric
-//! `targetPort`, a port without a name, and one annotation.
+//! Real model servers, each deployed as described by its own documentation: a Deployment and a
+//! Service with a numeric `targetPort`, a port without a name, and one annotation.
 //!
-//! The packages are those of `PyPI`, mounted from this machine. A run takes uvicorn and gunicorn as
-//! a sample; all of them run with `--all`, since their environments are hundreds of MiB each.
+//! The packages are those of `PyPI`, mounted from this machine. A default run takes uvicorn and
+//! gunicorn as a sample. All of them run with `--all`, since their environments are hundreds of MiB
+//! each.
 
 mod claims;
 mod deployed;
@@ -25,7 +26,7 @@ use crate::installation::{has_sidecar, installed};
 use crate::space::{Metrics, Space};
 use crate::{Fault, Verdict};
 
-/// A case about one server.
+/// Declares a case about one server.
 macro_rules! server {
     ($name:literal, $server:ident, $need:expr) => {
         Case::new(concat!("servers.one_annotation_captures_", $name), &[Need::Node, $need], |space| {
@@ -65,12 +66,12 @@ pub(super) const CASES: &[Case] = &[
     ),
 ];
 
-/// The Service, as pods know it.
+/// Address of the Service, as resolved in pods.
 const SERVICE: &str = "server:80";
-/// Rounds of calls until some share a batch: a server that answers faster than a busy machine can
-/// call makes none of them wait.
+/// Maximum number of rounds of calls until some share a batch. A server that answers faster than a
+/// busy machine can send calls lets none of them wait.
 const ROUNDS_MAX: usize = 20;
-/// Connections at once while the pods are replaced.
+/// Number of concurrent connections while the pods are replaced.
 const NEW_CONNECTIONS: usize = 4;
 
 async fn one_annotation_captures(space: &Space, server: &Server, security: PodSecurity) -> Verdict {
@@ -109,8 +110,8 @@ async fn one_annotation_captures(space: &Space, server: &Server, security: PodSe
     Ok(format!("{} by {by}, {batches}; {restarted} calls while it restarts, none lost; taken out again", server.mode))
 }
 
-/// LitServe's address is in its script alone, and nothing may be redirected: `enable` ends with an
-/// error that names the command which helps.
+/// LitServe's address is only set in its script, and Pod Security excludes redirection: `enable`
+/// fails with an error that names the command to use.
 async fn cannot_be_captured(space: &Space) -> Verdict {
     installed(space).await?;
     space.restrict().await?;
@@ -132,7 +133,7 @@ async fn cannot_be_captured(space: &Space) -> Verdict {
     Ok(why.lines().last().unwrap_or_default().to_owned())
 }
 
-/// Runs `groupage enable`, and compares how the port is captured.
+/// Runs `groupage enable`, and compares the capture of the port with the expected one.
 async fn enable(space: &Space, server: &Server) -> Result<(), Fault> {
     let said = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
     for pod in &space.deployment_alone("server").await? {
@@ -145,7 +146,7 @@ async fn enable(space: &Space, server: &Server) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The recipes that were used on a pod, and the mode of each of its ports.
+/// Returns the recipes applied to a pod, and the capture mode of each of its ports.
 fn capture(pod: &Pod) -> Option<(Vec<String>, Vec<String>)> {
     let status = pod.metadata.annotations.as_ref()?.get("groupage.dev/status")?;
     let status: Value = serde_json::from_str(status).ok()?;
@@ -154,8 +155,8 @@ fn capture(pod: &Pod) -> Option<(Vec<String>, Vec<String>)> {
     Some((texts(recipes), texts(status["capture"].as_array()?.iter().map(|port| &port["mode"]).collect())))
 }
 
-/// Makes all calls at once, and looks for them in what the sidecars count: in batches where there
-/// is an adapter, else as passed on.
+/// Sends all calls concurrently and verifies the sidecars' counters: calls are batched if there is
+/// an adapter, and passed through otherwise.
 async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) -> Verdict {
     let pods = space.deployment_ready("server").await?;
     let (outcome, protocol) = server.adapter.map_or(("passed", "none"), |adapter| ("served", adapter));
@@ -169,7 +170,8 @@ async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) ->
         let more = counted(&metrics) - before;
         let counts =
             format!("{more} {outcome} ({protocol}) after {calls} calls, mean batch {:.1}", metrics.batch_mean());
-        // A probe may be passed on in this time too.
+        // A probe may be passed through in this period too, so the counter may exceed the number of
+        // calls.
         #[expect(clippy::cast_precision_loss, reason = "some hundreds of calls")]
         if more < calls as f64 {
             return Err(counts.into());
@@ -181,13 +183,13 @@ async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) ->
     Err(format!("no batch is shared by {calls} calls, {} at once", load.calls.len()).into())
 }
 
-/// Replaces the pods while calls go on, and returns the number of calls.
+/// Replaces the pods under load. Returns the number of calls.
 async fn restart(space: &Space, load: &Load<'_>) -> Result<usize, Fault> {
     let over = AtomicBool::new(false);
     let restart = async {
         space.kubectl(&["rollout", "restart", "deployment/server"]).await?;
         space.kubectl(&["rollout", "status", "deployment/server", "--timeout=120s"]).await?;
-        // Pods of the earlier template serve until their end.
+        // Pods of the earlier template serve until they terminate.
         space.deployment_alone("server").await?;
         over.store(true, Ordering::Relaxed);
         Ok(())
@@ -201,31 +203,32 @@ async fn disable(space: &Space) -> Result<(), Fault> {
     if said.contains("has no sidecar") { Ok(()) } else { Err(said.into()) }
 }
 
-/// Applies the FastAPI application as its guide has it: uvicorn, a port without a name, and a
-/// Service with its number.
+/// Deploys the FastAPI application as described by its documentation: uvicorn, a port without a
+/// name, and a Service with its number.
 pub(super) async fn fastapi(space: &Space, name: &str) -> Result<Deployed, Fault> {
     Deployed::apply(space, &table::UVICORN, name, PodSecurity::Plain).await
 }
 
-/// Calls whose answers are known.
+/// Calls with known answers.
 pub(super) struct Load<'a> {
     pub(super) caller: &'a Caller,
-    /// The Service, as pods know it.
+    /// Address of the Service, as resolved in pods.
     pub(super) service: &'a str,
     pub(super) calls: &'a [Call],
-    /// What each is answered alone.
+    /// Answer to each call when it is sent alone.
     pub(super) alone: &'a [Answer],
 }
 
 // === impl Load ===
 
 impl Load<'_> {
-    /// Makes calls at once, each on a connection of its own, and compares the answers.
+    /// Sends the calls concurrently, each on a connection of its own, and compares the answers.
     async fn at_once(&self, calls: &[Call]) -> Result<usize, Fault> {
         self.compare(&self.caller.at_once(self.service, calls).await?)
     }
 
-    /// Calls again and again: on new connections, or each time on one that is kept for all calls.
+    /// Sends calls repeatedly until `over` is set: on new connections, or each round on one
+    /// persistent connection.
     pub(super) async fn until(&self, over: &AtomicBool, new: bool) -> Result<usize, Fault> {
         let mut count = 0;
         while !over.load(Ordering::Relaxed) {

@@ -1,4 +1,5 @@
-//! A sidecar that was written by hand: our image as a native sidecar before the stand-in model.
+//! A sidecar from a hand-written manifest: the product's image as a native sidecar of the simulated
+//! model server.
 
 use std::time::Duration;
 
@@ -20,18 +21,18 @@ pub(super) const CASES: &[Case] = &[
     case!("sidecar", a_model_that_becomes_slower_is_learned_anew),
 ];
 
-/// Hundreds of calls.
+/// Timeout for learning, which takes hundreds of calls.
 const LEARNED_MAX: Duration = Duration::from_secs(60);
-/// So many callers at once, each on a connection of its own.
+/// Number of concurrent clients, each with a connection of its own.
 pub(super) const CALLERS: usize = 64;
 
-/// Different texts, some of them with what a parser might repair.
+/// Calls with different texts, some of which contain sequences that a parser may normalize.
 pub(super) fn embeddings() -> Vec<Call> {
     let body = |at| format!(r#"{{"model":"stand-in","input":"parcel {at} \u00e5 å \" \\"}}"#);
     (0..CALLERS).map(|at| Call::post("/v1/embeddings", body(at))).collect()
 }
 
-/// Rows of numbers in spellings that no printer would choose.
+/// Calls with rows of numbers in unusual notations, which no serializer produces.
 pub(super) fn predictions() -> Vec<Call> {
     let body = |at| format!(r#"{{"instances": [[{at}.50, 1e2, -0.0], [ 7 ,{at}]]}}"#);
     (0..CALLERS).map(|at| Call::post("/v1/models/stand-in:predict", body(at))).collect()
@@ -72,7 +73,8 @@ async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdi
     Ok(format!("{}; the sidecar counts {served} calls, mean batch {mean:.1}", told.join(", ")))
 }
 
-/// What a caller sees; `usage` of embeddings is the caller's own part, so all of the body.
+/// Compares all that a client can observe. The `usage` of an embeddings response covers the
+/// client's own part only, so the whole body is compared.
 pub(super) fn same(alone: &Answer, batched: &Answer) -> bool {
     (alone.status, alone.header("content-type"), &alone.body)
         == (batched.status, batched.header("content-type"), &batched.body)
@@ -81,7 +83,8 @@ pub(super) fn same(alone: &Answer, batched: &Answer) -> bool {
 async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdict {
     space.apply(&batched(1, ", --closed", "", "")).await?;
     let pod = until_started(space, "app=model").await?;
-    // The sidecar says no while its upstream refuses, and the pod says so too; the model's container has no probe of its own.
+    // The sidecar reports unready while its upstream refuses connections, and so does the pod. The
+    // model's container has no probe of its own.
     if is_ready(&pod) {
         return Err("the pod is ready before its model listens".into());
     }
@@ -111,7 +114,7 @@ async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
     Ok(format!("{before:.1} ms a call, then {after:.1} ms; {} calls, {lost} lost", report.offered))
 }
 
-/// What a call costs whatever is in it, once the sidecar has found it to be between these, in seconds.
+/// Waits until the learned fixed cost of a call lies within these bounds, in seconds. Returns it.
 async fn learned(space: &Space, pod: &Pod, least: f64, most: f64) -> Result<f64, Fault> {
     until("what the sidecar learned", LEARNED_MAX, async || {
         let fixed = space.metrics(pod).await?.sum("groupage_model_fixed_seconds", &[]);
@@ -120,7 +123,8 @@ async fn learned(space: &Space, pod: &Pod, least: f64, most: f64) -> Result<f64,
     .await
 }
 
-/// The one pod with this label, once both containers run and the sidecar has been asked whether it is ready.
+/// Waits until both containers of the only pod with this label have started and the sidecar's
+/// readiness was probed. Returns the pod.
 pub(super) async fn until_started(space: &Space, label: &str) -> Result<Pod, Fault> {
     let named =
         until("a pod", Duration::from_secs(30), async || space.pods(label).await?.pop().ok_or_else(|| "none".into()));

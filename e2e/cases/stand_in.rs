@@ -1,4 +1,5 @@
-//! The stand-in model from its image, as a user's model server would be: nobody's user, nothing to write to.
+//! The simulated model server under the restrictions of a user's model server: an unprivileged user
+//! and a read-only root file system.
 
 use groupage::standin::remote::Call;
 use k8s_openapi::api::core::v1::Pod;
@@ -33,13 +34,13 @@ async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(spa
     Ok(format!("{user}{} calls, {} items", stats.calls, stats.items))
 }
 
-/// The user that it really runs as, where that can be seen.
+/// Verifies the user, capabilities and seccomp mode of the process, if it runs on the local node.
 fn user(space: &Space, pod: &Pod) -> Verdict {
     let Some(node) = &space.cluster.node else { return Ok(String::new()) };
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid(pod, "model")?))?;
     let field =
         |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default().trim().to_owned();
-    // The group is root's: the kubelet takes an image's user from it and leaves its group out.
+    // The group is root's: the kubelet applies the user of an image, but not its group.
     let (uid, capabilities, seccomp) = (field("Uid:"), field("CapEff:"), field("Seccomp:"));
     let nobody = "65532\t65532\t65532\t65532";
     if uid != nobody || !capabilities.trim_start_matches('0').is_empty() || seccomp != "2" {

@@ -1,4 +1,5 @@
-//! The control stream on a cluster: sidecars connect, an edit reaches them, whose token it is, and a controller that dies.
+//! The control stream on a cluster: connections of sidecars, propagation of an edit, verification
+//! of tokens, and failure of the controller.
 
 use std::time::Duration;
 
@@ -23,11 +24,12 @@ pub(super) const CASES: &[Case] = &[
     case!("stream", calls_go_on_while_the_controller_is_killed_and_streams_come_back),
 ];
 
-/// What is promised of an edit.
+/// Maximum time until an edit takes effect.
 const IN_FORCE_MAX: Duration = Duration::from_secs(2);
-/// A leader's lease is another's after 15 s; a sidecar waits up to 30 s for its next try.
+/// Timeout for reconnection: a leader lease expires after 15 s, and a sidecar waits for up to 30 s
+/// before its next attempt.
 const BACK_MAX: Duration = Duration::from_secs(90);
-/// Edits, one after the other.
+/// Successive edits.
 const EDITS: [u32; 5] = [4, 9, 16, 25, 36];
 
 async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Space) -> Verdict {
@@ -43,7 +45,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Spa
     let (mut times, mut reported) = (Vec::new(), Vec::new());
     for edit in EDITS {
         let patch = format!(r#"{{"spec":{{"limits":{{"batchItemsMax":{edit}}}}}}}"#);
-        // An edit is made when the API server says so.
+        // An edit is complete once the API server has acknowledged it.
         let patch =
             ["patch", "bpol", "model", "--type=merge", "--patch", &patch, "--output=jsonpath={.metadata.generation}"];
         let generation = space.kubectl(&patch).await?.trim().parse::<i64>()?;
@@ -74,7 +76,8 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Spa
     let report = load.end().await?;
     times.sort_unstable();
     reported.sort_unstable();
-    // The middle one: how long it takes to look is in it too, and a machine may pause in any one.
+    // The median is used: each time includes the duration of the check, and the machine may pause
+    // during any of them.
     let (middle, slowest) = (times[times.len() / 2], times[times.len() - 1]);
     let told = format!(
         "{} edits in force in both sidecars after {:.2} s, {:.2} s at most, and Programmed {:.2} s later; {} calls, {} lost",
@@ -96,7 +99,8 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Spa
     Ok(told)
 }
 
-/// A sidecar that was written by hand, with a token that it should not have. `$name`, `$uid`, `$token` and `$ca` are filled in by the case.
+/// A hand-written sidecar with a token that it is not entitled to. The case fills in `$name`,
+/// `$uid`, `$token` and `$ca`.
 const THIEF: &str = "
 apiVersion: v1
 kind: Pod
@@ -125,7 +129,7 @@ metadata: {name: $name}
 stringData: {token: $token}
 ";
 
-/// Shows in the metrics of who is told it.
+/// A policy that is visible in the metrics of every sidecar that receives it.
 const TOLD: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -135,7 +139,7 @@ spec:
   limits: {batchItemsMax: 7}
 ";
 
-/// Whether a sidecar was told [`TOLD`].
+/// Returns `true` if a sidecar has received the policy [`TOLD`].
 fn is_told(metrics: &Metrics) -> bool {
     metrics.sum("groupage_limit", &["limit=\"batch_items_max\"", "source=\"policy\""]) > 0.0
 }
@@ -159,10 +163,10 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
     let bundle = installation.believed().await?.pop().unwrap_or_default();
     let ca: String = String::from_utf8(bundle)?.lines().map(|line| format!("            {line}\n")).collect();
     let stolen = space.token_of(&victim, "groupage.dev").await?;
-    // It says what the victim's says, and somebody else signed it.
+    // The claims of the victim's token with an invalid signature.
     let (said, signature) = stolen.rsplit_once('.').ok_or("a token has three parts")?;
     let made_up = format!("{said}.{}", signature.chars().rev().collect::<String>());
-    // Who, with whose token, as whom, and what becomes of it.
+    // Name of the pod, its token, the pod that it impersonates, and the expected end of the stream.
     let thieves = [
         ("wrong-audience", space.token_of(&victim, "somebody.else").await?, &victim, "unauthorized"),
         ("of-the-api-server", space.token("default", None).await?, &victim, "unauthorized"),
@@ -195,7 +199,8 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
         let what = format!("the end of {name}'s stream");
         let count = until(&what, BACK_MAX, async || {
             let metrics = space.metrics(&pod).await?;
-            // A stream is open until its first message was judged, which is what ends the one of a thief with a pod's own token.
+            // A stream is open until its first message has been verified. That is when a stream
+            // with the pod's own valid token is closed.
             let open = *reason != "goaway" && metrics.sum("groupage_controller_connected", &[]) > 0.0;
             if open || is_told(&metrics) {
                 return Ok(Err(Fault::from(format!("{name} has a stream"))));
@@ -213,7 +218,7 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
         count.await??;
         told.push(format!("{name}: {reason}"));
     }
-    // Whom they wanted to be has its stream still.
+    // The impersonated pod must still have its stream.
     let connected = space.metrics(&victim).await?.sum("groupage_controller_connected", &[]);
     if connected < 1.0 {
         return Err(format!("{}, and {} has no stream", told.join(", "), victim.name_any()).into());
@@ -221,7 +226,7 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
     Ok(told.join(", "))
 }
 
-/// A pod that did not ask.
+/// Returns a pod that does not request a sidecar.
 fn bare(name: &str) -> String {
     format!(
         "
@@ -246,7 +251,7 @@ async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space:
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
     for pod in installation.pods().await? {
-        // As a node that is gone: nobody is told anything.
+        // Deleted without a grace period, as if the node had failed: no peer is notified.
         installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
     }
     until("the break", BACK_MAX, async || {

@@ -1,4 +1,5 @@
-//! What the controller does by itself: an SLO that is broken is told, tuned and met again, and a profile that does harm is taken back.
+//! Tuning and rollouts by the controller: a missed SLO is reported, tuned for and met again, and a
+//! profile that causes a regression is rolled back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,11 +25,12 @@ pub(super) const CASES: &[Case] = &[
     case!("tuning", a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned),
 ];
 
-/// It looks every five seconds, asks for half a minute of lateness, and forgets within a minute.
+/// The controller evaluates every five seconds, acts after half a minute of late answers, and
+/// discards measurements after a minute.
 const MOVES_MAX: Duration = Duration::from_secs(180);
-/// Steps of ten seconds, looks every five.
+/// Canary steps take ten seconds, with an evaluation every five.
 const ROLLED_BACK_MAX: Duration = Duration::from_secs(120);
-/// A turn of one pod; each arm has one in two.
+/// Switchback period of a single pod, which serves each arm every other period.
 const PERIOD: Duration = Duration::from_secs(20);
 const TAKES_TURNS_MAX: Duration = Duration::from_secs(600);
 
@@ -44,7 +46,7 @@ spec:
     analysis: {interval: 5s}
 ";
 
-/// Every call waits a third of a second for company that does not come.
+/// Every call waits for a third of a second for further calls that never arrive.
 const BAD: &str =
     r#"{"spec":{"scheduling":{"policy":"Static","items":128,"delay":"300ms"},"limits":{"queueDelayMax":"300ms"}}}"#;
 
@@ -78,7 +80,7 @@ async fn a_canary_with_a_bad_profile_goes_back_by_itself(space: &Space) -> Verdi
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-/// The second arm lets every call wait for company that does not come.
+/// The second arm holds every call for further calls that never arrive.
 const ARMS: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchProfile
@@ -133,7 +135,8 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
         return Err(format!("{:?} is in force", after.current_profile).into());
     }
     let mut told = format!("after {:.0} s patient was found worse than prompt: {verdict}", took.as_secs_f64());
-    // The same of one pod, which takes turns: of periods, and that takes minutes.
+    // Repeat the experiment with a single pod, which alternates between the arms. This takes
+    // several periods, hence minutes.
     if space.at_length() {
         space.kubectl(&["delete", "bpol/model", "bprof/patient", "bprof/prompt"]).await?;
         space.kubectl(&["scale", "deploy/model", "--replicas=1"]).await?;
@@ -152,7 +155,7 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-/// Waits until one arm was found worse than the other.
+/// Waits until one arm is found worse than the other.
 async fn found_worse(space: &Space, limit: Duration) -> Result<String, Fault> {
     until("a verdict", limit, async || {
         let said = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
@@ -165,8 +168,8 @@ async fn found_worse(space: &Space, limit: Duration) -> Result<String, Fault> {
     .await
 }
 
-/// Sixteen calls at once, set by hand and named as a wall, of a server that runs one after the
-/// other: each of them waits for fifteen others there.
+/// Sixteen calls in flight, configured manually and as a limit, for a server that executes
+/// serially: each call waits there for fifteen others.
 const PROMISE: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -180,10 +183,11 @@ spec:
 ";
 const PROMISED: Duration = Duration::from_millis(1160);
 const SLOTS: u32 = 16;
-/// An execution takes 10 ms at first, and then this: 16 and the wait for the first of them are more than promised, 12 and that wait are not.
+/// Execution time after the change, up from 10 ms: 16 executions and the wait for the first of them
+/// exceed the SLO, 12 and that wait do not.
 const SLOW: Duration = Duration::from_millis(80);
 const RATE: f64 = 100.0;
-/// Answers in time, one after the other, that a caller gets once the promise is kept.
+/// Number of consecutive calls in time that proves that the SLO is met again.
 const IN_TIME: u64 = 300;
 
 async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
@@ -210,7 +214,7 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
     })
     .await?;
     let moved_after = after();
-    // A status may say what came after the step already; the Event is of the step.
+    // The status may already show the state after the step. The Event describes the step itself.
     let why = until("the Event of it", MOVES_MAX, async || {
         let selector = "reason=SlotsLowered,involvedObject.kind=BatchPolicy,involvedObject.name=model";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
@@ -229,7 +233,7 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
         "missed after {missed_after:.0} s ({missed}); moved after {moved_after:.0} s ({why}); \
          callers are answered in time after {kept_after:.0} s, the model as slow as before"
     );
-    // A status speaks of a whole minute, and this one has to be over first.
+    // The status reports over a full minute, which has to pass first.
     if space.at_length() {
         until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
         told = format!("{told}; met again after {:.0} s", after());
@@ -239,7 +243,7 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-/// Waits until a caller's answers come as early as promised, one after the other.
+/// Waits until a number of consecutive answers have met the SLO.
 async fn in_time(load: &Running<'_>) -> Result<(), Fault> {
     let late = AtomicU64::new(load.now().await?.served);
     until("answers in time", MOVES_MAX, async || {

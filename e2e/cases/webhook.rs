@@ -1,4 +1,4 @@
-//! The controller away: pods start all the same, and are reported once it is back.
+//! Unavailability of the controller: pods start without it, and are reported once it is back.
 
 use std::time::Duration;
 
@@ -14,14 +14,15 @@ use crate::space::Space;
 pub(super) const CASES: &[Case] =
     &[case!("webhook", pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after)];
 
-/// A leader's lease runs out, it lists the cluster, it reads the pods, it writes.
+/// Timeout for the report: the old leader lease expires, and the new leader lists the cluster,
+/// inspects its pods and writes the status.
 const REPORTED_MAX: Duration = Duration::from_secs(60);
 
 async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after(space: &Space) -> Verdict {
     let installation = installed(space).await?;
     installation.scale(0).await?;
     let told = while_away(space, &installation).await;
-    // Whatever came of it: the other cases want it back.
+    // Restored in any case, since the other cases require it.
     installation.scale(2).await?;
     installation.ready().await?;
     told?;
@@ -32,7 +33,7 @@ async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_aft
         if events.contains("without the sidecar") { Ok(events) } else { Err("no event".into()) }
     });
     let event = event.await?;
-    // As the notes of the chart have it.
+    // The command given in the notes of the chart.
     let ours = space.kubectl(&["get", "events", "--field-selector", "reportingComponent=groupage-controller"]).await?;
     if !ours.contains("SidecarMissing") {
         return Err(format!("not found by who reported it: {ours}").into());

@@ -1,4 +1,5 @@
-//! Who is who in the cluster: one authority, a certificate for each component, and the kubeconfig that goes with it.
+//! Identities of the cluster: a certificate authority, a certificate for each component, and the
+//! corresponding kubeconfig files.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,7 @@ use rcgen::{
 use super::network::{HOST, SERVICE_OF_THE_API};
 use crate::Fault;
 
-/// The files, in one folder.
+/// Certificates and keys, in one folder.
 #[derive(Debug)]
 pub(super) struct Certificates {
     folder: PathBuf,
@@ -19,7 +20,7 @@ pub(super) struct Certificates {
 // === impl Certificates ===
 
 impl Certificates {
-    /// Makes all of them.
+    /// Creates the authority, all certificates, and the key pair for service account tokens.
     pub(super) fn make(folder: PathBuf) -> Result<Self, Fault> {
         std::fs::create_dir_all(&folder)?;
         let key = KeyPair::generate()?;
@@ -42,7 +43,7 @@ impl Certificates {
         Ok(made)
     }
 
-    /// One of the files.
+    /// Returns the path of one of the files.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
@@ -61,7 +62,7 @@ impl Certificates {
         Ok(())
     }
 
-    /// The configuration with which a component reaches the API server.
+    /// Writes the kubeconfig with which a component connects to the API server.
     pub(super) fn kubeconfig(&self, who: &str) -> Result<PathBuf, Fault> {
         let file = self.file(&format!("{who}.kubeconfig"));
         let path = |name: &str| path_text(&self.file(name));
@@ -82,7 +83,7 @@ current-context: e2e
     }
 }
 
-/// A path of ours as text: we made all of them.
+/// Converts a path to text. All paths here are created by this program and are valid UTF-8.
 pub(super) fn path_text(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

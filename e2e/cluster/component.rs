@@ -1,4 +1,4 @@
-//! One process of the cluster: started with a log of its own, ended, stopped and started again by cases about faults.
+//! A process of the cluster with its own log, which cases about faults kill, suspend and restart.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Fault;
 
-/// Of a log, in the report of a failure.
+/// Number of log lines in the report of a failure.
 const TAIL_LINES: usize = 12;
 
-/// A process that shall run; killed when dropped.
+/// A process that is expected to run. It is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Component {
     name: &'static str,
@@ -24,7 +24,7 @@ pub(crate) struct Component {
 // === impl Component ===
 
 impl Component {
-    /// Starts it; its log is added to on every start.
+    /// Starts the process. Its log is appended to on every start.
     pub(super) fn start(name: &'static str, program: &Path, args: Vec<String>, logs: &Path) -> Result<Self, Fault> {
         let log = logs.join(name);
         let mut component = Self { name, program: program.to_owned(), args, log, child: None };
@@ -32,7 +32,7 @@ impl Component {
         Ok(component)
     }
 
-    /// Starts it where it does not run.
+    /// Starts the process again if it does not run.
     pub(super) fn restart(&mut self) -> Result<(), Fault> {
         if self.ended().is_none() && self.child.is_some() {
             return Ok(());
@@ -44,7 +44,7 @@ impl Component {
         Ok(())
     }
 
-    /// As `kill -9` does; it is over when this returns.
+    /// Kills the process like `kill -9`, and waits for its exit.
     pub(super) fn kill(&mut self) -> Result<(), Fault> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
@@ -53,14 +53,14 @@ impl Component {
         Ok(())
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the process.
     pub(super) fn signal(&self, signal: Signal) -> Result<(), Fault> {
         let child = self.child.as_ref().ok_or_else(|| format!("{} does not run", self.name))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("no such process")?;
         Ok(kill_process(pid, signal)?)
     }
 
-    /// Says so where it has ended by itself.
+    /// Returns a report if the process has exited on its own.
     pub(super) fn ended(&mut self) -> Option<String> {
         let status = self.child.as_mut()?.try_wait().ok()??;
         Some(format!("{} has ended ({status}):\n{}", self.name, self.tail()))
@@ -77,12 +77,12 @@ impl Component {
 
 impl Drop for Component {
     fn drop(&mut self) {
-        // It fails only where the process is gone already.
+        // This only fails if the process has exited already.
         self.kill().ok();
     }
 }
 
-/// Writes a component's file of settings.
+/// Writes a configuration file of a component and returns its path.
 pub(super) fn settings(file: &Path, text: &str) -> Result<String, Fault> {
     std::io::Write::write_all(&mut File::create(file)?, text.as_bytes())?;
     Ok(file.to_string_lossy().into_owned())

@@ -1,8 +1,10 @@
-//! The cluster's names: a small DNS server that answers for Services what the API server says of them at that moment.
+//! A small DNS server for the cluster, which resolves Services by querying the API server.
 //!
-//! A real cluster has `CoreDNS`, which is as large as Kubernetes to build. What programs here ask for is `SERVICE.NAMESPACE.svc.cluster.local`, A and AAAA:
-//! the cluster addresses of a Service, or of a headless one the addresses of what is ready behind it. Everything else does not exist (NXDOMAIN), at once.
-//! UDP, one question a message (RFC 1035 §4), no recursion.
+//! It replaces `CoreDNS`, which takes as long to build as Kubernetes. It resolves
+//! `SERVICE.NAMESPACE.svc.cluster.local`, A and AAAA, to the cluster addresses of a Service, or for
+//! a headless Service to the addresses of its ready endpoints. Every other name is answered with
+//! NXDOMAIN at once. Only UDP messages with one question are supported (RFC 1035 section 4),
+//! without recursion.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,28 +17,28 @@ use tokio::net::UdpSocket;
 
 use super::network::HOST;
 
-/// What every name here ends with.
+/// Domain of all names.
 pub(super) const DOMAIN: &str = "cluster.local";
-/// The largest message that is asked without an extension.
+/// Maximum size of a DNS message over UDP without extensions.
 const BYTES_MAX: usize = 512;
-/// Header of a message.
+/// Length of a message header.
 const HEADER: usize = 12;
-/// Answers are not kept: cases change what stands behind a name.
+/// Answers are not cacheable, since cases change the endpoints of a name.
 const TTL: u32 = 0;
 
 const A: u16 = 1;
 const AAAA: u16 = 28;
 const NO_SUCH_NAME: u8 = 3;
 
-/// What was asked.
+/// The question of a query.
 struct Question<'a> {
     name: String,
     kind: u16,
-    /// As it stands in the message.
+    /// The question in wire format.
     raw: &'a [u8],
 }
 
-/// Serves until it is dropped.
+/// Serves queries until the future is dropped.
 pub(super) async fn serve(client: Client) {
     let socket = match UdpSocket::bind((HOST, 53)).await {
         Ok(socket) => Arc::new(socket),
@@ -50,13 +52,13 @@ pub(super) async fn serve(client: Client) {
         tokio::spawn(async move {
             let Some(question) = Question::read(&asked) else { return };
             let found = addresses(&client, &question.name).await;
-            // Who does not hear asks again.
+            // If the answer is lost, the resolver retries.
             socket.send_to(&question.answer(&asked, found.as_deref()), from).await.ok();
         });
     }
 }
 
-/// The addresses of a name; nothing where there is no such name.
+/// Resolves a name. Returns `None` if it does not exist.
 async fn addresses(client: &Client, name: &str) -> Option<Vec<IpAddr>> {
     let service = name.strip_suffix(DOMAIN)?.strip_suffix(".svc.")?;
     let (service, namespace) = service.split_once('.')?;
@@ -76,7 +78,7 @@ async fn addresses(client: &Client, name: &str) -> Option<Vec<IpAddr>> {
 // === impl Question ===
 
 impl<'a> Question<'a> {
-    /// Reads a query with one question; anything else is nobody's.
+    /// Parses a query with one question. Returns `None` for any other message.
     fn read(message: &'a [u8]) -> Option<Self> {
         let count = u16::from_be_bytes([*message.get(4)?, *message.get(5)?]);
         let is_query = message.get(2)? & 0x80 == 0;
@@ -103,7 +105,8 @@ impl<'a> Question<'a> {
         let records: Vec<_> = found.unwrap_or_default().iter().filter(wanted).take(20).collect();
         let code = if found.is_some() { 0 } else { NO_SUCH_NAME };
         let mut message = asked.get(..2).unwrap_or_default().to_vec();
-        // An answer with authority; recursion was wanted and is there, or resolvers warn.
+        // An authoritative answer with the flags for recursion desired and available, without which
+        // resolvers print a warning.
         message.extend([0x85, 0x80 | code, 0, 1, 0, u8::try_from(records.len()).unwrap_or_default(), 0, 0, 0, 0]);
         message.extend(self.raw);
         for ip in records {
@@ -111,7 +114,7 @@ impl<'a> Question<'a> {
                 IpAddr::V4(ip) => ip.octets().to_vec(),
                 IpAddr::V6(ip) => ip.octets().to_vec(),
             };
-            // The name is the question's, by a pointer to it.
+            // The name is a compression pointer to that of the question.
             message.extend([0xc0, 12]);
             message.extend(self.kind.to_be_bytes());
             message.extend([0, 1]);

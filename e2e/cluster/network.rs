@@ -1,23 +1,25 @@
-//! Mounts and addresses inside the namespaces.
+//! Mounts and network addresses inside the namespaces.
 //!
-//! Addresses are of 198.18.0.0/15 (RFC 2544, never routed) and `fd00::/8`. The node's is a /32 on the loopback device, since a `dummy` device may not exist.
-//! The bridge is there before the network plugin asks for it and carries the default route: otherwise a process outside the pods has no route to a
-//! Service's address, and its connect fails before nftables sees it.
+//! Addresses are taken from 198.18.0.0/15 (RFC 2544, never routed) and `fd00::/8`. The node's
+//! address is a /32 on the loopback device, since a `dummy` device is not always available. The
+//! bridge is created before the network plugin uses it and carries the default route: otherwise a
+//! process outside the pods has no route to a Service's address, and its connect fails before
+//! nftables processes it.
 
 use std::process::Command;
 
 use crate::Fault;
 use crate::tools::quietly;
 
-/// The node.
+/// IPv4 address of the node.
 pub(super) const HOST: &str = "198.18.0.1";
-/// The node.
+/// IPv6 address of the node.
 pub(super) const HOST6: &str = "fd00:18::1";
-/// Pods.
+/// Address ranges of pods.
 pub(super) const PODS: [&str; 2] = ["198.18.64.0/24", "fd00:64::/64"];
-/// Services.
+/// Address ranges of Services.
 pub(super) const SERVICES: &str = "198.19.0.0/16,fd00:19::/112";
-/// The first of them.
+/// Address of the API server's Service, the first of the range.
 pub(super) const SERVICE_OF_THE_API: &str = "198.19.0.1";
 
 const LINKS: &str = "\
@@ -32,10 +34,11 @@ route add default dev cni0
 -6 route add default dev cni0
 ";
 
-/// Folders of the node that programs write to whatever they are told; here they are this run's own.
+/// Folders that some programs write to regardless of their configuration. Each run mounts its own.
 const OWN: [&str; 3] = ["/run", "/var/log", "/var/lib/cni"];
 
-/// Makes this process's mounts its own, with what is written to in memory: it vanishes with the namespace.
+/// Makes the mounts of this process private and mounts in-memory file systems on the folders in
+/// [`OWN`]. They vanish with the namespace.
 pub(super) fn mounts() -> Result<(), Fault> {
     quietly(Command::new("mount").args(["--make-rprivate", "/"]))?;
     for folder in OWN {
@@ -46,7 +49,7 @@ pub(super) fn mounts() -> Result<(), Fault> {
     Ok(())
 }
 
-/// Addresses, bridge and routes.
+/// Configures addresses, bridge and routes.
 pub(super) fn links() -> Result<(), Fault> {
     for line in LINKS.lines() {
         quietly(Command::new("ip").args(line.split(' '))).map_err(|fault| format!("{line}: {fault}"))?;

@@ -1,4 +1,5 @@
-//! The node of a cluster of ours, for cases about faults: its components, and the processes in its containers.
+//! The node of a cluster started by this run: its components and the processes in its containers,
+//! for cases about faults.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,11 +13,11 @@ use super::component::Component;
 use crate::Fault;
 use crate::tools::quietly;
 
-/// Everything that runs beside the pods, by name.
+/// Components that run beside the pods, by name.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(super) components: Mutex<BTreeMap<&'static str, Component>>,
-    /// Of containerd.
+    /// Socket of containerd.
     pub(crate) socket: PathBuf,
 }
 
@@ -32,28 +33,28 @@ impl Node {
         act(components.get_mut(name).ok_or_else(|| format!("no component {name}"))?)
     }
 
-    /// Kills a component (`kube-apiserver`, `etcd`, `kubelet` …) as `kill -9` does.
+    /// Kills a component (`kube-apiserver`, `etcd`, `kubelet` …) like `kill -9`.
     pub(crate) fn kill(&self, name: &str) -> Result<(), Fault> {
         self.with(name, Component::kill)
     }
 
-    /// Starts a killed component again, as it was.
+    /// Restarts a killed component with the same arguments.
     pub(crate) fn start(&self, name: &str) -> Result<(), Fault> {
         self.with(name, Component::restart)
     }
 
-    /// Lets a component hang (`SIGSTOP`) or go on (`SIGCONT`).
+    /// Suspends a component (`SIGSTOP`) or resumes it (`SIGCONT`).
     pub(crate) fn hang(&self, name: &str, hang: bool) -> Result<(), Fault> {
         let signal = if hang { Signal::STOP } else { Signal::CONT };
         self.with(name, |component| component.signal(signal))
     }
 
-    /// What has ended by itself, with the end of its log.
+    /// Returns a report for each component that has exited on its own, with the end of its log.
     pub(crate) fn faults(&self) -> Vec<String> {
         self.components().values_mut().filter_map(Component::ended).collect()
     }
 
-    /// The first process of a container, seen from here.
+    /// Returns the process ID of a container's first process, in the namespace of this program.
     pub(crate) fn pid(&self, pod: &Pod, container: &str) -> Result<Pid, Fault> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let status = pod.status.as_ref().ok_or_else(|| format!("pod {name} has no status"))?;
@@ -61,13 +62,14 @@ impl Node {
         let id = lists.into_iter().flatten().flatten().find(|status| status.name == container);
         let id = id.and_then(|status| status.container_id.as_deref()?.strip_prefix("containerd://"));
         let id = id.ok_or_else(|| format!("pod {name} has no running container {container}"))?;
-        // TASK PID STATUS
+        // The columns are TASK, PID and STATUS.
         let listed = quietly(Command::new("ctr").arg("-a").arg(&self.socket).args(["-n", "k8s.io", "tasks", "ls"]))?;
         let pid = listed.lines().find_map(|line| line.strip_prefix(id)?.split_whitespace().next()?.parse().ok());
         pid.and_then(Pid::from_raw).ok_or_else(|| format!("container {container} of pod {name} does not run").into())
     }
 
-    /// Sends a signal to the first process of a container: `Signal::KILL` is a crash, `Signal::STOP` a process that hangs.
+    /// Sends a signal to the first process of a container: `Signal::KILL` simulates a crash,
+    /// `Signal::STOP` a process that hangs.
     pub(crate) fn signal(&self, pod: &Pod, container: &str, signal: Signal) -> Result<(), Fault> {
         Ok(kill_process(self.pid(pod, container)?, signal)?)
     }

@@ -1,4 +1,4 @@
-//! Starts everything: some five seconds to a node that is ready.
+//! Starts the cluster. The node is ready after about five seconds.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ use crate::enter::cgroup;
 use crate::kit::Kit;
 use crate::tools::quietly;
 
-/// Everything of a run; in memory, and gone with the mount namespace.
+/// Folder of the run's files. It is in memory and vanishes with the mount namespace.
 const FOLDER: &str = "/run/groupage-e2e";
-/// Ten times what it takes on two busy cores.
+/// Ten times the start time on two busy cores.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// What is being started.
+/// A cluster that is being started.
 struct Starting {
     folder: PathBuf,
     certificates: Certificates,
@@ -34,7 +34,7 @@ struct Starting {
     kit: Kit,
 }
 
-/// Starts a cluster with one node in this process's namespaces.
+/// Starts a cluster with one node in the namespaces of this process.
 pub(crate) async fn start(kit: Kit) -> Result<Cluster, Fault> {
     network::mounts()?;
     network::links()?;
@@ -75,7 +75,7 @@ impl Starting {
             let ready = http::Request::get("/readyz").body(Vec::new())?;
             let ended = components.borrow_mut().values_mut().find_map(Component::ended);
             match ended {
-                // No use in asking further.
+                // A component has exited, so retrying is futile.
                 Some(fault) => Ok(Err(Fault::from(fault))),
                 None => Ok(Ok(client.request_text(ready).await.map(drop)?)),
             }
@@ -90,14 +90,14 @@ impl Starting {
         tokio::time::timeout(START_MAX, ready)
             .await
             .map_err(|_| format!("the node is not ready within {} s", START_MAX.as_secs()))??;
-        // The controller manager is at work once it has made this one, and pods are refused before.
+        // Pods are rejected until the controller manager has created the default service account.
         let accounts: Api<v1::ServiceAccount> = Api::default_namespaced(client.clone());
         let there = await_condition(accounts, "default", |account: Option<&v1::ServiceAccount>| account.is_some());
         tokio::time::timeout(START_MAX, there).await.map_err(|_| "no service account is made")??;
         Ok(client)
     }
 
-    /// A component of Kubernetes.
+    /// Starts a component of Kubernetes.
     fn kube(&mut self, name: &'static str, args: &[String]) -> Result<(), Fault> {
         let args: Vec<_> = std::iter::once(name.to_owned()).chain(args.iter().cloned()).collect();
         let component = Component::start(name, &self.kit.kube, args, &self.folder.join("log"))?;
@@ -140,7 +140,8 @@ impl Starting {
                 flag("authorization-mode", "Node,RBAC"),
                 flag("enable-admission-plugins", "NodeRestriction"),
                 flag("allow-privileged", "true"),
-                // Webhooks are dialled at their pods, without kube-proxy, and there is no name for the node.
+                // Webhooks are called at the addresses of their pods, without kube-proxy, and the
+                // name of the node cannot be resolved.
                 flag("enable-aggregator-routing", "true"),
                 flag("kubelet-preferred-address-types", "InternalIP"),
                 flag("kubelet-client-certificate", self.key("admin.crt")),
@@ -150,7 +151,7 @@ impl Starting {
         )
     }
 
-    /// The container runtime, with our images in it.
+    /// Starts the container runtime and imports the images.
     async fn containers(&mut self) -> Result<(), Fault> {
         settings(&self.folder.join("cni/10.conflist"), &self.cni())?;
         let toml = settings(&self.folder.join("containerd.toml"), &self.containerd())?;
@@ -169,7 +170,7 @@ impl Starting {
         Ok(())
     }
 
-    /// What needs an API server that answers.
+    /// Starts the components that need a running API server.
     fn followers(&mut self) -> Result<(), Fault> {
         let kubeconfig = |starting: &Self, who| starting.certificates.kubeconfig(who).map(|file| path_text(&file));
         let manager = "kube-controller-manager";
@@ -179,7 +180,8 @@ impl Starting {
             flag("root-ca-file", self.key("ca.crt")),
             flag("leader-elect", "false"),
             flag("use-service-account-credentials", "true"),
-            // Cases take the API server away for longer than a node's silence is borne by default.
+            // Cases take the API server down for longer than the default grace period of a silent
+            // node.
             flag("node-monitor-grace-period", "5m"),
         ];
         self.kube(manager, &args)?;
@@ -193,7 +195,8 @@ impl Starting {
             flag("root-dir", self.path("kubelet")),
             flag("hostname-override", "node1"),
             flag("node-ip", format!("{HOST},{HOST6}")),
-            // As a cloud's does: pods on the same kind of machine begin with what others learned on it.
+            // Set as by a cloud provider: pods on the same node class start with the state that
+            // other pods learned on it.
             flag("node-labels", "node.kubernetes.io/instance-type=e2e"),
         ];
         self.kube("kubelet", &args)?;

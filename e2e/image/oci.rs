@@ -1,6 +1,8 @@
-//! Packs one binary as an OCI image archive: a tar of an image layout (opencontainers/image-spec, `image-layout.md`), as containerd, podman and skopeo take it.
+//! Packs one binary as an OCI image archive: a tar of an image layout (opencontainers/image-spec,
+//! `image-layout.md`), as accepted by containerd, podman and skopeo.
 //!
-//! The same binary gives the same bytes: no time, no user, no order of a folder goes in. One layer with one file.
+//! The output is reproducible: it contains no timestamps, no user names, and no folder order. The
+//! image has one layer with one file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,22 +15,22 @@ use tar::{Builder, Header};
 
 use crate::Fault;
 
-/// What an image holds.
+/// Contents of an image.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Contents<'a> {
-    /// The only file; it stands in the root under its own name.
+    /// Path of the only file, which is placed in the root folder under its own name.
     pub(super) binary: &'a Path,
-    /// How it is started.
+    /// Command that starts the container.
     pub(super) entrypoint: &'a [&'a str],
     /// `UID:GID`.
     pub(super) user: &'a str,
-    /// In the words of Go.
+    /// Architecture, in Go's naming.
     pub(super) architecture: &'a str,
-    /// Of what is in it.
+    /// Version of the contents.
     pub(super) version: &'a str,
 }
 
-/// Writes the archive; returns the bytes that a node has to download.
+/// Writes the archive. Returns the number of bytes that a node has to download.
 pub(super) fn pack(archive: &Path, reference: &str, contents: &Contents<'_>) -> Result<u64, Fault> {
     let name = contents.binary.file_name().and_then(|name| name.to_str()).ok_or("a binary without a name")?;
     let mut layer = Builder::new(Vec::new());
@@ -63,7 +65,7 @@ pub(super) fn pack(archive: &Path, reference: &str, contents: &Contents<'_>) -> 
     let mut described = descriptor("manifest.v1+json", &manifest);
     described["platform"] = json!({"architecture": contents.architecture, "os": "linux"});
     described["annotations"] = json!({
-        // The name as containerd takes it, and the tag as the image layout has it.
+        // The full reference for containerd, and the tag for the image layout.
         "io.containerd.image.name": reference,
         "org.opencontainers.image.ref.name": reference.rsplit(':').next().unwrap_or("latest"),
     });
@@ -97,7 +99,7 @@ fn append(tar: &mut Builder<impl Write>, path: &str, bytes: &[u8], mode: u32) ->
     header.set_path(path)?;
     header.set_size(bytes.len() as u64);
     header.set_mode(mode);
-    // Root's, from the beginning of time.
+    // Fixed owner and time, for reproducibility.
     header.set_uid(0);
     header.set_gid(0);
     header.set_mtime(0);

@@ -1,4 +1,5 @@
-//! What the targets of the wire share: endpoints of every adapter, a head, and what must be true of any call and any batch.
+//! Shared parts of the wire targets: endpoints of every adapter, a request head, and the invariants
+//! of calls and batches.
 
 use std::sync::Arc;
 
@@ -12,13 +13,14 @@ use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
 use serde_json::value::RawValue;
 
-/// Items of a call that may be merged, so also of what a batch of two such calls is.
+/// Maximum number of items of a call that may be merged. It also limits a batch that is read as a
+/// call.
 pub(crate) const ITEMS_MAX: usize = 128;
 
-/// A path and how its calls are read.
+/// A path and the endpoint that reads its calls.
 pub(crate) type Way = (&'static str, Arc<Endpoint>);
 
-/// One endpoint of every adapter.
+/// Returns endpoints of every adapter.
 pub(crate) fn ways() -> Vec<Way> {
     [
         ("/v1/embeddings", Named::Auto),
@@ -59,7 +61,7 @@ pub(crate) fn way(path: &'static str, protocol: Named, generic: Option<Spec>) ->
     (path, routes.recognise(&Method::POST, path).expect("a path of the adapter's own"))
 }
 
-/// Reads a call, and again: the same bytes must mean the same.
+/// Reads a call twice and asserts that the same bytes have the same meaning.
 pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
     let request = http::Request::post(*path).header(CONTENT_TYPE, "application/json").header("host", "h");
     let head = request.body(()).expect("a head of the target's own").into_parts().0;
@@ -75,7 +77,7 @@ pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
     call
 }
 
-/// Merges a call with another like it, if it may be merged.
+/// Merges a call with an equal one, if it may be merged.
 pub(crate) fn merge(way: &Way, call: &Call) -> Option<Outgoing> {
     call.alone().is_none().then(|| {
         let sent = way.1.write_batch(&[call, call], None);
@@ -84,7 +86,7 @@ pub(crate) fn merge(way: &Way, call: &Call) -> Option<Outgoing> {
     })
 }
 
-/// Splits an answer between two like calls: both get an answer, or neither.
+/// Splits an answer between two equal calls, and asserts that either both or none get a part.
 pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> Option<Vec<Reply>> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -99,14 +101,15 @@ pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> O
     Some(replies)
 }
 
-/// Whether another parser takes it for one document too; Python's servers read and write `NaN` and `Infinity` as bare words.
+/// Returns `true` if another parser accepts the bytes as one document too. Python servers read and
+/// write `NaN` and `Infinity` as bare words, so these are allowed for their protocols.
 fn is_json(endpoint: &Endpoint, bytes: &[u8]) -> bool {
     let python = matches!(endpoint.label, Label::KServeV1 | Label::TfServing);
     let bytes = if python { without_bare_words(bytes) } else { bytes.to_vec() };
     serde_json::from_slice::<&RawValue>(&bytes).is_ok()
 }
 
-/// The document with a 0 for each such word outside of strings.
+/// Replaces each bare word outside of strings by 0.
 fn without_bare_words(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let (mut at, mut quoted) = (0, false);

@@ -1,8 +1,9 @@
-//! Policies as files.
+//! Fuzz target for policy files.
 
 use groupage::config::{self, Machine, Overrides};
 
-/// Any file is read or refused; what is read can be built and lists every value with its source; what is refused says why, for people and for programs.
+/// Loads arbitrary text as a policy file. A valid file can be built and lists every value with its
+/// source. An invalid one has findings with reasons, as text and as JSON.
 pub fn config_load(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match config::load(text, "policy.yaml") {

@@ -1,8 +1,9 @@
-//! The heads of frames.
+//! Fuzz target for the heads of HTTP/2 frames.
 
 use groupage::proxy::frames::{FrameHead, FrameScanner};
 
-/// Any bytes as frames of HTTP/2, whole and in pieces: the same heads are found.
+/// Scans arbitrary bytes as HTTP/2 frames, whole and in pieces, and asserts that the same heads are
+/// found.
 pub fn frame_heads(data: &[u8]) {
     let whole = heads(data, data.len().max(1));
     for step in [1, 2, 8, 9, 13] {

@@ -1,12 +1,16 @@
-//! The Generic adapter with declarations of any kind.
+//! Fuzz target for the Generic adapter with arbitrary declarations.
 
 use groupage::protocol::generic::{Cost, CostShare, ItemClass, ItemIs, PerItemError, ResultWrap, Select, Single, Spec};
 use groupage::protocol::{Named, Pointer};
 
 use super::common::{merge, read, split, way};
 
-/// Lines: pointers of items, of results, of single items and results, of the index or the key, of counters and ids; a line of letters that switch
-/// things on; then a call, and an answer to two such calls. Whatever can be declared, nothing panics, and answers go to both or to none.
+/// Merges and splits calls with an arbitrary declaration. No declaration causes a panic, and an
+/// answer is given to both calls or to none.
+///
+/// The input has eight lines: pointers of items, of results, of single items and results, of the
+/// index or the key, and of counters and ids; letters that enable options; a call; and an answer to
+/// two such calls.
 pub fn generic_spec(data: &[u8]) {
     let mut lines = data.splitn(8, |byte| *byte == b'\n');
     let mut line = || lines.next().unwrap_or_default();
@@ -59,7 +63,7 @@ fn spec(items: &[u8], results: &[u8], single: &[u8], index: &[u8], counters: &[u
     })
 }
 
-/// Pointers between spaces; `.` is the empty one.
+/// Parses pointers between spaces; `.` is the empty pointer.
 fn pointers(line: &[u8]) -> Option<Vec<Pointer>> {
     let words = std::str::from_utf8(line).ok()?.split(' ').filter(|word| !word.is_empty());
     words.map(|word| Pointer::parse(if word == "." { "" } else { word }).ok()).collect()

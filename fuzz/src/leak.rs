@@ -1,4 +1,5 @@
-//! Isolation of the members of a batch: none learns an input of another.
+//! Fuzz targets for isolation: no member of a batch receives an input of another one, and calls
+//! with different credentials have different merge keys.
 
 use bytes::Bytes;
 use groupage::batching::Tick;
@@ -9,14 +10,17 @@ use serde_json::Value;
 
 use super::common::{Way, read, ways};
 
-/// A text for the input of each caller: of two that went alone, and of the members. No input of a
-/// fuzzer holds one.
+/// Unique texts for the inputs of two unbatched calls and of two members. Fuzz inputs that contain
+/// one are skipped.
 const CANARIES: [&str; 4] = ["5f3a91c07be2", "c48d06e9a1b7", "07e1f9d25a3c", "b92c64d8f013"];
-/// Members whose elements are results.
+/// Names of the response members that contain results.
 const RESULTS: [&str; 4] = ["data", "predictions", "results", "explanations"];
 
-/// A call, two lone answers and an answer to two such calls, by line feeds. `@` in a call or a lone answer
-/// is its caller's input, `@0` and `@1` in the last are the members'. Neither member gets the other's.
+/// Splits an answer between two members and asserts that none receives the input of the other.
+///
+/// The input has four lines: a call, two answers to unbatched calls, and an answer to a batch of
+/// two calls. `@` in the call or in an unbatched answer is replaced by the input of its caller,
+/// `@0` and `@1` in the last line by those of the members.
 pub fn split_leak(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     if CANARIES.iter().any(|canary| text.contains(canary)) {
@@ -42,7 +46,8 @@ fn leak(way: &Way, call: &str, lone: [&str; 2], answer: &str) {
     }
     let evidence = LoneEvidence::default();
     for (call, (text, canary)) in [&alone, &other].into_iter().zip(lone.into_iter().zip(CANARIES)) {
-        // Of a key whose batch could not be split, and of one that had none yet.
+        // A batch that cannot be split marks its key, and the following unbatched answers of the
+        // key are observed. The first split happens before any unbatched answer.
         split(way, members, &answer, &evidence);
         let body = Bytes::from(text.replace('@', canary));
         let headers = json();
@@ -62,14 +67,15 @@ fn split(way: &Way, members: [&Call; 2], answer: &str, evidence: &LoneEvidence) 
     way.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
 }
 
-/// Returns `true` where a result itself holds an input: the server's answer to an item is that member's.
+/// Returns `true` if a result contains an input: the answer of the server to an item belongs to the
+/// member that sent it.
 fn quotes_in_results(answer: &str) -> bool {
     let quotes = |value: &Value| CANARIES.iter().any(|canary| value.to_string().contains(canary));
     match serde_json::from_str(answer) {
         Ok(Value::Object(members)) => {
             members.iter().any(|(name, value)| RESULTS.contains(&name.as_str()) && quotes(value))
         }
-        // TEI's answer is its results.
+        // An answer of TEI consists of the results alone.
         Ok(value) => quotes(&value),
         Err(_) => true,
     }
@@ -81,8 +87,10 @@ fn json() -> HeaderMap {
     headers
 }
 
-/// Two heads, by an empty line, as `name: value` lines: they share a key only where the same caller calls,
-/// and no `Connection` takes the identity away.
+/// Reads two heads and asserts that they have the same merge key only if their identity headers are
+/// equal, and that no `Connection` header removes an identity header.
+///
+/// The input has two heads of `name: value` lines, separated by an empty line.
 pub fn merge_key(data: &[u8]) {
     let cut = data.windows(2).position(|pair| pair == b"\n\n");
     let Some((first, second)) = cut.map(|at| (&data[..at], &data[at + 2..])) else { return };
@@ -120,7 +128,7 @@ fn head_of(lines: &[u8]) -> HeaderMap {
     headers
 }
 
-/// The identity headers, in the order of their names.
+/// Returns the identity headers, sorted by name.
 fn callers(headers: &HeaderMap) -> Vec<(String, Vec<Vec<u8>>)> {
     let mut found: Vec<_> = headers
         .keys()

@@ -1,7 +1,8 @@
-//! The bodies of the fuzz targets: each takes any bytes and panics where a promise breaks.
+//! Bodies of the fuzz targets. Each accepts arbitrary bytes and panics if an invariant is violated.
 //!
-//! They stand in one place for two users: `fuzz_targets/` feeds them what a fuzzer finds, `tests/it/fuzz_replay.rs` includes this file and feeds them the
-//! committed corpora in every run of the tests. What a fuzzer finds becomes a file of the corpus.
+//! They are separate from the targets because they have two users: `fuzz_targets/` runs them with a
+//! fuzzer, and `tests/it/fuzz_replay.rs` includes this file and runs them with the committed
+//! corpora in every test run. An input that a fuzzer finds is added to the corpus.
 
 mod common;
 mod config;
@@ -20,10 +21,10 @@ pub use scanner::json_scanner;
 pub use webhook::admission_review;
 pub use wire::{read_call, split_batch};
 
-/// A target: any bytes.
+/// A fuzz target, which accepts arbitrary bytes.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is also that of its corpus and of its file in `fuzz_targets/`.
+/// All targets by name, which is also the name of the corpus and of the file in `fuzz_targets/`.
 pub const ALL: [(&str, Target); 9] = [
     ("admission_review", admission_review),
     ("config_load", config_load),

@@ -1,4 +1,5 @@
-//! The scanner of JSON, by the only way into it: a call whose items are the input.
+//! Fuzz target for the JSON scanner. Its only entry point is a call, so the input is the list of
+//! items of one.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +9,12 @@ use serde_json::value::RawValue;
 
 use super::common::{merge, pointer, read, way};
 
-/// Any bytes as a list of items, whatever they are: what is merged is what another parser reads, item by item, byte by byte.
+/// Merges arbitrary bytes as a list of items, and asserts that the batch has the same items, byte
+/// for byte, as another parser finds in the call.
 pub fn json_scanner(data: &[u8]) {
     let spec = Spec { item_class: ItemClass::None, ..Spec::new(vec![pointer("/items")], vec![pointer("/results")]) };
     let way = way("/generic", Named::Generic, Some(spec));
-    // Unchanged, for what stands around items.
+    // The unchanged input covers the text around items.
     read(&way, data);
     let body = [b"{\"items\":[", data, b"]}"].concat();
     let call = read(&way, &body);

@@ -1,4 +1,4 @@
-//! Questions of an API server about pods.
+//! Fuzz target for admission reviews of pods.
 
 use std::sync::OnceLock;
 
@@ -7,8 +7,8 @@ use groupage::controller::world::World;
 use groupage::injector::Context;
 use serde_json::Value;
 
-/// Any question is read or refused. What is read is answered: the pod is let through, the UID comes back, and what is said fits where it is said. A dry run
-/// leaves no news.
+/// Decodes arbitrary bytes as an admission review. A valid one is answered: the pod is allowed, the
+/// UID is returned, and warnings have at most 120 characters. A dry run has no side effect.
 pub fn admission_review(data: &[u8]) {
     static KNOWN: OnceLock<(World, Context)> = OnceLock::new();
     let Ok(question) = decode(data) else { return };

@@ -1,11 +1,12 @@
-//! Calls and answers of every adapter.
+//! Fuzz targets for calls and answers of every adapter.
 
 use groupage::protocol::Label;
 use serde_json::value::RawValue;
 
 use super::common::{ITEMS_MAX, merge, read, split, ways};
 
-/// Any bytes as a call of every adapter: what is merged stays JSON, and the batch reads as a call with everyone's items.
+/// Reads arbitrary bytes as a call of every adapter, and asserts that a merged batch is JSON and
+/// can be read as a call with the items of all members.
 pub fn read_call(data: &[u8]) {
     for way in ways() {
         let call = read(&way, data);
@@ -19,8 +20,10 @@ pub fn read_call(data: &[u8]) {
     }
 }
 
-/// A call, a line feed, an answer to two such calls: both get their part of it or neither does, and where results are the whole answer nothing is lost
-/// or told twice.
+/// Splits an answer between two calls, and asserts that either both or none get their part. If an
+/// answer consists of results alone, none of them is lost or duplicated.
+///
+/// The input is a call, a line feed, and an answer to two such calls.
 pub fn split_batch(data: &[u8]) {
     let mut halves = data.splitn(2, |byte| *byte == b'\n');
     let (body, answer) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());

@@ -1,4 +1,5 @@
-//! Processes that attack, each from a loopback address of its own.
+//! Attacker processes, each with its own loopback address. The test binary starts itself with
+//! [`FLAG`] as its first argument.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -12,24 +13,25 @@ use super::attacks::{ATTACKS, Attack, AttackPort, STREAMS, Then};
 use super::h2;
 use super::support::upstream::now;
 
-/// The first argument of such a process.
+/// First argument of the test binary when it runs as an attacker.
 pub(crate) const FLAG: &str = "--attacker";
-/// Processes of one attack.
+/// Number of processes per attack.
 const PROCESSES: usize = 4;
-/// A connection that the proxy closed comes back after one to three of these, each after another
-/// part of them: clients do not come back in step.
+/// Unit of the reconnect delay. A connection that the proxy closed is reopened after one to three
+/// units, with a different fraction for each connection, so that clients do not reconnect in step.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Such parts.
+/// Number of distinct reconnect delays.
 const PARTS: u32 = 64;
 
-/// The processes of one attack; dropping them kills them.
+/// The processes of one attack. Dropping it kills them.
 #[derive(Debug)]
 pub(crate) struct Attackers(Vec<Child>);
 
 // === impl Attackers ===
 
 impl Attackers {
-    /// Starts them; they end by themselves after `time`.
+    /// Starts the processes with the given eighths of the attack's connections. They exit by
+    /// themselves after `time`.
     pub(crate) fn start(
         attack: &Attack,
         eighths: usize,
@@ -54,7 +56,7 @@ impl Attackers {
         Ok(children)
     }
 
-    /// Ends them now.
+    /// Kills the processes.
     pub(crate) fn end(self) {
         drop(self);
     }
@@ -63,14 +65,14 @@ impl Attackers {
 impl Drop for Attackers {
     fn drop(&mut self) {
         for child in &mut self.0 {
-            // Both fail only where the process is gone already.
+            // Both calls fail only if the process has already exited.
             child.kill().ok();
             child.wait().ok();
         }
     }
 }
 
-/// The work of such a process.
+/// Runs an attacker process: holds its connections open until the time is over.
 pub(crate) async fn attack(args: &[String]) -> ExitCode {
     let number = |at: usize| args.get(at).and_then(|text| text.parse::<u32>().ok());
     let attack = args.get(1).and_then(|name| ATTACKS.iter().find(|attack| attack.name == name));
@@ -104,7 +106,7 @@ async fn hold(
     pause: Duration,
 ) {
     while now() < until {
-        // What the proxy closes is the point.
+        // Errors are ignored: the attack expects the proxy to close connections.
         timeout_at(until, once(attack, opening, between)).await.ok();
         sleep(pause).await;
     }
@@ -151,7 +153,7 @@ async fn take(reader: &mut (impl AsyncReadExt + Unpin)) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Sends `bytes` on each stream, as far as the connection's window allows.
+/// Sends `bytes` on each stream, as far as the flow-control window of the connection allows.
 async fn upload(mut stream: TcpStream, bytes: usize) -> std::io::Result<()> {
     let (mut scanner, mut window, mut sent) = (h2::WindowScanner::default(), 65_535, 0);
     let mut read = vec![0; 16 << 10];
@@ -167,7 +169,7 @@ async fn upload(mut stream: TcpStream, bytes: usize) -> std::io::Result<()> {
     }
 }
 
-/// Makes a call each 10 ms, which nothing has seen before.
+/// Makes a call every 10 ms with a new path, host, credential, header name and body field.
 async fn differ(mut stream: TcpStream) -> std::io::Result<()> {
     let mut answer = vec![0; 4 << 10];
     let own = stream.local_addr()?.port();
@@ -180,7 +182,7 @@ async fn differ(mut stream: TcpStream) -> std::io::Result<()> {
             body.len()
         );
         stream.write_all(call.as_bytes()).await?;
-        // Answers are small: one comes in one piece.
+        // Responses are small enough to arrive in one read.
         if stream.read(&mut answer).await? == 0 {
             return Ok(());
         }

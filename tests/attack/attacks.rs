@@ -1,48 +1,50 @@
-//! The attacks, with the numbers of the review of 2026-11-23 times four.
+//! Table of attacks on the data port and the metrics port. The numbers of connections are four
+//! times those with which the weaknesses were first demonstrated.
 
 use super::h2;
 use super::server::PREDICT;
 
-/// One attack.
+/// An attack: a number of connections to one port, their first bytes and their further behaviour.
 #[derive(Debug)]
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
-    /// Connections of all attackers.
+    /// Number of connections of all processes in a full run.
     pub(crate) connections: usize,
     pub(crate) port: AttackPort,
-    /// The bytes that each connection sends first.
+    /// Returns the bytes that each connection sends first.
     pub(crate) opening: fn() -> Vec<u8>,
     pub(crate) then: Then,
 }
 
-/// The port that is attacked.
+/// Port that an attack connects to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AttackPort {
     Calls,
     Metrics,
 }
 
-/// The behaviour of a connection after its opening.
+/// Behaviour of a connection after it has sent its first bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Then {
-    /// It waits, and takes what comes.
+    /// Reads and discards all responses.
     Take,
-    /// It takes nothing.
+    /// Reads nothing.
     Stall,
-    /// It sends a byte each second.
+    /// Sends one byte per second.
     Drip,
-    /// It sends this number of bytes on each stream, within its windows, and ends none.
+    /// Sends this number of bytes on each HTTP/2 stream, within the flow-control windows, and ends
+    /// no stream.
     Upload(usize),
-    /// It makes calls of which each has a model, a path, a caller and a header of its own.
+    /// Makes calls that each have their own model, path, credential and header.
     Differ,
-    /// It sends this again and again.
+    /// Sends this frame without a pause.
     Flood(fn() -> Vec<u8>),
 }
 
-/// Streams of a connection.
+/// Number of HTTP/2 streams per connection.
 pub(crate) const STREAMS: u32 = 128;
 
-/// All of them.
+/// All attacks, in the order in which they run.
 pub(crate) const ATTACKS: &[Attack] = &[
     Attack {
         name: "s2-streams-that-pass-through",
@@ -168,7 +170,7 @@ const fn flood(name: &'static str, frame: fn() -> Vec<u8>) -> Attack {
     Attack { name, connections: 16, port: AttackPort::Calls, opening: || h2::preface(65_535), then: Then::Flood(frame) }
 }
 
-/// A head that has no end.
+/// Returns an HTTP/1.1 request head without the empty line that ends it.
 fn head(request: &str, bytes: usize) -> Vec<u8> {
     let begun = format!("{request} HTTP/1.1\r\nhost: h\r\nx: ");
     [begun.into_bytes(), vec![b'a'; bytes]].concat()
@@ -178,7 +180,8 @@ fn streams(count: u32, each: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     (0..count).fold(h2::preface(65_535), |bytes, number| [bytes, each(2 * number + 1)].concat())
 }
 
-/// A hundred calls with answers of 200 KB, of which the client takes nothing.
+/// Returns the opening of an HTTP/2 connection: 100 calls with responses of 200 KB each, for which
+/// the client grants `window` bytes per stream.
 fn asks(window: u32) -> Vec<u8> {
     let body = b"{\"instances\":[200000]}";
     (0..100_u32).fold(h2::preface(window), |bytes, number| {

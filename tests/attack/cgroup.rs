@@ -1,10 +1,10 @@
-//! A memory cgroup for one process, of either version.
+//! A memory cgroup (v1 or v2) for one process.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// A group that ends with this.
+/// A memory cgroup, which is removed on drop.
 #[derive(Debug)]
 pub(crate) struct MemoryGroup {
     folder: PathBuf,
@@ -14,7 +14,7 @@ pub(crate) struct MemoryGroup {
 // === impl MemoryGroup ===
 
 impl MemoryGroup {
-    /// Makes a group below that of this process.
+    /// Creates a cgroup below that of this process, with a limit in bytes.
     pub(crate) fn make(limit: u64) -> Result<Self, String> {
         let groups = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let mount = Path::new("/sys/fs/cgroup");
@@ -43,7 +43,8 @@ impl MemoryGroup {
         Err(why)
     }
 
-    /// A script that runs a binary in the group from its first instruction on.
+    /// Writes a script that enters the cgroup and then executes a binary, so that the limit holds
+    /// from the first instruction of the binary.
     pub(crate) fn wrapped(&self, binary: &Path, folder: &Path) -> io::Result<PathBuf> {
         let script = folder.join("groupage");
         let procs = self.folder.join("cgroup.procs");
@@ -55,7 +56,7 @@ impl MemoryGroup {
         Ok(script)
     }
 
-    /// The most that it used so far.
+    /// Returns the peak memory usage of the cgroup.
     pub(crate) fn peak(&self) -> String {
         let bytes = fs::read_to_string(self.folder.join(self.peak)).ok().and_then(|text| text.trim().parse().ok());
         bytes.map_or_else(|| "?".to_owned(), |bytes: u64| format!("{} MiB", bytes >> 20))
@@ -64,7 +65,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Its process has ended before; an empty group that stays costs nothing.
+        // The process has already exited. If the removal fails, the empty cgroup costs nothing.
         fs::remove_dir(&self.folder).ok();
     }
 }

@@ -1,4 +1,4 @@
-//! A client that makes twenty honest calls a second, and looks at the probes beside.
+//! A well-behaved client that makes 20 calls per second and polls the probes.
 
 use std::fmt;
 use std::fs;
@@ -12,25 +12,26 @@ use tokio::time::{sleep, timeout};
 use super::server::PREDICT;
 use super::support::upstream::now;
 
-/// Twenty calls a second.
+/// Pause between two calls; 20 calls per second.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Every twentieth call looks at the probes.
+/// Number of calls between two polls of the probes.
 const PROBES: usize = 20;
-/// Calls of the longest run, and some: none waits to be counted.
+/// Capacity of the channel for results. It is above the number of calls of the longest run, so that
+/// no call waits to be counted.
 const RESULTS_MAX: usize = 10_000;
 /// Every fifth call has a body of 100 KiB.
 const LARGE: usize = 5;
-/// A call without an answer by then has failed.
+/// Time after which a call without an answer counts as failed.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// A client of both ports.
+/// A well-behaved client of the data port and of the port with the probes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Honest {
     pub(crate) calls: SocketAddr,
     pub(crate) probes: SocketAddr,
 }
 
-/// The results of its calls.
+/// Results of the calls of one run.
 #[derive(Debug, Default)]
 pub(crate) struct CallResults {
     times: Vec<CallTime>,
@@ -38,18 +39,19 @@ pub(crate) struct CallResults {
     pub(crate) probes_failed: usize,
 }
 
-/// The latency of a call, and the second of the run in which it began: whether slow ones come together.
+/// Latency of a call and the second of the run in which it began, which shows whether slow calls
+/// cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CallTime {
     took: Duration,
     second: u64,
 }
 
-/// Memory and descriptors of a process.
+/// Memory and file descriptors of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessUsage {
     resident: u64,
-    /// Without pages of its binary.
+    /// Anonymous resident memory, without pages of the binary.
     own: u64,
     descriptors: usize,
 }
@@ -57,8 +59,8 @@ pub(crate) struct ProcessUsage {
 // === impl Honest ===
 
 impl Honest {
-    /// Calls during `time`: merged and passed through, on a new connection each, as a client without a
-    /// pool.
+    /// Makes calls for `time`, alternately on a merged path and on one that is passed through. Each
+    /// call uses a new connection, like a client without a pool.
     pub(crate) async fn run(self, time: Duration) -> CallResults {
         let (start, until) = (now(), now() + time);
         let mut calls = CallResults::default();
@@ -94,7 +96,8 @@ impl Honest {
 
     async fn call(self, number: usize) -> Result<Duration, String> {
         let (path, body) = if number.is_multiple_of(2) { (PREDICT, "{\"instances\":[5]}") } else { ("/other", "{}") };
-        // Some are larger than what has its own part of the budget.
+        // Some bodies exceed 64 KiB: larger bodies may use only a part of the buffer budget
+        // (`src/memory/budget.rs`).
         let body =
             if number.is_multiple_of(LARGE) { format!("{body}{}", " ".repeat(100 << 10)) } else { body.to_owned() };
         let length = body.len();
@@ -127,18 +130,19 @@ async fn exchange(address: SocketAddr, head: &str, body: &str) -> Result<String,
 // === impl CallResults ===
 
 impl CallResults {
-    /// The share of calls that were served.
+    /// Returns the fraction of calls that were served.
     pub(crate) fn share(&self) -> f64 {
         let (served, all) = (self.times.len(), self.times.len() + self.failed.len());
         f64::from(u32::try_from(served).unwrap_or(0)) / f64::from(u32::try_from(all.max(1)).unwrap_or(1))
     }
 
-    /// The time within which this percentage was answered.
+    /// Returns the latency at a percentile of the served calls.
     pub(crate) fn at(&self, percent: usize) -> Duration {
         self.at_since(percent, 0)
     }
 
-    /// The same of the calls that began in this second of the run or later.
+    /// Returns the latency at a percentile of the calls that began in this second of the run or
+    /// later.
     pub(crate) fn at_since(&self, percent: usize, second: u64) -> Duration {
         let times: Vec<Duration> =
             self.times.iter().filter(|time| time.second >= second).map(|time| time.took).collect();
@@ -165,7 +169,7 @@ impl fmt::Display for CallResults {
 // === impl ProcessUsage ===
 
 impl ProcessUsage {
-    /// Of a process; nothing of one that ended.
+    /// Reads the usage of a process from `/proc`. All values are 0 if the process has exited.
     pub(crate) fn of(process: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
         let bytes = |name: &str| {
@@ -177,12 +181,12 @@ impl ProcessUsage {
         Self { resident, own, descriptors }
     }
 
-    /// Bytes of its own memory, without pages of its binary.
+    /// Returns the anonymous resident memory in bytes.
     pub(crate) const fn own(self) -> u64 {
         self.own
     }
 
-    /// The larger of each.
+    /// Returns the maximum of each value.
     pub(crate) fn max(self, other: Self) -> Self {
         Self {
             resident: self.resident.max(other.resident),
@@ -191,7 +195,7 @@ impl ProcessUsage {
         }
     }
 
-    /// Returns `true` for at most half above what it was.
+    /// Returns `true` if resident memory and descriptors are at most 1.5 times those of `before`.
     pub(crate) const fn is_back_to(self, before: Self) -> bool {
         self.resident <= before.resident / 2 * 3 && self.descriptors <= before.descriptors / 2 * 3
     }

@@ -1,10 +1,10 @@
-//! Attacks on the data port and the metrics port of the real binary, beside a client that makes
-//! honest calls: `cargo test --test attack -- [--full] [PART-OF-NAME…]`.
+//! Attacks on the data port and the metrics port of the real binary while a client makes honest
+//! calls: `cargo test --test attack -- [--full] [PART-OF-NAME…]`.
 //!
-//! The proxy runs in a memory cgroup of the sidecar's default limit where this machine allows one.
-//! Attackers are processes of their own, each with a loopback address of its own. `--full` attacks with
-//! four times the numbers of the review that found these, for a minute each; without it a few seconds
-//! with an eighth of that.
+//! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
+//! one. Attackers are separate processes, each with its own loopback address. `--full` runs each
+//! attack for a minute with all of its connections; by default an attack takes a few seconds with
+//! an eighth of them.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
@@ -32,28 +32,31 @@ use self::support::upstream::now;
 
 /// The default memory limit of an injected sidecar (`SidecarDefaults`).
 const LIMIT: u64 = 128 << 20;
-/// The bar for honest calls beside an attack (the bar): three times the usual and 50 ms.
+/// Bound on the latency of honest calls during an attack: three times the usual latency plus
+/// `SLACK`.
 const SLOWER: u32 = 3;
 const SLACK: Duration = Duration::from_millis(50);
-/// Of a short run, which shares its cores with whatever else runs there.
+/// Slack of a short run, which shares its cores with other work on the machine.
 const SLACK_SHORT: Duration = Duration::from_millis(150);
-/// Between two looks at what the proxy holds.
+/// Interval between two samples of the proxy's memory and descriptors.
 const SAMPLE: Duration = Duration::from_millis(50);
-/// After an attack memory and descriptors come back to half above what they were.
+/// Time after an attack within which memory and descriptors fall to at most 1.5 times their earlier
+/// values.
 const RECOVERY: Duration = Duration::from_secs(60);
 
+/// Extent of a run and the bounds that it is judged by.
 #[derive(Debug, Clone, Copy)]
 struct RunScale {
-    /// In eighths of the full numbers.
+    /// Number of connections, in eighths of those of a full run.
     eighths: usize,
     time: Duration,
-    /// Of the calls beside it.
+    /// Percentile of the latency of honest calls that is judged.
     percentile: usize,
-    /// The first second whose calls are judged: all attackers begin at once, which of a full run
-    /// less than the slowest hundredth meets.
+    /// First second from which calls are judged. All attackers connect at once, which affects less
+    /// than 1 % of the calls of a full run but more of a short one.
     judged_from: u64,
     slack: Duration,
-    /// The share of honest calls that has to be served.
+    /// Minimum fraction of honest calls that are served.
     served: f64,
 }
 
@@ -107,7 +110,8 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Runs one attack, beside a second proxy that is not attacked; what was measured, and what failed.
+/// Runs one attack beside a second proxy that is not attacked. Returns the measurements and the
+/// failed checks as lines.
 async fn run(attack: &Attack, scale: RunScale) -> Vec<String> {
     match try_run(attack, scale).await {
         Ok(lines) => lines,
@@ -144,7 +148,8 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     lines.push(format!("before     {before}"));
     lines.push(format!("attacked   {peak}, at most {}", group.as_ref().map_or("?".to_owned(), MemoryGroup::peak)));
     lines.push(format!("after      {after}"));
-    // A proxy that is not attacked shows what the attackers take of the machine.
+    // The latency of the proxy that is not attacked shows how much of the machine the attackers
+    // use.
     let usual = usual.at(99).max(beside.at(scale.percentile));
     let (bar, slowest) = (usual * SLOWER + scale.slack, under.at_since(scale.percentile, scale.judged_from));
     let checks = [
@@ -163,7 +168,7 @@ async fn try_run(attack: &Attack, scale: RunScale) -> Result<Vec<String>, String
     Ok(lines)
 }
 
-/// The most that a process holds during `time`.
+/// Samples the usage of a process for `time` and returns the maximum of each value.
 async fn peak(process: u32, time: Duration) -> ProcessUsage {
     let until = now() + time;
     let mut peak = ProcessUsage::of(process);
@@ -174,7 +179,7 @@ async fn peak(process: u32, time: Duration) -> ProcessUsage {
     peak
 }
 
-/// Waits until the proxy holds what it held before.
+/// Waits until the usage of the proxy is back to that of `before`, for at most [`RECOVERY`].
 async fn recovered(process: u32, before: ProcessUsage) -> ProcessUsage {
     let until = now() + RECOVERY;
     loop {
@@ -186,7 +191,7 @@ async fn recovered(process: u32, before: ProcessUsage) -> ProcessUsage {
     }
 }
 
-/// The binary, or a script that runs it in a control group.
+/// Returns the binary, or a script that runs it in the cgroup.
 fn binary(folder: &Path, group: Option<&MemoryGroup>) -> Result<PathBuf, String> {
     let groupage =
         std::env::var_os("GROUPAGE_BINARY").map_or_else(|| env!("CARGO_BIN_EXE_groupage").into(), PathBuf::from);

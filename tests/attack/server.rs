@@ -1,4 +1,5 @@
-//! A model server of the V1 protocol: for each number an answer of that size.
+//! A model server with the KServe V1 protocol that answers each number with a string of that
+//! length.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,10 +15,10 @@ use tokio::net::TcpListener;
 
 use super::support::json::{self, Json};
 
-/// A path at which calls are recognised.
+/// Path of calls that the proxy recognises.
 pub(crate) const PREDICT: &str = "/v1/models/m:predict";
 
-/// A server that runs as long as the runtime.
+/// A server that runs until the runtime shuts down.
 #[derive(Debug)]
 pub(crate) struct ModelServer {
     pub(crate) address: SocketAddr,
@@ -47,7 +48,7 @@ impl ModelServer {
 
 async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let predicts = request.uri().path() == PREDICT;
-    // A body that breaks off ends with its connection.
+    // A truncated body counts as empty; its connection ends anyway.
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     let text = if predicts { predictions(&body) } else { "\"ok\"".to_owned() };
     let mut response = Response::new(Full::new(Bytes::from(text)));

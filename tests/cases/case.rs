@@ -1,4 +1,4 @@
-//! The format of a case, read strictly: whatever is not named in it fails the case.
+//! The format of a test case, parsed strictly: an unknown key or value fails the case.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use crate::support::json::{self, Json};
 use crate::support::upstream::{Content, Reply};
 use crate::support::wire::Headers;
 
-/// One line of a case file.
+/// A test case, which is one line of a case file.
 #[derive(Debug)]
 pub(crate) struct Case {
-    /// The adapter it is about.
+    /// Name of the adapter under test.
     pub(crate) adapter: String,
-    /// What clients send, in order.
+    /// Requests of the clients, in order.
     pub(crate) calls: Vec<Call>,
-    /// What is to reach the upstream, with the answer to each.
+    /// Requests expected at the upstream, each with its scripted answer.
     pub(crate) upstream: Vec<(Expected, Reply)>,
-    /// What clients are to get.
+    /// Responses that the clients expect.
     pub(crate) answers: Vec<ExpectedAnswer>,
-    /// Settings of the case; `settings` reads them.
+    /// Settings of the case, parsed by `settings`.
     pub(crate) config: Option<Json>,
 }
 
-/// One client's request.
+/// Request of one client.
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) client: String,
@@ -35,7 +35,7 @@ pub(crate) struct Call {
     pub(crate) disconnect: Option<Duration>,
 }
 
-/// One request that is to reach the upstream.
+/// A request expected at the upstream.
 #[derive(Debug)]
 pub(crate) struct Expected {
     pub(crate) clients: Vec<String>,
@@ -48,7 +48,7 @@ pub(crate) struct Expected {
     pub(crate) headers_fresh: Vec<String>,
 }
 
-/// One client's answer.
+/// The response that one client expects.
 #[derive(Debug)]
 pub(crate) struct ExpectedAnswer {
     pub(crate) client: String,
@@ -62,7 +62,8 @@ pub(crate) struct ExpectedAnswer {
     pub(crate) truncated: bool,
 }
 
-/// The members of an object, taken one by one; what is left over was not named.
+/// Members of an object, consumed one by one. A member that is left at the end is unknown to the
+/// format.
 pub(crate) struct Fields<'a> {
     members: Vec<(String, &'a Json)>,
     of: &'static str,
@@ -71,7 +72,7 @@ pub(crate) struct Fields<'a> {
 // === impl Fields ===
 
 impl<'a> Fields<'a> {
-    /// The members of `value`, each name once.
+    /// Returns the members of `value`. A duplicate name is an error.
     pub(crate) fn new(value: &'a Json, of: &'static str) -> Result<Self, String> {
         let members = value.members().ok_or_else(|| format!("{of} is no object"))?;
         for (at, (name, _)) in members.iter().enumerate() {
@@ -82,13 +83,13 @@ impl<'a> Fields<'a> {
         Ok(Self { members, of })
     }
 
-    /// Takes a member.
+    /// Removes and returns a member.
     pub(crate) fn take(&mut self, name: &str) -> Option<&'a Json> {
         let at = self.members.iter().position(|(other, _)| other == name)?;
         Some(self.members.remove(at).1)
     }
 
-    /// Takes a member and reads it.
+    /// Removes a member and converts it.
     pub(crate) fn read<T>(&mut self, name: &str, read: impl Fn(&'a Json) -> Option<T>) -> Result<Option<T>, String> {
         match self.take(name) {
             None => Ok(None),
@@ -96,27 +97,27 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Takes a member that must be there.
+    /// Removes and converts a required member.
     pub(crate) fn need<T>(&mut self, name: &str, read: impl Fn(&'a Json) -> Option<T>) -> Result<T, String> {
         self.read(name, read)?.ok_or_else(|| format!("{}: no `{name}`", self.of))
     }
 
-    /// Takes a switch, which is `true` or not there.
+    /// Removes a switch, which is `true` or absent.
     pub(crate) fn switch(&mut self, name: &str) -> Result<bool, String> {
         Ok(self.read(name, |value| value.is_true().then_some(()))?.is_some())
     }
 
-    /// A number of milliseconds.
+    /// Removes a number of milliseconds.
     pub(crate) fn millis(&mut self, name: &str) -> Result<Option<Duration>, String> {
         self.read(name, millis)
     }
 
-    /// The complaint about a value.
+    /// Returns the error for an invalid value.
     pub(crate) fn bad(&self, name: &str) -> String {
         format!("{}: `{name}` has a value that is not named in the format", self.of)
     }
 
-    /// All of them were taken.
+    /// Returns an error if members are left.
     pub(crate) fn end(self) -> Result<(), String> {
         match self.members.first() {
             None => Ok(()),
@@ -135,12 +136,12 @@ fn millis(value: &Json) -> Option<Duration> {
     }
 }
 
-/// A list of strings.
+/// Converts a list of strings.
 pub(crate) fn strings(value: &Json) -> Option<Vec<String>> {
     value.elements()?.iter().map(Json::as_str).collect()
 }
 
-/// Header lines; a name may stand in it more than once.
+/// Converts header lines. A name may occur more than once.
 fn headers(value: &Json) -> Option<Headers> {
     let line = |(name, value): (String, &Json)| {
         let plain = |text: &str| !text.contains(['\r', '\n', '\0']);
@@ -165,7 +166,7 @@ fn mode(fields: &mut Fields<'_>, answer: bool) -> Result<Mode, String> {
     }
 }
 
-/// `body` or `body_b64`, not both.
+/// Removes `body` or `body_b64`. Both together are an error.
 fn body(fields: &mut Fields<'_>) -> Result<Option<Vec<u8>>, String> {
     let text = fields.read("body", |v| v.as_str().map(String::into_bytes))?;
     let bytes = fields.read("body_b64", |v| v.as_str().and_then(|text| base64(&text)))?;
@@ -178,7 +179,7 @@ fn body(fields: &mut Fields<'_>) -> Result<Option<Vec<u8>>, String> {
     }
 }
 
-/// A body that is compared as JSON must be JSON itself.
+/// Validates an expected body: one that is compared as JSON must be JSON.
 fn checked(mode: Mode, body: Option<Vec<u8>>) -> Result<Vec<u8>, String> {
     let body = body.unwrap_or_default();
     match mode {
@@ -193,14 +194,14 @@ fn checked(mode: Mode, body: Option<Vec<u8>>) -> Result<Vec<u8>, String> {
 // === impl Case ===
 
 impl Case {
-    /// Only what decides whether a case is run: name, adapter, config and paths. A case that is skipped may hold what
-    /// cannot be read yet.
+    /// Reads the id and the adapter, which decide whether the case is run. A skipped case may have
+    /// members that are not supported yet.
     pub(crate) fn names(line: &Json) -> Result<(String, String), String> {
         let text = |name| line.get(name).and_then(Json::as_str).ok_or_else(|| format!("no `{name}`"));
         Ok((text("id")?, text("adapter")?))
     }
 
-    /// The paths that its clients call, without their queries, each once.
+    /// Returns the distinct paths of the requests, without queries.
     pub(crate) fn paths(line: &Json) -> Vec<String> {
         let mut paths = Vec::new();
         for call in line.get("requests").and_then(Json::elements).unwrap_or_default() {
@@ -213,7 +214,7 @@ impl Case {
         paths
     }
 
-    /// Reads all of it.
+    /// Reads the complete case.
     pub(crate) fn read(line: &Json) -> Result<Self, String> {
         let mut fields = Fields::new(line, "case")?;
         fields.need("id", Json::as_str)?;
@@ -247,6 +248,8 @@ impl Case {
         Ok(case)
     }
 
+    /// Verifies that every client has one request, that every client that stays has one response,
+    /// and that no other clients are named.
     fn agrees_with_itself(&self) -> Result<(), String> {
         for (at, call) in self.calls.iter().enumerate() {
             if self.calls.iter().skip(at + 1).any(|other| other.client == call.client) {
@@ -284,7 +287,7 @@ impl Call {
     }
 }
 
-/// Fits on a request line as it is.
+/// Returns `true` if the text fits on a request line unchanged.
 fn is_word(text: &str) -> bool {
     !text.is_empty() && !text.chars().any(|c| c.is_whitespace() || c.is_control())
 }

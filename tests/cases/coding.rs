@@ -1,7 +1,7 @@
-//! The two codings of the format: base64 for bytes in a case, gzip for an answer. By hand, so that a test binary needs
-//! no crate for them.
+//! The two codings of the case format: base64 for bytes in a case, gzip for an answer. They are
+//! implemented here, so that the test binary needs no crates for them.
 
-/// Standard alphabet, padded.
+/// Decodes base64 with the standard alphabet and padding (RFC 4648).
 pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
     const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let plain = text.trim_end_matches('=');
@@ -19,7 +19,7 @@ pub(crate) fn base64(text: &str) -> Option<Vec<u8>> {
     (text.len().is_multiple_of(4) && text.len() - plain.len() <= 2).then_some(bytes)
 }
 
-/// A gzip member of stored blocks: compressed for whoever looks at the coding, and no compressor is needed.
+/// Encodes a gzip member (RFC 1952) of stored blocks, which is valid gzip without a compressor.
 pub(crate) fn gzipped(body: &[u8]) -> Vec<u8> {
     let mut text = vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 0xff];
     let mut blocks: Vec<_> = body.chunks(usize::from(u16::MAX)).collect();

@@ -1,9 +1,11 @@
-//! `cases [FILE]... [PART-OF-ID]... [--factor F] [--bin PATH]`: the conformance cases of the wire protocols, over
-//! sockets. Every case runs against a proxy process of its own before a scripted upstream; a case says what clients
-//! send, what the upstream is to get and answers, and what clients are to get. One case at a time: their windows are 20
-//! ms, and two share a machine's cores badly.
+//! `cases [FILE]... [PART-OF-ID]... [--factor F] [--bin PATH]`: conformance cases of the wire
+//! protocols, over sockets. Every case runs against its own proxy process in front of a scripted
+//! upstream. A case lists the requests of the clients, the requests expected at the upstream with
+//! their answers, and the expected responses. Cases run one at a time: their windows are 20 ms, and
+//! concurrent cases would distort each other's timing.
 //!
-//! Without a file: those of `tests/data`. The last line counts; the exit status is 0 when nothing failed.
+//! Without a file, the cases of `tests/data` run. The last line has the totals; the exit status is
+//! 0 if no case failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
     runtime.block_on(all(&options)).code()
 }
 
-/// The committed files: the cases of the format's own table, then ours.
+/// Returns the committed case files: `protocol_cases.jsonl`, then those of `tests/data/protocol`.
 fn committed() -> Vec<PathBuf> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let mut ours: Vec<_> = std::fs::read_dir(data.join("protocol"))

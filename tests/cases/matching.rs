@@ -1,5 +1,6 @@
-//! When a body or a set of headers is as a case says: the matching modes, the placeholders, and what makes a request a
-//! client's original call. Pure, so that `selfcheck` can hold it to its rules on every run.
+//! Comparison of bodies and headers with a case: matching modes, placeholders for generated ids,
+//! and the test whether a request is a client's original call. All functions are pure, so that
+//! `selfcheck` verifies them in every run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,37 +8,39 @@ use crate::support::json::{self, Json};
 use crate::support::report::difference;
 use crate::support::wire::{self, Headers};
 
-/// How two bodies are compared.
+/// Mode of a comparison between two bodies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// Byte for byte.
+    /// Equal bytes.
     Bytes,
-    /// The same JSON tokens by spelling, in order.
+    /// Equal JSON tokens, by spelling and in order.
     Tokens,
-    /// Likewise, members in any order.
+    /// Equal JSON tokens by spelling, with object members in any order.
     Json,
-    /// A JSON head of the length that a header names, then bytes.
+    /// A JSON part, with its length in a header, followed by equal bytes.
     OipBinary,
 }
 
-/// What placeholders took, by prefix: one value for all of a prefix within one message.
+/// Values of the placeholders of one message, by prefix. Placeholders with the same prefix have the
+/// same value.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Bindings(BTreeMap<Vec<u8>, Vec<u8>>);
 
-/// A fresh id goes on for at least so many characters after its prefix.
+/// Minimum length of a generated id after its prefix.
 const UID_MIN: usize = 8;
-/// Where a V2 body says how long its JSON part is.
+/// Header with the length of the JSON part of a V2 body.
 const JSON_LENGTH: &str = "inference-header-content-length";
 
 // === impl Bindings ===
 
 impl Bindings {
-    /// The values taken.
+    /// Returns the bound values.
     pub(crate) fn values(&self) -> impl Iterator<Item = &[u8]> {
         self.0.values().map(Vec::as_slice)
     }
 
-    /// `text` agrees with `pattern`, in which `{{uid:p}}` stands for a fresh id. Takes values only where all agrees.
+    /// Returns `true` if `text` matches `pattern`, in which `{{uid:p}}` is a placeholder for a
+    /// generated id with the prefix `p`. Values are bound only if the whole text matches.
     pub(crate) fn agrees(&mut self, pattern: &[u8], text: &[u8]) -> bool {
         let parts = parts(pattern);
         let mut taken = self.0.clone();
@@ -59,7 +62,7 @@ fn find(text: &[u8], what: &[u8]) -> Option<usize> {
     text.windows(what.len()).position(|w| w == what)
 }
 
-/// Whether one byte string stands in another; an empty one never does.
+/// Returns `true` if `text` contains `what`. An empty `what` is never contained.
 pub(crate) fn holds(text: &[u8], what: &[u8]) -> bool {
     !what.is_empty() && find(text, what).is_some()
 }
@@ -79,7 +82,8 @@ fn parts(mut pattern: &[u8]) -> Vec<Part<'_>> {
     parts
 }
 
-/// Longest values first; a shorter one where what follows the placeholder could be part of it.
+/// Matches parts by backtracking. A placeholder takes the longest value first, and a shorter one if
+/// the text that follows it could be a part of the id.
 fn walk(parts: &[Part<'_>], text: &[u8], taken: &mut BTreeMap<Vec<u8>, Vec<u8>>) -> bool {
     let Some((first, rest)) = parts.split_first() else { return text.is_empty() };
     match first {
@@ -104,10 +108,10 @@ fn walk(parts: &[Part<'_>], text: &[u8], taken: &mut BTreeMap<Vec<u8>, Vec<u8>>)
     }
 }
 
-/// Compares a body with the expected one; the message shows both around the difference. `headers` are those of the
-/// actual message.
+/// Compares a body with the expected one. The error shows both around the first difference.
+/// `headers` are those of the actual message.
 pub(crate) fn body(mode: Mode, want: &[u8], got: &[u8], headers: &Headers, taken: &mut Bindings) -> Result<(), String> {
-    // No body is expected to be no document.
+    // An empty expected body is not a JSON document.
     let mode = if want.is_empty() { Mode::Bytes } else { mode };
     let agrees = match mode {
         Mode::Bytes => taken.agrees(want, got),
@@ -136,7 +140,8 @@ pub(crate) fn body(mode: Mode, want: &[u8], got: &[u8], headers: &Headers, taken
     if agrees { Ok(()) } else { Err(format!("body ({mode:?}): {}", difference(want, got))) }
 }
 
-/// Equal by spelling; members in order, or (sorted by name, duplicates in their order) in any.
+/// Returns `true` if two values have the same spelling. If `ordered` is `false`, members are first
+/// sorted by name, and duplicates keep their order.
 fn same(want: &Json, got: &Json, taken: &mut Bindings, ordered: bool) -> bool {
     match (want, got) {
         (Json::Scalar(want), Json::Scalar(got)) => taken.agrees(want, got),
@@ -159,7 +164,7 @@ fn same(want: &Json, got: &Json, taken: &mut Bindings, ordered: bool) -> bool {
     }
 }
 
-/// Each expected name is there with exactly the expected values.
+/// Verifies that each expected header is present with exactly the expected values.
 pub(crate) fn subset(want: &Headers, got: &Headers, taken: &mut Bindings) -> Result<(), String> {
     for (name, _) in want {
         let (want, got) = (wire::values(want, name), wire::values(got, name));
@@ -170,7 +175,7 @@ pub(crate) fn subset(want: &Headers, got: &Headers, taken: &mut Bindings) -> Res
     Ok(())
 }
 
-/// None of the names is there.
+/// Verifies that no header has one of the names.
 pub(crate) fn absent(names: &[String], got: &Headers) -> Result<(), String> {
     match names.iter().find(|name| !wire::values(got, name).is_empty()) {
         Some(name) => Err(format!("header {name}: must be absent, actual {}", lines(&wire::values(got, name)))),
@@ -183,11 +188,12 @@ fn lines(values: &[&[u8]]) -> String {
     if values.is_empty() { "none".to_owned() } else { values.join(" and ") }
 }
 
-/// What belongs to one connection, not to the call.
+/// Hop-by-hop headers, which belong to a connection and not to a call.
 const HOP: [&str; 8] =
     ["connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "http2-settings"];
 
-/// End-to-end headers by lower-case name. Framing is made anew on every hop, and is compared apart.
+/// Returns the end-to-end headers by lower-case name. Framing is left out: every hop generates it,
+/// and [`framed_alike`] compares it.
 fn end_to_end(headers: &Headers) -> BTreeMap<String, Vec<&[u8]>> {
     let nominated = wire::connection_options(headers);
     let mut kept = BTreeMap::<_, Vec<_>>::new();
@@ -201,8 +207,9 @@ fn end_to_end(headers: &Headers) -> BTreeMap<String, Vec<&[u8]>> {
     kept
 }
 
-/// The headers are the client's own: all there, in number and order within a name, none added. `Expect: 100-continue`
-/// is answered by the proxy and goes no further.
+/// Verifies that the headers are those of the client: none is missing or added, and the values of a
+/// name keep their number and order. `Expect: 100-continue` is answered by the proxy and not
+/// forwarded.
 pub(crate) fn original(own: &Headers, got: &Headers) -> Result<(), String> {
     let mut want = end_to_end(own);
     if let Some(expect) = want.get_mut("expect") {
@@ -227,7 +234,8 @@ pub(crate) fn original(own: &Headers, got: &Headers) -> Result<(), String> {
     framed_alike(own, got)
 }
 
-/// A length stays a length and no body stays no body; what came in chunks may leave with a length.
+/// Verifies that the framing is kept: a length stays a length, and no body stays no body. A chunked
+/// request may be forwarded with a length.
 fn framed_alike(own: &Headers, got: &Headers) -> Result<(), String> {
     let (own_length, got_length) = (wire::values(own, "content-length"), wire::values(got, "content-length"));
     let chunked = |headers| !wire::values(headers, "transfer-encoding").is_empty();

@@ -1,5 +1,5 @@
-//! One case from start to end: a fresh proxy before a fresh upstream, the clients in their order, and everything that
-//! was not as it should be.
+//! Execution of one case: a new proxy in front of a new upstream, the clients in their order, and a
+//! list of all faults.
 
 use std::io::Write as _;
 use std::net::SocketAddr;
@@ -21,18 +21,18 @@ use crate::support::report::{Options, shown};
 use crate::support::upstream::{Content, Upstream, now};
 use crate::support::wire::{self, End};
 
-/// How long after a request the next one may start where the proxy does not count it.
+/// Time after which the next request may start if the proxy does not count the last one.
 const NEXT: Duration = Duration::from_millis(2);
-/// How long the proxy has to give a request its place.
+/// Maximum time until the proxy enqueues a request.
 const SEEN_MAX: Duration = Duration::from_millis(200);
-/// How long stray requests and answers have to show up after the last client is done.
+/// Time for stray requests and answers to appear after the last client is done.
 const SETTLE: Duration = Duration::from_millis(10);
-/// What a client waits beyond all times of its case.
+/// Time that a client waits in addition to all times of its case.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A route's `timeout` where the case sets none: a silent upstream is given up only after it.
+/// Default `timeout` of a route. A silent upstream is abandoned only after it.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Runs a case; the faults, none where it passed.
+/// Runs a case and returns its faults, of which there are none if it passed.
 pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Result<Vec<String>, String> {
     let factor = options.factor;
     let settings = Settings::read(case.config.as_ref())?;
@@ -80,7 +80,7 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
                 }
                 ids.push((client.clone(), taken));
             }
-            // It left early: whatever it got is nobody's business.
+            // The client disconnected early, so its partial answer is not judged.
             (Ok(_), None) => {}
         }
     }
@@ -94,7 +94,7 @@ pub(crate) async fn run(case: Case, paths: &[String], options: &Options) -> Resu
 
 type Outcome = Result<(Option<Client>, Answer), String>;
 
-/// Starts the clients in file order, each once the request before has its place.
+/// Starts the clients in file order, each after the request before it is enqueued.
 async fn start_clients(
     case: &Case,
     outgoing: Vec<Outgoing>,
@@ -113,7 +113,7 @@ async fn start_clients(
         let leaves = call.disconnect.map(|after| after.mul_f64(factor));
         clients.push(tokio::spawn(client(proxy.listen, outgoing, leaves, patience, sent)));
         if at + 1 < last {
-            // Dropped untold where the client could not even connect.
+            // The sender is dropped without a message if the client cannot connect.
             told.await.ok();
             before = stats.wait(before, factor).await;
         }
@@ -130,9 +130,9 @@ async fn client(
 ) -> Outcome {
     let mut client = Client::connect(proxy).await.map_err(|e| format!("connect: {e}"))?;
     let mut answer = Answer::default();
-    // Over the time, what has arrived is judged as it is.
+    // After a timeout, the part of the answer that has arrived is judged.
     let sent = tokio::time::timeout(patience, client.send(&outgoing, &mut answer)).await.is_ok();
-    // Nobody listens to the last one.
+    // The receiver of the last client is dropped already.
     told.send(()).ok();
     if let Some(after) = leaves {
         tokio::time::sleep(after).await;
@@ -144,7 +144,7 @@ async fn client(
     Ok((Some(client), answer))
 }
 
-/// Longer than all times that a case names.
+/// Returns a time that is longer than all times of the case together.
 fn patience(case: &Case) -> Duration {
     let replies = case.upstream.iter().map(|(_, reply)| {
         reply.delay
@@ -158,7 +158,7 @@ fn patience(case: &Case) -> Duration {
     PATIENCE + replies.sum::<Duration>() + calls.max().unwrap_or_default()
 }
 
-/// What is wrong with an answer.
+/// Returns the differences between an answer and the expected one.
 fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bindings, factor: f64) -> Vec<String> {
     let mut faults = Vec::new();
     if answer.status != Some(expected.status) {
@@ -170,7 +170,7 @@ fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bi
         Some(interim) if *interim != answer.interim => {
             faults.push(format!("interim: expected {interim:?}, actual {:?}", answer.interim));
         }
-        // Not named: a client that asked for a 100 may get it, nobody gets anything else.
+        // If the case lists no interim responses, only a client that expects a 100 may get one.
         None if !matches!((answer.interim.as_slice(), asked), ([], _) | ([100], true)) => {
             faults.push(format!("interim: not asked for, actual {:?}", answer.interim));
         }
@@ -197,7 +197,8 @@ fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bi
     faults
 }
 
-/// Fresh ids: another for each client, and never one that went to or came from the upstream.
+/// Returns the faults of generated ids: each client must have its own, and none may be one that was
+/// sent to or received from the upstream.
 fn shared_ids(ids: &[(String, Bindings)], script: &CaseScript) -> Vec<String> {
     let mut faults = Vec::new();
     for (at, (client, taken)) in ids.iter().enumerate() {
@@ -216,17 +217,17 @@ fn shared_ids(ids: &[(String, Bindings)], script: &CaseScript) -> Vec<String> {
     faults
 }
 
-/// The proxy's own count of calls, on a kept connection to its admin port.
+/// Call counters of the proxy, read over a persistent connection to its admin port.
 struct Stats {
     admin: Option<(Client, Outgoing)>,
 }
 
-/// What became of the calls so far.
+/// Number of calls by progress.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counted {
-    /// Put before the scheduler: they have their place among the others.
+    /// Offered to the scheduler, which fixes their order.
     offered: u64,
-    /// Passed through, alone or not, and answered.
+    /// Passed through for any reason, or answered.
     done: u64,
 }
 
@@ -249,14 +250,14 @@ impl Stats {
             Some(Counted { offered: of("offered")?, done: passed + of("answered")? })
         });
         if counted.is_none() {
-            // Without the count, time has to do.
+            // Without the counters, a fixed pause keeps the order.
             self.admin = None;
         }
         counted
     }
 
-    /// Waits until one more call has its place; one that gets none (it passes through, is answered at once, or is
-    /// never whole) gets its time.
+    /// Waits until one more call is offered to the scheduler. A call that never is (it is passed
+    /// through, answered at once or incomplete) gets a fixed time instead.
     async fn wait(&mut self, before: Option<Counted>, factor: f64) -> Option<Counted> {
         let started: Instant = now();
         loop {
@@ -264,9 +265,12 @@ impl Stats {
             let waited = now().saturating_duration_since(started);
             match (before, counted) {
                 (Some(before), Some(counted)) if counted.offered > before.offered => return Some(counted),
+                // Neither offered nor done: the proxy is still reading the call.
                 (Some(before), Some(counted)) if counted.done == before.done && waited < SEEN_MAX => {
                     tokio::task::yield_now().await;
                 }
+                // Done without being offered, not noticed in time, or no counters: the fixed time
+                // applies.
                 _ if waited >= NEXT.mul_f64(factor) => return counted,
                 (_, None) => tokio::time::sleep(NEXT.mul_f64(factor)).await,
                 _ => tokio::task::yield_now().await,

@@ -1,5 +1,5 @@
-//! The upstream of one case: it gives every request the first entry that agrees with it, answers as that entry says,
-//! and keeps what did not agree.
+//! The scripted upstream of one case. Each request gets the first unused entry that agrees with it
+//! and the answer of that entry. Requests that agree with no entry are recorded as faults.
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -9,17 +9,17 @@ use crate::support::report::shown;
 use crate::support::upstream::{Content, Reply, Request, Script};
 use crate::support::wire::{self, End, Headers};
 
-/// What an upstream's answer says back: an id that the proxy made.
+/// Placeholder in an answer for an id that the proxy generated in its request.
 const SENT_ID: &[u8] = b"{{upstream-sent-id}}";
 
-/// What a client sent, headers as they went out.
+/// Headers of a client's request, as sent.
 #[derive(Debug)]
 pub(crate) struct Own {
     pub(crate) client: String,
     pub(crate) headers: Headers,
 }
 
-/// The script and what happened to it.
+/// The script of a case and its progress.
 #[derive(Debug)]
 pub(crate) struct CaseScript {
     case: Arc<Case>,
@@ -31,9 +31,9 @@ pub(crate) struct CaseScript {
 
 #[derive(Debug, Default)]
 struct State {
-    /// By entry: taken.
+    /// By entry: `true` if a request has matched it.
     taken: Vec<bool>,
-    /// Everything that was answered, heads' values and bodies, and every id that the proxy sent.
+    /// Header values and bodies of all answers, and all ids that the proxy sent.
     seen: Vec<Vec<u8>>,
     faults: Vec<String>,
 }
@@ -41,20 +41,20 @@ struct State {
 // === impl CaseScript ===
 
 impl CaseScript {
-    /// `factor` stretches the times of the answers.
+    /// Creates the script of a case. `factor` stretches the times of the answers.
     pub(crate) fn new(case: Arc<Case>, model_config: Option<&serde_json::Value>, factor: f64) -> Self {
         let state = State { taken: vec![false; case.upstream.len()], ..State::default() };
         let model_config = model_config.map(|value| value.to_string().into_bytes());
         Self { case, factor, model_config, own: OnceLock::new(), state: Mutex::new(state) }
     }
 
-    /// Says what the clients send; before any of them does.
+    /// Sets the requests of the clients. Called before any client sends.
     pub(crate) fn clients(&self, own: Vec<Own>) {
-        // A second time would only repeat it.
+        // A second call would set the same value.
         self.own.set(own).ok();
     }
 
-    /// What went wrong upstream, and which entries were never taken.
+    /// Returns the faults at the upstream, including the entries that no request matched.
     pub(crate) fn faults(&self) -> Vec<String> {
         let state = self.state();
         let mut faults = state.faults.clone();
@@ -68,7 +68,7 @@ impl CaseScript {
         faults
     }
 
-    /// Whether a fresh id is one that the upstream answered or the proxy sent.
+    /// Returns `true` if an id occurs in an answer of the upstream or was sent by the proxy.
     pub(crate) fn seen(&self, id: &[u8]) -> bool {
         self.state().seen.iter().any(|text| matching::holds(text, id))
     }
@@ -77,7 +77,7 @@ impl CaseScript {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The proxy's own questions (limits that servers publish): reads that no client sent.
+    /// Answers reads that no client sent: the proxy looks up limits that servers publish.
     fn look_up(&self, request: &Request) -> Option<Reply> {
         let read = matches!(request.method.as_str(), "GET" | "HEAD");
         let asked = |call: &crate::case::Call| call.method == request.method && call.target == request.target;
@@ -92,6 +92,7 @@ impl CaseScript {
         })
     }
 
+    /// Compares a request with an entry and returns the values of its placeholders.
     fn agrees(&self, expected: &Expected, request: &Request) -> Result<Bindings, String> {
         if (expected.method.as_str(), expected.target.as_str()) != (request.method.as_str(), request.target.as_str()) {
             return Err(format!("expected {} {}", expected.method, expected.target));
@@ -131,7 +132,7 @@ impl CaseScript {
         Ok(taken)
     }
 
-    /// The answer of an entry, times stretched and ids filled in.
+    /// Returns the answer of an entry, with stretched times and with ids filled in.
     fn answer(&self, reply: &Reply, request: &Request, taken: &Bindings, state: &mut State) -> Reply {
         let mut reply = reply.clone();
         reply.delay = reply.delay.mul_f64(self.factor);
@@ -217,7 +218,7 @@ impl Script for CaseScript {
     }
 
     fn unreadable(&self, why: &End) {
-        // A call that the proxy gives up half way is no call.
+        // A request that the proxy aborts half way does not count.
         if let End::Garbled(what) = why {
             self.state().faults.push(format!("upstream: not HTTP/1.1: {what}"));
         }

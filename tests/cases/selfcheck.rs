@@ -1,4 +1,4 @@
-//! The judge is judged first: the matching rules on examples, before any case is run. A runner that agrees with
+//! Self-check of the matching rules on examples, before any case runs. A runner that accepts
 //! everything would pass every case.
 
 use crate::case::Case;
@@ -7,7 +7,7 @@ use crate::settings::{Settings, Verdict, verdict};
 use crate::support::json;
 use crate::support::wire::Headers;
 
-/// The sentences that do not hold.
+/// Returns the rules that do not hold.
 pub(crate) fn run() -> Vec<&'static str> {
     let mut broken = Vec::new();
     let mut hold = |holds: bool, sentence: &'static str| {

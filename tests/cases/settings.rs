@@ -1,5 +1,5 @@
-//! From a case to the policy that its proxy runs with: the routes table, the config table, and which adapters are
-//! built.
+//! Translation of a case into the policy of its proxy: the routes, the settings and the list of
+//! supported adapters.
 
 use std::time::Duration;
 
@@ -8,16 +8,17 @@ use serde_json::{Map, Value, json};
 use crate::case::{Fields, strings};
 use crate::support::json::Json;
 
-/// Whether a case is run.
+/// Decision about running a case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Its adapter is built.
+    /// The adapter is supported.
     Run,
-    /// It is not, or not for these paths: counted under this name.
+    /// The adapter is not supported, or not for these paths. The case is counted under this name.
     Skip(String),
 }
 
-/// Adapters of the format, with the endings of the paths for which they are built: all, none, or some.
+/// Adapters of the format, and the endings of the paths for which they are supported: all, none, or
+/// some.
 const ADAPTERS: [(&str, Built); 25] = [
     ("core", Built::All),
     ("faults", Built::All),
@@ -53,7 +54,7 @@ enum Built {
     Endings(&'static [&'static str]),
 }
 
-/// What a case's `config` says.
+/// Contents of `config` in a case.
 #[derive(Debug, Default)]
 pub(crate) struct Settings {
     max_batch: Option<u64>,
@@ -70,11 +71,12 @@ pub(crate) struct Settings {
     pub(crate) model_config: Option<Value>,
 }
 
-/// Decides whether a case is run. An adapter that the format does not name is an error of the case.
+/// Decides whether a case is run. An adapter that the format does not list is an error of the case.
 pub(crate) fn verdict(adapter: &str, config: Option<&Json>, paths: &[String]) -> Result<Verdict, String> {
     let built = ADAPTERS.iter().find(|(name, _)| *name == adapter).map(|(_, built)| *built);
     let built = built.ok_or_else(|| format!("adapter `{adapter}` is not named in the format"))?;
-    // A generic declaration takes its place; gRPC needs clients that speak it.
+    // A generic declaration replaces the adapter. gRPC is excluded, because the clients do not
+    // support it.
     if adapter != "oip.grpc" && config.is_some_and(|config| config.get("adapter").is_some()) {
         return Ok(Verdict::Run);
     }
@@ -88,7 +90,7 @@ pub(crate) fn verdict(adapter: &str, config: Option<&Json>, paths: &[String]) ->
     }
 }
 
-/// The last part of a path, from its colon or slash.
+/// Returns the last part of a path, from its colon or slash.
 fn ending(path: &str) -> String {
     let at = path.rfind([':', '/']).unwrap_or_default();
     path.chars().skip(path.chars().count().saturating_sub(path.len() - at)).collect()
@@ -131,8 +133,8 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The generic declaration: keys in camelCase and enum values in CamelCase, but for those that the format moves
-    /// elsewhere.
+    /// Converts a generic declaration. Keys become camelCase and enum values CamelCase, except for
+    /// those that move to another object.
     fn generic(&mut self, adapter: &Json, error_status: Option<u64>) -> Result<Value, String> {
         const KEYS: [&str; 10] = [
             "upstream_path",
@@ -192,13 +194,14 @@ impl Settings {
             generic.insert("cost".to_owned(), cost_of(cost)?);
         }
         self.merge_over.extend(fields.read("drop", strings)?.unwrap_or_default());
-        // Every field is key unless dropped, so naming some says nothing more.
+        // Every field is part of the merge key unless dropped, so a list of key fields has no
+        // effect.
         fields.read("key", strings)?;
         fields.end()?;
         Ok(Value::Object(generic))
     }
 
-    /// The policy, in the form of a local file. `factor` stretches its times.
+    /// Returns the policy in the form of a local file. `factor` stretches its times.
     pub(crate) fn policy(&self, adapter: &str, paths: &[String], factor: f64) -> Value {
         let time = |of: Duration| format!("{}us", of.mul_f64(factor).as_micros());
         let window = time(Duration::from_millis(20));
@@ -244,7 +247,7 @@ impl Settings {
         })
     }
 
-    /// The protocol of a path's route; none: no route.
+    /// Returns the protocol of the route for a path, or `None` if the path has no route.
     fn protocol(&self, adapter: &str, path: &str) -> Option<String> {
         if self.generic.is_some() {
             return Some("Generic".to_owned());
@@ -305,12 +308,12 @@ fn cost_of(cost: &Json) -> Result<Value, String> {
     Ok(Value::Object(cost))
 }
 
-/// A list, of one where it is none.
+/// Wraps a value in a list unless it is one.
 fn listed(value: Value) -> Value {
     if value.is_array() { value } else { json!([value]) }
 }
 
-/// An enum value: `list_len` is `ListLen`; a pointer stays.
+/// Converts an enum value: `list_len` becomes `ListLen`. A JSON pointer is not changed.
 fn named(value: Value) -> Value {
     match value {
         Value::String(name) if !name.starts_with('/') => json!(camel(&name, true)),

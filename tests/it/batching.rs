@@ -1,6 +1,8 @@
-//! Properties of the core and of its parts over random input; what fails is shrunk to its smallest form.
+//! Property tests of the batching core and its parts over random input. A failing input is shrunk
+//! to its smallest form.
 //!
-//! The random input is the same in every run (`.cargo/config.toml`), so that a failure is one for everybody; new input comes from `just sim`.
+//! The random input is the same in every run (`.cargo/config.toml`), so that a failure reproduces
+//! on every machine. `just sim` runs new input.
 
 mod adaptive;
 mod budget;
@@ -11,6 +13,6 @@ mod shares;
 use proptest::test_runner::Config;
 
 fn config(cases: u32) -> Config {
-    // What fails becomes a test with a name: no file of regressions.
+    // A failing input becomes a named test, so no regression file is written.
     Config { cases, failure_persistence: None, ..Config::default() }
 }

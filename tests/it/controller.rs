@@ -1,6 +1,8 @@
-//! The controller against an API server at the test's hands: real sockets, real watches, and every way in which they fail.
+//! The controller against an API server that the test controls: real sockets, real watches, and
+//! every way in which they fail.
 //!
-//! Nothing here sleeps to let something happen: a test waits for what it caused, in the server's store or in what was asked of it.
+//! No test sleeps to let something happen. A test waits for the effect of its action, in the
+//! server's store or among the requests that the server has received.
 
 mod api;
 mod certs;

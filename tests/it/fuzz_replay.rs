@@ -1,4 +1,5 @@
-//! The committed corpora through the fuzz targets, so that what a fuzzer once found stays found without one.
+//! Runs the committed corpora through the fuzz targets, so that inputs found by a fuzzer are tested
+//! in every build.
 
 #[path = "../../fuzz/src/lib.rs"]
 #[expect(unreachable_pub, reason = "public for the targets of cargo-fuzz")]
@@ -24,7 +25,7 @@ fn the_corpora_break_no_promise() {
         assert!(files.len() >= 4, "{name} has no corpus to speak of");
         for file in files {
             let data = std::fs::read(corpus.join(&file)).unwrap();
-            // A panic says what broke, but not on which file.
+            // The panic message does not name the file, so the assertion adds it.
             let ended = std::panic::catch_unwind(|| target(&data));
             assert!(ended.is_ok(), "{name} breaks on {file}");
         }

@@ -1,7 +1,10 @@
-//! `groupage inject` and `uninject` as processes: pods in, pods out, held to golden files.
+//! `groupage inject` and `uninject` run as processes on manifests, with their output compared to
+//! golden files.
 //!
-//! `tests/data/inject/CASE.yaml` goes in; `CASE.out.yaml` and `CASE.report.txt` are what comes out, on standard output and standard error. A first line
-//! `# groupage inject FLAGS` adds flags. A case that is refused has no output. `UPDATE=1 cargo test --test it injector` rewrites them.
+//! `tests/data/inject/CASE.yaml` is the input; `CASE.out.yaml` and `CASE.report.txt` are the
+//! expected standard output and standard error. A first line `# groupage inject FLAGS` adds flags.
+//! A case that is rejected has no output file. `UPDATE=1 cargo test --test it injector` rewrites
+//! the files.
 
 mod golden;
 mod manifests;

@@ -1,6 +1,8 @@
-//! The ledger: every item is followed from client to upstream and back while both ends misbehave.
+//! The ledger test: follows every item from the client to the upstream and back while both ends
+//! misbehave.
 //!
-//! `GROUPAGE_LEDGER_ITEMS` sets how many items: 30 000 here, 300 000 in CI, 30 million in `just soak`.
+//! `GROUPAGE_LEDGER_ITEMS` sets the number of items: 30 000 by default, 300 000 in CI, 30 million
+//! in `just soak`.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -12,7 +14,7 @@ use groupage::standin::ListRefusal;
 use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use groupage::telemetry::log::LevelHandle;
 
-/// The pace of edits: hundreds in a run, and several batches between two of them.
+/// Interval between two edits: hundreds of edits per run, with several batches between two of them.
 const EDIT_EVERY: Duration = Duration::from_millis(10);
 
 fn items() -> u64 {
@@ -48,11 +50,11 @@ fn nor_is_one_while_limits_policies_and_routes_are_edited() {
     ]);
 }
 
-/// How often the way changes in which shared calls are refused: some hundred calls are met by each.
+/// Interval between two ways of refusing shared calls. A few hundred calls meet each of them.
 const REFUSE_EVERY: Duration = Duration::from_millis(20);
 
-/// The ledger's policy with other timeouts: lone calls of all clients wait for four slots, and what
-/// ends one shall not be the machine's pauses.
+/// Returns the ledger's policy with another timeout. The unbatched calls of all clients wait for
+/// four slots, and a pause of the machine must not time them out.
 fn patient(timeout: &str) -> String {
     ledger::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
 }
@@ -100,12 +102,13 @@ fn nor_is_an_item_lost_where_shared_calls_are_refused_in_any_way_among_other_fau
     });
     assert_eq!(report.violations(), 0, "{report:#?}");
     assert!(report.shared > 0, "nothing was refused");
-    // As in the runs without refusals.
+    // Bounds similar to those of the runs without refusals.
     let (served, replayable) = (report.innocent_served_ratio(), report.innocent_served_ratio_replayable());
     assert!(served >= 0.9 && replayable >= 0.97, "innocent served {served}, replayable {replayable}: {report:#?}");
 }
 
-/// A proxy with the first of these policies before the ledger's upstream.
+/// Starts a proxy with the first of these policies in front of the ledger's upstream. Also returns
+/// the built policies.
 fn before(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, Running) {
     let any = || "127.0.0.1:0".to_owned();
     let overrides = Overrides {
@@ -159,21 +162,22 @@ fn hold(policies: &[String]) {
         );
         let passed = proxy.metrics.passed_counts();
         println!("not merged: {passed:?}");
-        // Where the proxy stood aside there was nothing to share.
+        // Calls that were passed through because batching gains nothing could not be shared.
         let aside = passed.iter().find(|(reason, _)| *reason == "no_gain").map_or(0, |(_, calls)| *calls);
         let aside = aside as f64 / items() as f64;
         let shared_ratio = report.shared_ratio() / (1.0 - aside);
         assert_eq!(report.violations(), 0, "the books above say which");
-        // An edit every few milliseconds, some of them to a plain proxy, leaves less to share; and the stand-in runs all calls side by side, so that a proxy
-        // that learns forwards them.
+        // Frequent edits, some of which make it a plain proxy, leave fewer calls to share. The
+        // stand-in runs all calls in parallel, so a proxy that learns passes them through.
         let learns = policies.iter().all(|policy| policy.scheduling.policy == SchedulingPolicy::Adaptive);
         let shared = match (learns, policies.len()) {
             (true, _) => 0.0,
             (false, 1) => 0.5,
             (false, _) => 0.25,
         };
-        // A pause of the machine that is longer than a call's timeout loses what was under way, a hundredth of all; and who is passed alone meets a refused
-        // connection or a reset alone too: nobody sends it again.
+        // A pause of the machine that is longer than a call's timeout loses the calls in flight,
+        // about one in a hundred. A call that is passed through unbatched meets a refused
+        // connection or a reset alone and is not replayed.
         let (served, replayable) = (report.innocent_served_ratio(), report.innocent_served_ratio_replayable());
         assert!(
             served >= 0.94 - 0.15 * aside && replayable >= 0.97,
@@ -184,7 +188,7 @@ fn hold(policies: &[String]) {
         let stats = &metrics.stats;
         assert!(proxy.drain().await, "everything in flight ended");
         assert_eq!(stats.queue_items.load(std::sync::atomic::Ordering::Relaxed), 0);
-        // The last member has its answer a moment before its batch gives its slot back.
+        // The last member is answered shortly before its batch returns its slot.
         let is_over = async {
             while stats.in_flight.load(std::sync::atomic::Ordering::Relaxed) > 0 {
                 tokio::task::yield_now().await;

@@ -1,4 +1,6 @@
-//! What runs in this process: the core against a model, the proxy over real sockets, the rules that hold the tree together.
+//! Integration tests that run in one process: the batching core against a model, the proxy over
+//! real sockets, the controller against a fake API server, and the rules that the source tree
+//! follows.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -13,9 +15,10 @@ mod sim;
 mod simulated;
 mod tidy;
 
-/// Says what is not run here, past what the harness keeps of tests that pass.
+/// Reports the reason why a test is skipped. Writes to stderr directly, because the test harness
+/// discards the captured output of tests that pass.
 fn skipped(why: &str) {
     use std::io::Write as _;
-    // Nobody reads it where this fails.
+    // The message is informational, so a write error is ignored.
     let _said = writeln!(std::io::stderr(), "SKIPPED: {why}");
 }

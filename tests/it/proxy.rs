@@ -1,7 +1,8 @@
-//! The proxy over real sockets: clients that speak byte by byte on one side, a model server at the test's hands on the other.
+//! The proxy over real sockets: clients that write byte by byte on one side, a model server that
+//! the test controls on the other.
 //!
-//! Nothing here sleeps or tries again: a test waits for what it caused, on the wire or in the proxy's own counters. Whatever takes longer than
-//! [`setup::HANG`] is a failure with a place.
+//! No test sleeps or retries. A test waits for the effect of its action, on the wire or in the
+//! proxy's own counters. A wait that takes longer than [`setup::HANG`] fails with its location.
 
 mod acceptance;
 mod admin;

@@ -1,6 +1,8 @@
-//! `groupage redirect-init` in a pod's network, as it is there: two network namespaces with a cable between them, in each of which this test listens and dials.
+//! `groupage redirect-init` in a real network: two network namespaces, one for the pod and one for
+//! its clients, joined by a veth pair. The test listens and connects in each of them.
 //!
-//! It takes root, `unshare`, `ip` and a kernel with `nf_tables`; what is missing is said, and nothing is run then.
+//! Requires root, `unshare`, `ip` and a kernel with `nf_tables`. If one of them is missing, the
+//! test reports it and is skipped.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,14 +11,14 @@ use std::os::fd::AsFd as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// An answer that does not come by then does not come.
+/// Maximum time to wait for a connection or a response.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
 const POD: [&str; 2] = ["10.99.0.1", "fd99::1"];
 const OUTSIDE: [&str; 2] = ["10.99.0.2", "fd99::2"];
 const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 
-/// A network namespace; it ends with the process that was started in it.
+/// A network namespace. It exists for as long as the process that was started in it.
 struct Space {
     holder: Child,
     file: File,
@@ -41,7 +43,7 @@ impl Space {
         Some(Self { holder, file })
     }
 
-    /// Does something in it, and so do processes that are started by it.
+    /// Runs a closure in this namespace. Processes that the closure starts run in it too.
     fn inside<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -57,20 +59,21 @@ impl Space {
         assert!(status.success(), "ip {args}");
     }
 
-    /// Says a word to everybody who comes, at both IP versions, for as long as the process lives.
+    /// Accepts connections on both IP versions until the process ends, and sends a word to each.
+    /// Returns the port.
     fn says(&self, word: &'static str) -> u16 {
         let listener = self.inside(|| TcpListener::bind("[::]:0").unwrap());
         let port = listener.local_addr().unwrap().port();
         std::thread::spawn(move || {
             for caller in listener.incoming() {
-                // Whoever left hears nothing.
+                // The client may have disconnected.
                 let _said = caller.and_then(|mut caller| caller.write_all(word.as_bytes()));
             }
         });
         port
     }
 
-    /// What is said at this address.
+    /// Returns the word that the listener at this address sends.
     fn hears(&self, address: &str, port: u16) -> String {
         self.inside(|| {
             let address = SocketAddr::new(address.parse::<IpAddr>().unwrap(), port);
@@ -90,14 +93,14 @@ impl Drop for Space {
     }
 }
 
-/// A pod and the world around it.
+/// The network of a pod, and a network outside it.
 struct Net {
     pod: Space,
     outside: Space,
 }
 
 impl Net {
-    /// Says why there is none.
+    /// Returns `None` and reports the reason if the environment lacks a requirement.
     fn new() -> Option<Self> {
         let missing = |what: &str| {
             crate::skipped(what);
@@ -120,13 +123,14 @@ impl Net {
                 space.ip(&format!("link set {device} up"));
             }
             space.ip(&format!("addr add {}/24 dev eth0", addresses[0]));
-            // An address that is still being asked for could not be dialled yet.
+            // `nodad` skips duplicate address detection, during which the address could not be
+            // connected to.
             space.ip(&format!("addr add {}/64 dev eth0 nodad", addresses[1]));
         }
         Some(net)
     }
 
-    /// Runs the init container's command in the pod, perhaps by another program.
+    /// Runs the init container's command in the pod. `by` is a command that wraps it, or empty.
     fn redirect(&self, by: &[&str], redirects: &[&str]) -> Ran {
         let command = [by, &[env!("CARGO_BIN_EXE_groupage"), "redirect-init"]].concat();
         let args = redirects.iter().flat_map(|redirect| ["--redirect", redirect]);
@@ -165,7 +169,7 @@ fn callers_heard_outside_reach_the_sidecar_and_the_pod_itself_its_application() 
         assert_eq!(net.heard_outside(sidecar), ["sidecar"; 2]);
         assert_eq!(net.heard_inside(app), ["app"; 4]);
     }
-    // The first one's rules are gone, also those that were written twice.
+    // The rules of the earlier runs are gone, also those that were written twice.
     assert_eq!(net.redirect(&[], &[&to(other)]).exit, Some(0));
     assert_eq!(
         (net.heard_outside(app), net.heard_outside(other)),

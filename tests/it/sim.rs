@@ -1,10 +1,12 @@
-//! The simulator of the batching core: one seed, one story.
+//! A randomized simulator of the batching core, reproducible from a seed.
 //!
-//! A seed draws small limits, a handful of keys and tenants, and a mood. The [`world`] sends calls and runs a fake upstream; time jumps from event to
-//! event and to `next_wakeup`, so it lands exactly on deadlines and on the ends of holds. A plain [`model`] counts beside the core and holds every step
-//! against the promises of `InvariantId`. What the core was told and what it said is kept as a [`trace`], which prints as the story and can be replayed.
+//! A seed draws small limits, a few keys and tenants, and the behaviour of clients and upstream.
+//! The [`world`] sends calls and runs a fake upstream; time jumps from event to event and to
+//! `next_wakeup`, so it lands exactly on deadlines and on the ends of holds. A simple [`model`]
+//! counts beside the core and checks every step against the invariants of `InvariantId`. The events
+//! and the responses of the core are recorded as a [`trace`], which can be printed and replayed.
 //!
-//! What it leaves out: bytes, sockets and tasks; those are the shell's, and its own tests hold them.
+//! Left out: payloads, sockets and tasks. They belong to the async shell, which has its own tests.
 
 pub(crate) mod batch;
 mod ceiling;

@@ -1,6 +1,8 @@
-//! The simulator's rows around the real core: a seed is one story, kept seeds stay told, and the small table is met.
+//! The scenarios of `groupage simulate` around the real core: runs are reproducible, recorded seeds
+//! pass, and the small comparison table meets its criteria.
 //!
-//! What it leaves out: how the core keeps its promises under small limits (`sim`), and the whole table (`just sim-table`).
+//! Left out: the invariants of the core under small limits (`sim`), and the whole table
+//! (`just sim-table`).
 
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use groupage::simulate::compare::{Job, Settings, Told, first_difference};
 use groupage::simulate::metrics::Scope;
 use groupage::simulate::scenario;
 
-/// Long enough that everything is learned that is learned at all, short enough for every build.
+/// Duration of a shortened scenario: long enough for the core to learn everything that it learns,
+/// short enough for every build.
 const SHORT: Duration = Duration::from_secs(2);
 
 #[test]
@@ -36,13 +39,15 @@ fn kept_seeds_of_rows_tell_one_story() {
 
 #[test]
 fn rows_that_once_went_wrong_for_a_seed_go_well() {
-    // What a seed found is in the list; here is what must not come back: a queue that never drains though the upstream can serve it.
+    // The seed list records findings. This test checks for one of them: a queue that never drains
+    // although the upstream can serve it.
     for line in include_str!("../data/row_seeds").lines().filter(|line| line.contains("never drains")) {
         let (seed, name) = line.split('#').next().unwrap().trim().split_once(' ').unwrap();
         let seed: u64 = seed.parse().unwrap();
         let row = scenario::named(name.trim()).unwrap().lasting(Duration::from_secs(10));
         let mut ours = groupage::simulate::ours::Ours::of(&row, seed);
-        // The queue that the open start leaves is worked off by then.
+        // The backlog of the first seconds, while the cost of each size is unknown, has drained by
+        // then.
         let settled = Scope { from: Tick::from_millis(5000), ..Scope::default() };
         let mean = groupage::simulate::run(&row, &mut ours, seed).summary_of(&settled).mean;
         assert!(mean < 100.0, "{line}: {mean} ms");
@@ -65,7 +70,8 @@ fn the_small_table_is_met() {
 
 #[test]
 fn callers_who_take_turns_and_have_no_time_for_it_are_brought_together() {
-    // 32 callers who come back at once, 12 ms for a batch of all: two halves in turns take 16.
+    // 32 closed-loop clients that call again at once. A batch of all takes 12 ms, two halves in
+    // turns take 16 ms.
     for slo in [14, 16, 18] {
         let mut row = scenario::named("closed 32").unwrap().lasting(Duration::from_secs(6));
         row.slo = Duration::from_millis(slo);

@@ -1,7 +1,9 @@
-//! The rules that hold the tree together and that no compiler knows: who names whom, who reads the clock, what is written down, what we build on.
+//! Rules for the source tree that the compiler does not check: imports between modules, reads of
+//! the clock, documentation, dependencies.
 //!
-//! A rule is a test here when breaking it would not show otherwise. `UPDATE=1 cargo test --test it tidy` rewrites the generated parts of the pages.
-//! Needs nothing but the tree and cargo, and no network.
+//! A rule is a test here if its violation would not show otherwise.
+//! `UPDATE=1 cargo test --test it tidy` rewrites the generated parts of the pages. The tests need
+//! the tree and cargo, but no network.
 
 mod docs;
 mod imports;
@@ -15,14 +17,15 @@ use std::sync::OnceLock;
 
 use lex::Token;
 
-/// Lines of code in a file, tests left out, past which a file has to be taken apart, and past which it gets a second look.
+/// Maximum number of lines of code in a file, tests excluded.
 const LINES_MAX: usize = 700;
+/// Number of lines above which a file is listed for review.
 const LINES_LOOK: usize = 400;
 
-/// A file of Rust.
+/// A Rust source file.
 #[derive(Debug, Clone)]
 struct Source {
-    /// From the root of the tree, with slashes.
+    /// Path from the root of the tree, with slashes.
     path: String,
     text: String,
 }
@@ -34,12 +37,13 @@ impl Source {
         lex::lex(&self.text)
     }
 
-    /// The tokens before the tests.
+    /// Returns the tokens before the tests.
     fn code(&self) -> Vec<Token<'_>> {
         lex::lex(self.without_tests())
     }
 
-    /// Names of the modules above it and its own, from the crate's root: `["proxy", "merge"]`.
+    /// Returns the names of the module's parents and its own, from the crate root:
+    /// `["proxy", "merge"]`.
     fn names(&self) -> Vec<&str> {
         let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
         inside.strip_suffix(".rs").unwrap_or(inside).split('/').collect()
@@ -53,7 +57,7 @@ impl Source {
         self.names().join("::")
     }
 
-    /// How many `super::` lead from its outermost code to the root.
+    /// Returns the number of `super::` that lead from its outermost code to the crate root.
     fn depth(&self) -> usize {
         self.names().len()
     }
@@ -62,7 +66,7 @@ impl Source {
         self.names().iter().skip(1).any(|name| *name == "tests")
     }
 
-    /// The text before the tests that stand at its end.
+    /// Returns the text before the tests at the end of the file.
     fn without_tests(&self) -> &str {
         if self.is_test() { "" } else { self.text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default() }
     }
@@ -76,7 +80,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Every file of the tree but what git ignores, from the root, sorted.
+/// Returns every file of the tree except those that git ignores, from the root, sorted.
 fn files() -> Vec<String> {
     let ignored = read(".gitignore");
     let ignored: Vec<&str> = ignored.lines().filter_map(|line| line.strip_prefix('/')).collect();
@@ -96,7 +100,7 @@ fn files() -> Vec<String> {
     found
 }
 
-/// The Rust files below a folder.
+/// Returns the Rust files below a folder.
 fn sources(folder: &str) -> Vec<Source> {
     let wanted = |path: &String| Path::new(path).starts_with(folder) && path.ends_with(".rs");
     let sources: Vec<_> = files().into_iter().filter(wanted).map(|path| Source { text: read(&path), path }).collect();
@@ -104,7 +108,7 @@ fn sources(folder: &str) -> Vec<Source> {
     sources
 }
 
-/// `cargo metadata` of this platform: what a build here has downloaded already.
+/// Returns `cargo metadata` for this platform. A build has already downloaded its packages.
 fn metadata() -> &'static serde_json::Value {
     static METADATA: OnceLock<serde_json::Value> = OnceLock::new();
     METADATA.get_or_init(|| {
@@ -120,9 +124,10 @@ fn metadata() -> &'static serde_json::Value {
     })
 }
 
-/// Compares what stands between `<!-- NAME -->` and `<!-- end -->` with what it should be; `UPDATE=1` writes it.
+/// Compares the text between `<!-- NAME -->` and `<!-- end -->` with the expected text; `UPDATE=1`
+/// writes it.
 fn golden_section(path: &str, name: &str, found: &str) {
-    // Sections of one page are written by tests that run side by side.
+    // Tests that run in parallel write sections of the same page.
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let page = read(path);
@@ -136,7 +141,7 @@ fn golden_section(path: &str, name: &str, found: &str) {
     assert_eq!(was, found, "{path}, {name}: UPDATE=1 rewrites it");
 }
 
-/// Compares a whole file with what it should be; `UPDATE=1` writes it.
+/// Compares a whole file with the expected text; `UPDATE=1` writes it.
 fn golden_file(path: &str, found: &str) {
     if std::env::var_os("UPDATE").is_some() {
         let file = root().join(path);
@@ -147,7 +152,7 @@ fn golden_file(path: &str, found: &str) {
     assert!(read(path) == found, "{path} is not what it should be: UPDATE=1 rewrites it");
 }
 
-/// Where `path` of words, as in `Instant::now`, stands in the code.
+/// Returns the lines of the code on which a path such as `Instant::now` occurs.
 fn places(source: &Source, path: &[&str]) -> Vec<usize> {
     let pattern: Vec<&str> = path.iter().flat_map(|word| ["::", word]).skip(1).collect();
     let tokens = source.tokens();
@@ -155,7 +160,7 @@ fn places(source: &Source, path: &[&str]) -> Vec<usize> {
     tokens.windows(pattern.len()).filter(matches).map(|window| window[0].line).collect()
 }
 
-/// Fails for every place of one of `paths` outside the files that `may`.
+/// Fails for every occurrence of one of `paths` outside the files in `may`.
 fn only(paths: &[&[&str]], may: &[&str], rule: &str) {
     for source in sources("src") {
         for path in paths.iter().filter(|_| !may.contains(&source.path.as_str())) {
@@ -186,7 +191,7 @@ fn only_the_configuration_reads_the_environment() {
         &["EnvFilter", "try_from_default_env"],
         &["EnvFilter", "from_env"],
     ];
-    // The tests of the configuration rewrite their golden files when asked to.
+    // The tests of the configuration rewrite their golden files on request.
     only(
         &reads,
         &["src/config/env.rs", "src/config/controller.rs", "src/config/tests.rs"],
@@ -194,14 +199,16 @@ fn only_the_configuration_reads_the_environment() {
     );
 }
 
-/// Where the core estimates. What leaves these files is whole numbers, and they add, multiply, divide and take roots only, which is exact or rounded alike
-/// on every machine; `math` has the logarithm and the exponential made of that.
+/// Modules of the core that compute estimates with floating-point numbers. Only integers leave
+/// these files. They only add, multiply, divide and take square roots, which IEEE 754 rounds
+/// identically on every machine; `math` builds the logarithm and the exponential from these
+/// operations.
 const ESTIMATES: [&str; 9] = ["adaptive/", "arrivals", "cost", "draw", "flow", "math", "plan", "shadow/light", "slots"];
 
 #[test]
 fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() {
     let banned = ["HashMap", "HashSet", "Instant", "SystemTime", "f32", "async", "await", "std_rand", "tracing", "log"];
-    // Of the platform's mathematics library.
+    // Functions of the platform's mathematics library.
     let libm = [
         "ln", "log2", "log10", "ln_1p", "exp", "exp2", "exp_m1", "powf", "powi", "cbrt", "hypot", "sin", "cos", "tan",
         "tanh", "mul_add",
@@ -260,7 +267,7 @@ fn no_file_is_too_long() {
 
 #[test]
 fn nothing_names_the_machine_it_was_made_on() {
-    // Cut in two, so that this file does not name them either.
+    // Split in two, so that this file does not contain the names either.
     let names = [["/wo", "rk/"], ["/ro", "ot/"], ["/ho", "me/"], ["/Us", "ers/"], ["shared/", "design"]]
         .map(|parts| parts.concat());
     for path in files() {

@@ -1,13 +1,15 @@
-//! `raw [FILE]... [PART-OF-NAME]... [--bin PATH]`: raw HTTP/1.1 byte strings against the proxy with a recorder behind
-//! it. What matters is that both sides count alike: nothing reaches the upstream that was refused, and nothing that the
-//! client got no answer for (a smuggled request).
+//! `raw [FILE]... [PART-OF-NAME]... [--bin PATH]`: raw HTTP/1.1 byte strings sent to the proxy,
+//! with a recorder as its upstream. Both sides must agree on the number of requests: no refused
+//! request reaches the upstream, and none reaches it without an answer to the client (request
+//! smuggling).
 //!
-//! `refuse`: a 4xx or 5xx, or a close within 7 s, and no complete request upstream. `serve`: at least one final answer,
-//! the first no refusal (but 405 to CONNECT, which is its answer), and no more complete requests upstream than final
-//! answers. `later`: not run.
+//! `refuse`: a 4xx, a 5xx or a close within 7 s, and no complete request upstream. `serve`: at
+//! least one final answer, of which the first is no refusal (except 405 to CONNECT, which is the
+//! answer to it), and no more complete requests upstream than final answers. `later`: not run.
 //!
-//! Every case has a proxy and a recorder of its own, so that a request upstream can only be its own; several run side
-//! by side, since some wait for a timeout. The last line counts; the exit status is 0 when nothing failed.
+//! Every case has its own proxy and recorder, so that a request upstream can only belong to it.
+//! Several cases run concurrently, because some wait for a timeout. The last line has the totals;
+//! the exit status is 0 if no case failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
@@ -30,14 +32,15 @@ use support::report::{Options, Totals, shown};
 use support::upstream::{Reply, Request, Script, Upstream, now};
 use support::wire::End;
 
-/// A refusal comes within this; the head timeout of 5 s is the longest one that a case waits for.
+/// Maximum time until a refusal. The longest timeout that a case waits for is the head timeout of 5
+/// s.
 const REFUSED_MAX: Duration = Duration::from_secs(7);
-/// No further answer comes after this much silence.
+/// Duration of silence after which no further answer is expected.
 const SILENCE: Duration = Duration::from_millis(300);
-/// So many proxies at once.
+/// Number of proxies that run concurrently.
 const AT_ONCE: usize = 8;
 
-/// One line of the file. Other members are results of other programs.
+/// A test case, which is one line of the file. Its other members are results of other programs.
 #[derive(Debug)]
 struct Case {
     name: String,
@@ -119,7 +122,8 @@ impl Recorder {
 impl Script for Recorder {
     fn reply(&self, request: Request) -> Reply {
         let target = request.target.as_bytes();
-        // Limits that servers publish are looked up by the proxy itself; its targets stand in no payload.
+        // The proxy itself looks up limits that servers publish. The targets of these requests
+        // occur in no payload.
         let own = request.method == "GET" && !self.payload.windows(target.len()).any(|w| w == target);
         if !own {
             self.requests().push(format!("{} {}", request.method, shown(target, 0)));
@@ -128,7 +132,7 @@ impl Script for Recorder {
     }
 
     fn unreadable(&self, _why: &End) {
-        // Incomplete: the proxy refused it half way, which is its right.
+        // An incomplete request is allowed: the proxy may refuse a request half way.
     }
 }
 
@@ -222,7 +226,7 @@ fn finish(totals: &mut Totals, done: Done, fail: impl Fn(&mut Totals, &str, &[St
     }
 }
 
-/// What the client saw.
+/// Final statuses and the end of the connection at the client.
 #[derive(Debug, Default)]
 struct Seen {
     finals: Vec<u16>,
@@ -247,12 +251,12 @@ async fn run(case: &Case, options: &Options) -> Result<Vec<String>, String> {
     Ok(faults)
 }
 
-/// Sends the payload and reads answers until the connection ends, or until nothing more can be expected.
+/// Sends the payload and reads answers until the connection ends or no further answer is expected.
 async fn exchange(case: &Case, proxy: &Proxy, recorder: &Recorder) -> Result<Seen, String> {
     let mut client = Client::connect(proxy.listen).await.map_err(|e| format!("connect: {e}"))?;
     let (method, until) = (case.method(), now() + REFUSED_MAX);
     let mut seen = Seen::default();
-    // A proxy that refuses early does not read the rest.
+    // A proxy that refuses early does not read the rest of the payload.
     tokio::time::timeout(REFUSED_MAX, client.write_raw(&case.payload)).await.ok();
     while seen.end.is_none() && now() < until {
         let mut answer = Answer::default();
@@ -263,12 +267,13 @@ async fn exchange(case: &Case, proxy: &Proxy, recorder: &Recorder) -> Result<See
         match answer.end {
             Some(End::Proper) if answer.status != Some(101) => {}
             Some(end) => seen.end = Some(end),
-            // Silence once all is answered is the end of a served connection; anything else waits for its time.
+            // If all requests are answered, silence ends the exchange. In every other case the full
+            // time is waited.
             None if !whole && (open || now() >= until) => break,
             None => {}
         }
     }
-    // What the proxy let through late would arrive now.
+    // A request that the proxy forwards late arrives in this pause.
     tokio::time::sleep(SILENCE / 6).await;
     Ok(seen)
 }

@@ -1,5 +1,5 @@
-//! Callers, each on a connection of its own: every call alone to the server first, then all callers at once through the
-//! proxy, and the two answers side by side.
+//! Clients, each on its own connection. Every call is first sent alone to the server, then all
+//! clients call at once through the proxy, and the two answers are compared.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -14,23 +14,23 @@ use super::support::report::difference;
 use super::support::upstream::now;
 use super::support::wire::{End, Headers, values};
 
-/// So many callers at once.
+/// Number of concurrent clients.
 pub(crate) const CALLERS: usize = 64;
-/// Far above what a call takes on a busy machine.
+/// Maximum time of a call, far above its duration on a busy machine.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// The proxy forgets an answered call within this.
+/// Time within which the proxy releases the state of answered calls.
 const SETTLED_MAX: Duration = Duration::from_secs(5);
-/// So many differences are shown.
+/// Number of faults shown in a report.
 const SHOWN: usize = 3;
 
-/// A POST of JSON.
+/// A POST with a JSON body.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) target: &'static str,
     pub(crate) body: String,
 }
 
-/// What a caller sees of an answer.
+/// The parts of an answer that are compared.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Seen {
     pub(crate) status: u16,
@@ -38,33 +38,34 @@ pub(crate) struct Seen {
     pub(crate) body: Vec<u8>,
 }
 
-/// The calls of all callers, with the answers to each in the same order.
+/// Comparison of the direct and the proxied answers of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Compared {
     pub(crate) calls: usize,
     pub(crate) equal: usize,
     pub(crate) faults: Vec<String>,
-    /// How many direct answers are like no other.
+    /// Number of distinct direct answers.
     pub(crate) unlike: usize,
-    /// Calls of the model while the callers were at the proxy, as the server counts them.
+    /// Executions of the model while the clients used the proxy, as counted by the server.
     pub(crate) runs: u64,
-    /// The direct answers by status: 200, and the rest.
+    /// Number of direct answers with status 200; `refused` counts the others.
     pub(crate) served: usize,
     pub(crate) refused: usize,
 }
 
-/// Where a server says how often its model was called: a path, and the text before the number there.
+/// Location of a server's counter of executions: a path, and the text before the number in its
+/// response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tally(pub(crate) &'static str, pub(crate) &'static str);
 
-/// What the proxy counted.
+/// Batch counters of the proxy.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Counted {
-    /// Calls upstream.
+    /// Number of upstream calls.
     pub(crate) batches: u64,
-    /// Items in them.
+    /// Number of items in them.
     pub(crate) items: u64,
-    /// Calls upstream that held more than one caller's items.
+    /// Number of upstream calls with items of more than one client.
     pub(crate) shared: u64,
 }
 
@@ -88,31 +89,32 @@ impl Seen {
     }
 }
 
-/// A connection.
+/// Opens a connection.
 pub(crate) async fn connect(address: SocketAddr) -> Result<Client, String> {
     Client::connect(address).await.map_err(|e| format!("connect to {address}: {e}"))
 }
 
-/// One request and its whole answer.
+/// Sends a request and reads its complete answer.
 pub(crate) async fn ask(client: &mut Client, request: &Outgoing) -> Result<Answer, String> {
     let what = format!("{} {}", request.method, request.target);
     let answer = tokio::time::timeout(ANSWER_MAX, client.ask(request)).await;
     let answer = answer.map_err(|_| format!("{what}: no answer within {} s", ANSWER_MAX.as_secs()))?;
-    // A server that refuses may say so and close.
+    // A server may refuse and then close the connection; that answer is complete.
     if answer.status.is_none() || !matches!(answer.end, Some(End::Proper)) {
         return Err(format!("{what}: the answer ended as {:?} after status {:?}", answer.end, answer.status));
     }
     Ok(answer)
 }
 
-/// The calls of one caller, one after the other on one connection.
+/// Sends the calls of one client one after the other on one connection.
 async fn caller(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<Seen>, String> {
     let mut client = connect(address).await?;
     let mut seen = Vec::with_capacity(calls.len());
     for call in &calls {
         let answer = call.send(&mut client, address).await?;
         if answer.status != 200 {
-            // After an exception in the application uvicorn closes without having said so.
+            // After an exception in the application, uvicorn closes the connection without
+            // announcing it.
             client = connect(address).await?;
         }
         seen.push(answer);
@@ -120,7 +122,8 @@ async fn caller(address: SocketAddr, calls: Vec<Call>) -> Result<Vec<Seen>, Stri
     Ok(seen)
 }
 
-/// Sends every caller's calls, alone to the server and then beside the others through the proxy.
+/// Sends the calls of every client, first alone to the server and then concurrently through the
+/// proxy.
 pub(crate) async fn compare(
     server: SocketAddr,
     proxy: SocketAddr,
@@ -162,7 +165,7 @@ impl Tally {
         let request = Outgoing::new("GET", self.0, server, &Headers::new(), None);
         let answer = ask(&mut connect(server).await?, &request).await?;
         let text = String::from_utf8_lossy(&answer.body);
-        // None before the first call; kserve writes its counts as floats.
+        // The counter is absent before the first call. KServe writes it as a float.
         let after = text.split(self.1).nth(1).unwrap_or("0");
         let digits: String = after.trim_start().chars().take_while(char::is_ascii_digit).collect();
         digits.parse().map_err(|_| format!("{} does not count: {}", self.0, text.chars().take(200).collect::<String>()))
@@ -193,13 +196,13 @@ impl Compared {
         ));
     }
 
-    /// The numbers when all is equal.
+    /// Returns the numbers if all answers are equal, and the faults otherwise.
     pub(crate) fn verdict(&self) -> Result<String, String> {
         let numbers = format!("{} callers, {} calls, {} equal", CALLERS, self.calls, self.equal);
         if self.equal == self.calls { Ok(numbers) } else { Err(listed(&numbers, &self.faults)) }
     }
 
-    /// Whether the server itself served and refused so many.
+    /// Verifies how many calls the server itself served and refused.
     pub(crate) fn statuses(&self, served: usize, refused: usize) -> Result<(), String> {
         let Self { served: actual_served, refused: actual_refused, .. } = self;
         if (*actual_served, *actual_refused) == (served, refused) {
@@ -208,13 +211,14 @@ impl Compared {
         Err(format!("the server serves {actual_served} and refuses {actual_refused}, not {served} and {refused}"))
     }
 
-    /// Whether an answer in wrong hands would show: hardly two may be alike.
+    /// Verifies that an answer to the wrong client would be detected: at least nine tenths of the
+    /// answers must be distinct.
     pub(crate) fn tells_apart(&self) -> Result<(), String> {
         if self.unlike * 10 >= self.calls * 9 { Ok(()) } else { Err(format!("only {} different answers", self.unlike)) }
     }
 }
 
-/// A heading and the first few faults.
+/// Formats a heading and the first few faults.
 pub(crate) fn listed(heading: &str, faults: &[String]) -> String {
     let shown: String = faults.iter().take(SHOWN).map(|fault| format!("\n  {fault}")).collect();
     format!("{heading}; {} faults:{shown}", faults.len())
@@ -223,7 +227,7 @@ pub(crate) fn listed(heading: &str, faults: &[String]) -> String {
 // === impl Counted ===
 
 impl Counted {
-    /// What the proxy has counted, once nothing is under way in it.
+    /// Reads the counters of the proxy once no call is in flight.
     pub(crate) async fn of(proxy: &mut Proxy) -> Result<Self, String> {
         let admin = proxy.admin.ok_or("no admin port")?;
         let request = Outgoing::new("GET", "/api/stats", admin, &Headers::new(), None);
@@ -246,7 +250,8 @@ impl Counted {
         }
     }
 
-    /// The numbers, where batches held more than 8 items on average and the server counted as many of them.
+    /// Returns the numbers if the mean batch has more than 8 items and the server counted the same
+    /// number of batches.
     pub(crate) fn verdict(self, runs: u64) -> Result<String, String> {
         let Self { batches, items, shared } = self;
         if batches != runs {

@@ -1,4 +1,4 @@
-//! A FastAPI application on uvicorn, behind the generic adapter as fastapi.yaml declares it.
+//! A FastAPI application on uvicorn, batched by the generic adapter as declared in `fastapi.yaml`.
 
 use std::time::Duration;
 
@@ -9,21 +9,21 @@ use super::passed::{self, Plain};
 use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
-/// The application's count.
+/// Counter of executions in the application.
 const RUNS: Tally = Tally("/runs", "\"runs\":");
-/// Calls of each caller.
+/// Number of calls per client.
 const CALLS: usize = 5;
-/// What an upload and a download hold: far above `itemBytesMax` and every buffer on the way.
+/// Size of an upload and a download, far above `itemBytesMax` and every buffer on the path.
 const LARGE: usize = 20 * 1024 * 1024;
-/// A stream, a websocket and a compressed answer take a second.
+/// Maximum time for a stream, a WebSocket and a compressed answer, which take about a second.
 const PASSED_MAX: Duration = Duration::from_secs(60);
 
-/// Starts it.
+/// Starts the application.
 pub(crate) async fn start(python: &Python) -> Result<Server, String> {
     python.serve("fastapi_app.py", &[], "/docs").await
 }
 
-/// One to three texts, each its own.
+/// Returns a call with one or three texts, all distinct.
 fn score(at: usize, turn: usize, language: &str) -> Call {
     let count = if at % 16 == 5 { 3 } else { 1 };
     let texts: Vec<_> = (0..count).map(|n| format!(r#""text {at}.{turn}.{n} \u00e5 å \"""#)).collect();
@@ -34,7 +34,8 @@ fn vector(at: usize, turn: usize) -> Call {
     Call { target: "/vector", body: format!(r#"{{"text":"text {at}.{turn}"}}"#) }
 }
 
-/// Lists on one route, single texts on the other, and a field that keeps two languages apart.
+/// Batches lists on one route and single texts on another, with a field that separates two
+/// languages.
 pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
     let call = |at: usize, turn| match at % 8 {
         0..4 => vector(at, turn),
@@ -50,7 +51,8 @@ pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
     Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(compared.runs)?))
 }
 
-/// An item that validation refuses (422, and the answer quotes it) and one that makes the model fail (500).
+/// Sends an item that validation refuses (422, and the answer quotes it) and one that makes the
+/// model fail (500).
 pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
     let bad = |text: &str| Call { target: "/score", body: format!(r#"{{"texts": ["{text}"], "language": "en"}}"#) };
     let call = |at: usize, turn| match (at, turn) {
@@ -70,7 +72,7 @@ pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
     Ok(format!("{numbers}, 2 of them errors, {} calls of the model ({shared} shared)", compared.runs))
 }
 
-/// Pages, large bodies both ways, a stream, a websocket.
+/// Passes through pages, large bodies in both directions, a stream and a WebSocket.
 pub(crate) async fn passed(bench: &Bench, server: &Server) -> Verdict {
     let large: Vec<u8> = (0..LARGE).map(|at| at.to_le_bytes()[at % 3]).collect();
     let plain = [

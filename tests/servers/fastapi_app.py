@@ -29,7 +29,7 @@ ITEM_SECONDS = 0.00005
 POISON = "poison"
 
 app = FastAPI()
-# Answers are compressed for whoever takes gzip, and clients such as openai's do.
+# Responses are compressed for clients that accept gzip, such as that of OpenAI.
 app.add_middleware(GZipMiddleware, minimum_size=200)
 slot = asyncio.Lock()
 runs = 0
@@ -49,7 +49,7 @@ def vector(text, size):
     return [struct.unpack("<f", struct.pack("<f", word / 2**31 - 1))[0] for word in words]
 
 
-# ---- the generic adapter: lists, and a route for one text with a sibling for many ----
+# ---- Generic adapter: lists, and a route for one text with a sibling for many ----
 
 # An empty text is refused by pydantic: 422, and the answer quotes the input.
 Text = Annotated[str, Field(min_length=1, max_length=2000)]
@@ -123,7 +123,7 @@ async def how_often():
     return {"runs": runs}
 
 
-# ---- what a proxy passes on ---------------------------------------------
+# ---- Requests that a proxy passes through ------------------------------
 
 
 @app.post("/upload")

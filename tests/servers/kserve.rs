@@ -1,5 +1,5 @@
-//! The `kserve` server with a forest trained here, behind the adapter that the proxy finds by
-//! itself: its policy names no route.
+//! The `kserve` server with a random forest that is trained here. Its policy has no route, so the
+//! proxy detects the adapter by itself.
 
 use std::time::Duration;
 
@@ -9,28 +9,28 @@ use super::python::{Python, Server, folder};
 use super::{Bench, Verdict};
 
 const PREDICT: &str = "/v1/models/digits:predict";
-/// KServe's own histogram.
+/// Number of samples in KServe's own histogram of predictions.
 const RUNS: Tally = Tally("/metrics", "request_predict_seconds_count{model_name=\"digits\"}");
-/// Calls of each caller.
+/// Number of calls per client.
 const CALLS: usize = 5;
-/// Training takes two seconds.
+/// Maximum time of the training, which takes about two seconds.
 const TRAINED_MAX: Duration = Duration::from_secs(60);
 
-/// The server, and the rows that its model has not seen.
+/// The server, and rows that its model was not trained with.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) server: Server,
     rows: Vec<String>,
 }
 
-/// Trains, and serves what was trained.
+/// Trains a model and starts the server with it.
 pub(crate) async fn start(python: &Python) -> Result<Model, String> {
     let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
     python.report("train.py", &[folder.path().into()], TRAINED_MAX).await?;
     let rows = std::fs::read_to_string(folder.path().join("rows.json")).map_err(|e| e.to_string())?;
     let rows = rows.lines().map(str::to_owned).collect();
     let model = folder.path().join("model.joblib");
-    // Once it is ready it holds the model in memory, and the folder may go.
+    // The server is ready once the model is in memory, so the folder may be removed.
     let server = python.serve("kserve_model.py", &[model.into()], "/v2/health/ready").await?;
     Ok(Model { server, rows })
 }
@@ -38,13 +38,14 @@ pub(crate) async fn start(python: &Python) -> Result<Model, String> {
 // === impl Model ===
 
 impl Model {
-    /// A call with these rows.
+    /// Returns a call with `rows` rows from index `at` on.
     fn predict(&self, at: usize, rows: usize) -> Call {
         let rows: Vec<_> = self.rows.iter().cycle().skip(at).take(rows).map(String::as_str).collect();
         Call { target: PREDICT, body: format!(r#"{{"instances": [{}]}}"#, rows.join(", ")) }
     }
 
-    /// A row of the same form, with a value that no f32 holds: the forest refuses the whole call, 500.
+    /// Returns a call with a value that no f32 can represent: the forest refuses the whole call
+    /// with 500.
     fn poison(&self, at: usize) -> Call {
         let mut call = self.predict(at, 1);
         call.body = call.body.replacen("[[0.0,", "[[1e39,", 1);
@@ -52,7 +53,7 @@ impl Model {
     }
 }
 
-/// Mostly single rows, some callers with three.
+/// Batches calls with a single row, and with three rows from some clients.
 pub(crate) async fn batches(bench: &Bench, model: &Model) -> Verdict {
     let callers: Vec<Vec<_>> = (0..CALLERS)
         .map(|at| (0..CALLS).map(|turn| model.predict(7 * at + 131 * turn, if at % 16 == 5 { 3 } else { 1 })).collect())
@@ -65,7 +66,8 @@ pub(crate) async fn batches(bench: &Bench, model: &Model) -> Verdict {
     Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(compared.runs)?))
 }
 
-/// Two bad rows among many: their owners get the model's own error, all others their predictions.
+/// Sends two bad rows among many: their clients get the model's own error, all others their
+/// predictions.
 pub(crate) async fn bad_item(bench: &Bench, model: &Model) -> Verdict {
     let bad = [(9, 0), (40, 1)];
     let callers: Vec<Vec<_>> = (0..CALLERS)
@@ -85,7 +87,7 @@ pub(crate) async fn bad_item(bench: &Bench, model: &Model) -> Verdict {
     Ok(format!("{numbers}, {} of them errors, {} calls of the model ({shared} shared)", bad.len(), compared.runs))
 }
 
-/// What is no prediction, or none that can be read.
+/// Passes through requests that are not predictions, or cannot be parsed.
 pub(crate) async fn passed(bench: &Bench, model: &Model) -> Verdict {
     let json = &[("content-type", "application/json")];
     let call = model.predict(3, 1).body;

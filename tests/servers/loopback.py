@@ -12,7 +12,8 @@ def listen():
 
     Connects are refused until the server listens on it, so polling the port tells when it is ready.
     """
-    # With its protocol named: asyncio sets TCP_NODELAY only where it sees that one, and without it answers take 40 ms.
+    # The protocol is explicit: asyncio sets TCP_NODELAY only for IPPROTO_TCP, and without it
+    # answers take 40 ms.
     bound = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.bind(("127.0.0.1", 0))
     print(json.dumps({"port": bound.getsockname()[1]}), flush=True)
@@ -26,7 +27,8 @@ def end_with_the_test():
     """
 
     def wait():
-        # The descriptor itself: a reader of `sys.stdin` would hold its lock while the interpreter shuts down.
+        # Reads the descriptor directly: a reader of `sys.stdin` would hold its lock while the
+        # interpreter shuts down.
         while os.read(0, 4096):
             pass
         os._exit(0)

@@ -1,9 +1,11 @@
-//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy, real clients before it. A
-//! scikit-learn model on the `kserve` server, a FastAPI application behind the generic adapter, and the OpenAI client
-//! against an embeddings route. What every caller gets is compared with what the same call gets alone from the server.
+//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy and real clients
+//! in front of it. The servers are a scikit-learn model on the `kserve` server, a FastAPI
+//! application behind the generic adapter, and an embeddings route for the OpenAI client. Every
+//! answer is compared with that of the same call sent alone to the server.
 //!
-//! The Python packages come from `setup.sh` (`just servers-setup`). Where they are missing nothing is run, nothing is
-//! fetched, and everything counts as skipped. The last line counts; the exit status is 0 when nothing failed.
+//! The Python packages are installed by `setup.sh` (`just servers-setup`). If they are missing,
+//! nothing is downloaded and all scenarios count as skipped. The last line has the totals; the exit
+//! status is 0 if no scenario failed.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a runner for people and scripts")]
 
@@ -27,7 +29,7 @@ use support::proxy::{Proxy, Start};
 use support::report::{Options, Totals};
 use support::upstream::now;
 
-/// What is run, in this order. A name begins with its server.
+/// Scenarios, in the order in which they run. A name begins with its server.
 const SCENARIOS: [&str; 8] = [
     "kserve.batches",
     "kserve.bad_item",
@@ -39,10 +41,10 @@ const SCENARIOS: [&str; 8] = [
     "openai.bad_item",
 ];
 
-/// What a scenario says of itself: numbers, or what is wrong.
+/// Result of a scenario: its numbers, or the fault.
 type Verdict = Result<String, String>;
 
-/// What the scenarios share.
+/// Resources shared by the scenarios.
 #[derive(Debug)]
 struct Bench {
     binary: PathBuf,
@@ -52,7 +54,7 @@ struct Bench {
 // === impl Bench ===
 
 impl Bench {
-    /// A proxy of its own, so that a scenario's counts are only its own.
+    /// Starts a new proxy, so that its counters belong to one scenario.
     async fn proxy(&self, upstream: SocketAddr, config: Option<&Path>) -> Result<Proxy, String> {
         let start = Start { binary: self.binary.clone(), upstream, config, metrics: true };
         Proxy::start(&start).await

@@ -1,4 +1,5 @@
-//! The OpenAI client for Python, as it comes, against an embeddings route of 80 ms a call and one call at a time.
+//! The unmodified OpenAI client for Python against an embeddings route with 80 ms per call and one
+//! call at a time.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -10,19 +11,19 @@ use super::python::{Server, folder};
 use super::support::proxy::Proxy;
 use super::{Bench, Verdict};
 
-/// Direct it takes six seconds, through the proxy one.
+/// Maximum time of the script, which takes six seconds directly and one through the proxy.
 const CALLS_MAX: Duration = Duration::from_secs(120);
-/// Callers whose input the server refuses.
+/// Number of clients with an input that the server refuses.
 const BAD: u64 = 2;
 
-/// One text a call for most, in the client's default form, and batches of them.
+/// Batches calls that mostly have one text in the client's default form, and some lists.
 pub(crate) async fn batches(bench: &Bench, server: &Server) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("merging.yaml"))).await?;
     let (numbers, runs) = calls(bench, server, &proxy, 0).await?;
     Ok(format!("{numbers}, {}", Counted::of(&mut proxy).await?.verdict(runs)?))
 }
 
-/// Two callers get the client's exception for 400, all others their vectors.
+/// Sends two bad inputs: their clients raise the exception for 400, all others get their vectors.
 pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("merging.yaml"))).await?;
     let (numbers, runs) = calls(bench, server, &proxy, BAD).await?;
@@ -33,7 +34,7 @@ pub(crate) async fn bad_item(bench: &Bench, server: &Server) -> Verdict {
     Ok(format!("{numbers}, {BAD} of them errors, {runs} calls of the model ({shared} shared)"))
 }
 
-/// All of it is in the script: the client decides what is sent, and what is made of the answer.
+/// Runs the script, in which the client builds the requests and parses the answers.
 async fn calls(bench: &Bench, server: &Server, proxy: &Proxy, bad: u64) -> Result<(String, u64), String> {
     let [direct, through] = [server.address, proxy.listen].map(|address| format!("http://{address}"));
     let args: [OsString; 3] = [direct.into(), through.into(), bad.to_string().into()];

@@ -19,12 +19,12 @@ import openai
 
 CLIENTS = 64
 BAD = int(sys.argv[3]) if len(sys.argv) > 3 else 0
-# Every bad call costs a search for it, and the proxy's budget for that is small.
+# Every bad call is searched for by isolation, for which the proxy has a small replay budget.
 ROUNDS = 1 if BAD else 3
 
 
 def client(url):
-    # No retries: the client would hide what they make good.
+    # No retries: they would hide failures.
     return openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="sk-test", max_retries=0, timeout=30)
 
 

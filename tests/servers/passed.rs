@@ -1,4 +1,5 @@
-//! Requests that the proxy only passes on, or sends alone: status, every header and body as the server itself answers.
+//! Requests that the proxy passes through or forwards unbatched: status, headers and body must
+//! equal those of the server.
 
 use std::net::SocketAddr;
 
@@ -9,7 +10,7 @@ use super::support::report::difference;
 use super::support::wire::Headers;
 use super::{Bench, Verdict};
 
-/// A request.
+/// A request that is compared directly and through the proxy.
 #[derive(Debug, Clone)]
 pub(crate) struct Plain {
     method: &'static str,
@@ -21,30 +22,32 @@ pub(crate) struct Plain {
 // === impl Plain ===
 
 impl Plain {
-    /// Without headers and body.
+    /// Creates a request without headers and body.
     pub(crate) const fn new(method: &'static str, target: &'static str) -> Self {
         Self { method, target, headers: Headers::new(), body: None }
     }
 
-    /// A GET.
+    /// Creates a GET request.
     pub(crate) const fn get(target: &'static str) -> Self {
         Self::new("GET", target)
     }
 
-    /// With both.
+    /// Adds headers and a body.
     pub(crate) fn with(mut self, headers: &[(&str, &str)], body: impl AsRef<[u8]>) -> Self {
         self.headers = headers.iter().map(|(n, v)| ((*n).to_owned(), v.as_bytes().to_vec())).collect();
         self.body = Some(body.as_ref().to_vec());
         self
     }
 
-    /// The server's `host` both ways, which an answer may quote.
+    /// Builds the request, with the `host` of the server on both paths, because an answer may quote
+    /// it.
     fn outgoing(&self, server: SocketAddr) -> Outgoing {
         Outgoing::new(self.method, self.target, server, &self.headers, self.body.as_deref())
     }
 }
 
-/// Each request to the server and through the proxy, on a connection of its own and then on one that is kept.
+/// Sends each request to the server and through the proxy, there on a new connection and on a
+/// persistent one, and compares the answers.
 pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[Plain]) -> Verdict {
     let mut proxy = bench.proxy(server.address, Some(&folder().join("fastapi.yaml"))).await?;
     let mut faults = Vec::new();
@@ -69,12 +72,12 @@ pub(crate) async fn compare(bench: &Bench, server: &Server, requests: &[Plain]) 
 }
 
 fn same(expected: &Answer, actual: &Answer) -> Result<(), String> {
-    // The second in which an answer was made.
+    // The header `date` contains the second in which an answer was generated, and is ignored.
     let said = |answer: &Answer| {
         let mut headers: Headers =
             answer.headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
         headers.retain(|(name, _)| name != "date");
-        // Stable: the order within a name counts, that of names does not.
+        // The sort is stable: the order of the values of a name counts, that of the names does not.
         headers.sort_by(|a, b| a.0.cmp(&b.0));
         headers
     };

@@ -19,7 +19,7 @@ async def a_stream_arrives_as_it_is_made(url):
             parts = answer.aiter_raw()
             first = await anext(parts)
             assert first == b"data: first\n\n", first
-            # Whoever holds the stream back until it is whole never gets here.
+            # A proxy that buffers the complete stream never reaches this line.
             released = await client.post(f"{url}/release/one")
             assert released.json() == {"released": "one"}, released.text
             rest = b"".join([part async for part in parts])

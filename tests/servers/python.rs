@@ -1,6 +1,6 @@
-//! The virtual environment and what runs in it: servers that announce their port, and clients that print what they
-//! found, each as a line of JSON. A process ends with its handle; should this one be killed, it ends too, since the
-//! other end of its standard input closes.
+//! The Python environment and its scripts: servers that report their port, and clients that report
+//! their results, each as a line of JSON. A script is killed when its handle is dropped. If this
+//! process is killed, scripts exit as well, because their standard input is closed.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -18,22 +18,23 @@ use super::support::client::{Client, Outgoing};
 use super::support::upstream::now;
 use super::support::wire::Headers;
 
-/// The slowest start is that of kserve: seconds of imports, more on a busy machine or a cold disk.
+/// Maximum time until a server is ready. The slowest is `kserve`, which imports for seconds, and
+/// longer on a busy machine or a cold disk.
 const START_MAX: Duration = Duration::from_secs(60);
-/// Between two looks whether a port answers.
+/// Interval between two readiness checks of a port.
 const POLL: Duration = Duration::from_millis(30);
-/// So many lines of a process are kept for a failure's report.
+/// Number of output lines kept for the report of a failure.
 const TAIL_LINES: usize = 15;
-/// A script prints one line of JSON; a few more are no harm.
+/// Capacity for lines of JSON. A script prints one; a few more do no harm.
 const LINES_MAX: usize = 16;
 
-/// An interpreter that has all of requirements.txt.
+/// A Python interpreter with all packages of `requirements.txt`.
 #[derive(Debug)]
 pub(crate) struct Python {
     interpreter: PathBuf,
 }
 
-/// A running script; dropping it kills it.
+/// A running script. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
@@ -41,10 +42,10 @@ pub(crate) struct Process {
     tail: Tail,
 }
 
-/// A script that serves, until it is dropped.
+/// A script that serves until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// Where it listens.
+    /// Address of the server.
     pub(crate) address: SocketAddr,
     process: Process,
 }
@@ -52,7 +53,7 @@ pub(crate) struct Server {
 #[derive(Debug, Clone, Default)]
 struct Tail(Arc<Mutex<VecDeque<String>>>);
 
-/// The folder of the scripts.
+/// Returns the folder of the scripts.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers")
 }
@@ -60,7 +61,8 @@ pub(crate) fn folder() -> PathBuf {
 // === impl Python ===
 
 impl Python {
-    /// The interpreter of the virtual environment, or what is missing. It is never made here: that would download.
+    /// Returns the interpreter of the virtual environment, or a description of what is missing. The
+    /// environment is never created here, because that would download packages.
     pub(crate) async fn find() -> Result<Self, String> {
         let venv = std::env::var_os("GROUPAGE_SERVERS_VENV").filter(|venv| !venv.is_empty()).map_or_else(
             || Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("servers-venv"),
@@ -70,7 +72,7 @@ impl Python {
         if !python.interpreter.exists() {
             return Err(format!("the virtual environment {} is", venv.display()));
         }
-        // An environment that does not work is as good as none.
+        // A broken environment counts as missing.
         let report = python.report("installed.py", &[], START_MAX).await.map_err(|e| format!("{e}: packages are"))?;
         let missing = report.get("missing").and_then(Value::as_array).into_iter().flatten();
         match missing.filter_map(Value::as_str).collect::<Vec<_>>().as_slice() {
@@ -80,12 +82,13 @@ impl Python {
         }
     }
 
-    /// Starts a script of this folder.
+    /// Starts a script of `tests/servers`.
     pub(crate) fn start(&self, script: &str, args: &[OsString]) -> Result<Process, String> {
         let mut command = Command::new(&self.interpreter);
-        // Scripts import each other, and leave no compiled files beside them.
+        // Scripts import each other; `-B` avoids compiled files in their folder.
         command.arg("-B").arg(folder().join(script)).args(args);
-        // Proxies, keys and Python's own switches of whoever runs the tests are not for these.
+        // Proxy settings, API keys and Python variables of the calling environment must not apply
+        // to scripts.
         command.env_clear().env("PYTHONNOUSERSITE", "1").env("PYTHONUNBUFFERED", "1").env("OMP_NUM_THREADS", "1");
         let kept = |name: &OsStr| ["PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH", "LANG"].iter().any(|k| name == *k);
         command.envs(std::env::vars_os().filter(|(name, _)| kept(name)));
@@ -93,7 +96,8 @@ impl Python {
         let mut child = command.spawn().map_err(|e| format!("cannot start {}: {e}", self.interpreter.display()))?;
         let (line, lines) = mpsc::channel(LINES_MAX);
         let tail = Tail::default();
-        // Threads of their own drain the pipes, or a chatty process would block on them; they end with it.
+        // Dedicated threads drain the pipes, so that a verbose process does not block on them. They
+        // end with the process.
         if let Some(stdout) = child.stdout.take() {
             let tail = tail.clone();
             std::thread::spawn(move || tail.drain(stdout, Some(&line)));
@@ -105,13 +109,13 @@ impl Python {
         Ok(Process { child, lines, tail })
     }
 
-    /// Runs a script to the line that it prints.
+    /// Runs a script and returns the line of JSON that it prints.
     pub(crate) async fn report(&self, script: &str, args: &[OsString], within: Duration) -> Result<Value, String> {
         let mut process = self.start(script, args)?;
         process.line(within).await.map_err(|e| format!("{script} {e}\n{}", process.tail.shown()))
     }
 
-    /// Starts a server and waits until it answers this with 200.
+    /// Starts a server and waits until it answers a GET of `ready` with 200.
     pub(crate) async fn serve(&self, script: &str, args: &[OsString], ready: &str) -> Result<Server, String> {
         let until = now() + START_MAX;
         let mut process = self.start(script, args)?;
@@ -142,7 +146,7 @@ impl Python {
 // === impl Process ===
 
 impl Process {
-    /// The next line of JSON.
+    /// Waits for the next line of JSON.
     async fn line(&mut self, within: Duration) -> Result<Value, String> {
         match tokio::time::timeout(within, self.lines.recv()).await {
             Ok(Some(line)) => Ok(line),
@@ -154,7 +158,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Both fail only where the process is gone already.
+        // Both calls fail only if the process has already exited.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -163,7 +167,7 @@ impl Drop for Process {
 // === impl Server ===
 
 impl Server {
-    /// What it wrote last.
+    /// Returns the last lines of its output.
     pub(crate) fn tail(&self) -> String {
         self.process.tail.shown()
     }
@@ -175,7 +179,8 @@ impl Tail {
     fn drain(&self, pipe: impl Read, report: Option<&mpsc::Sender<Value>>) {
         for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
             if let (Some(report), Ok(value @ Value::Object(_))) = (report, serde_json::from_slice(&line)) {
-                // Nobody reads a server's lines once it is up.
+                // Fails if the channel is full or closed: the lines of a server that is ready are
+                // not read.
                 report.try_send(value).ok();
                 continue;
             }

@@ -91,7 +91,8 @@ def main(folder, versions):
                     continue
                 before = before if before is not None else objects(path.with_name(f"{case}.yaml"))
                 if key in before and faults(before[key], version):
-                    # What is wrong around its pod hides what may be wrong in it.
+                    # A fault outside of the pod template may hide a fault in it, so the template is
+                    # validated alone.
                     found = pod_faults(node, version)
                     if not found or pod_faults(before[key], version):
                         told["as_it_came" if found else "valid"][version] += 1

@@ -21,7 +21,8 @@ from sklearn.model_selection import train_test_split
 folder = pathlib.Path(sys.argv[1])
 digits = load_digits()
 train, test, labels, truth = train_test_split(digits.data, digits.target, test_size=0.4, random_state=0)
-# Leaves of three make probabilities with many digits, and neighbouring rows differ in them.
+# Leaves of at least three samples give probabilities with many digits, which differ between similar
+# rows.
 model = RandomForestClassifier(n_estimators=60, min_samples_leaf=3, random_state=0).fit(train, labels)
 joblib.dump(model, folder / "model.joblib")
 (folder / "rows.json").write_text("\n".join(json.dumps(row) for row in test.tolist()) + "\n", encoding="utf-8")

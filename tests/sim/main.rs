@@ -1,4 +1,5 @@
-//! Stories of the batching core on demand: `sim SEED...` prints them, `sim --count N [FIRST]` tells N of them and names those that break.
+//! Random scenarios of the batching core, called stories: `sim SEED...` prints them,
+//! `sim --count N [FIRST]` runs N of them and prints those that violate a property.
 #![expect(clippy::print_stdout, reason = "this is what it is for")]
 
 use std::process::ExitCode;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints the story of a seed and how it ends.
+/// Prints the story of a seed and its result. Returns `true` if all properties hold.
 fn print(seed: u64) -> bool {
     print!("seed {seed}\n{}", story::tell(seed).trace.text());
     let end = story::check(seed);
@@ -50,7 +51,8 @@ fn print(seed: u64) -> bool {
     end.is_ok()
 }
 
-/// Tells many stories; prints those that break and what all touched.
+/// Runs `count` stories. Prints those that violate a property, and how often each situation
+/// occurred in all of them. Returns `true` if there is no violation.
 fn many(first: u64, count: u64) -> bool {
     let (mut broken, mut touched) = (0_u64, Tally::new());
     for seed in first..first.saturating_add(count) {

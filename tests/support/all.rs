@@ -1,6 +1,7 @@
-//! What the black-box test binaries share: the proxy as a process, a scripted upstream before raw sockets, clients that
-//! speak HTTP/1.1 byte by byte, a JSON reader that keeps spellings, and the report. No HTTP library stands between a
-//! test and the bytes it judges: a library would repair, merge or hide what the tests look for.
+//! Shared parts of the black-box test binaries: the proxy as a process, a scripted upstream on raw
+//! sockets, HTTP/1.1 clients that control every byte, a JSON reader that keeps spellings, and the
+//! report. No HTTP library is used between a test and the bytes that it judges: a library would
+//! repair, merge or hide what the tests look for.
 //!
 //! Include it with `#[path = "../support/all.rs"] mod support;`.
 

@@ -1,5 +1,5 @@
-//! One caller on a connection of its own: it sends a request exactly as told and reads whatever comes back, proper or
-//! not.
+//! An HTTP/1.1 client on one connection. It sends a request exactly as given and reads any
+//! response, valid or not.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,40 +11,40 @@ use tokio::time::Instant;
 use super::upstream::{chunk, now};
 use super::wire::{self, End, Framing, Headers, Wire};
 
-/// How long `expect: 100-continue` waits for its 100.
+/// Maximum time to wait for the 100 response to `expect: 100-continue`.
 const CONTINUE_MAX: Duration = Duration::from_secs(1);
 
 /// A request to send.
 #[derive(Debug, Clone)]
 pub(crate) struct Outgoing {
-    /// As it goes out.
+    /// Method, sent unchanged.
     pub(crate) method: String,
     /// Path with query.
     pub(crate) target: String,
-    /// Header lines, `host` and framing included.
+    /// Header lines, including `host` and framing.
     pub(crate) headers: Headers,
-    /// The body; chunked in two where the headers say so.
+    /// Body, sent in two chunks if the headers contain `transfer-encoding`.
     pub(crate) body: Vec<u8>,
 }
 
-/// What came back so far.
+/// A response, as far as it has arrived.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Answer {
-    /// The 1xx statuses before the final one.
+    /// 1xx statuses before the final one.
     pub(crate) interim: Vec<u16>,
-    /// The final status, once its head is there.
+    /// Final status, or `None` until its head has arrived.
     pub(crate) status: Option<u16>,
-    /// Its header lines.
+    /// Header lines of the final response.
     pub(crate) headers: Headers,
-    /// Its body without framing.
+    /// Body without framing.
     pub(crate) body: Vec<u8>,
-    /// Trailers of a chunked answer.
+    /// Trailers of a chunked response.
     pub(crate) trailers: Headers,
-    /// How it ended; none: not within the time.
+    /// End of the response, or `None` if it did not end in time.
     pub(crate) end: Option<End>,
-    /// When the request was sent whole.
+    /// Instant at which the request was sent completely.
     pub(crate) sent: Option<Instant>,
-    /// When the answer ended.
+    /// Instant at which the response ended.
     pub(crate) done: Option<Instant>,
 }
 
@@ -57,7 +57,8 @@ pub(crate) struct Client {
 // === impl Outgoing ===
 
 impl Outgoing {
-    /// Adds what a client has to say itself: `host` first, and the length of a body that is not chunked.
+    /// Creates a request and adds the headers that a client is responsible for: `host` as the first
+    /// one, and the length of a body that is not chunked.
     pub(crate) fn new(method: &str, target: &str, host: SocketAddr, own: &Headers, body: Option<&[u8]>) -> Self {
         let has = |name| !wire::values(own, name).is_empty();
         let mut headers = Headers::new();
@@ -65,7 +66,7 @@ impl Outgoing {
             headers.push(("host".to_owned(), host.to_string().into_bytes()));
         }
         headers.extend(own.iter().cloned());
-        // Without a body only a method that expects one says that it is empty.
+        // Without a body, only methods that expect one send `content-length: 0`.
         let counted = body.is_some() || !matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "DELETE" | "CONNECT");
         if counted && !has("transfer-encoding") && !has("content-length") {
             let length = body.map_or(0, <[u8]>::len);
@@ -94,13 +95,13 @@ impl Outgoing {
 // === impl Client ===
 
 impl Client {
-    /// Connects.
     pub(crate) async fn connect(address: SocketAddr) -> io::Result<Self> {
         Ok(Self { wire: Wire::new(TcpStream::connect(address).await?)? })
     }
 
-    /// Sends a request whole, waiting for the 100 between head and body where it asks for one. A connection that the
-    /// proxy closes meanwhile is no error here: its answer tells.
+    /// Sends a complete request, and waits for the 100 response between head and body if the
+    /// request expects it. It is not an error if the proxy closes the connection meanwhile: the
+    /// answer shows it.
     pub(crate) async fn send(&mut self, request: &Outgoing, answer: &mut Answer) {
         self.write(request, answer).await.ok();
         answer.sent = Some(now());
@@ -130,7 +131,7 @@ impl Client {
         self.wire.write(&text).await
     }
 
-    /// Reads the next head into the answer: a 1xx, or the final one.
+    /// Reads the next response head, interim or final, into `answer`.
     async fn head(&mut self, answer: &mut Answer) -> Result<(), End> {
         let head = self.wire.head().await?.ok_or(End::Closed)?;
         let status = status(&head.start).ok_or_else(|| End::Garbled(head.start.escape_debug().to_string()))?;
@@ -143,7 +144,8 @@ impl Client {
         Ok(())
     }
 
-    /// Reads the answer to its end, into `answer` as it comes, so that a caller that gives up still has what arrived.
+    /// Reads the response to its end. Bytes are stored in `answer` as they arrive, so that they are
+    /// not lost if the caller gives up.
     pub(crate) async fn receive(&mut self, method: &str, answer: &mut Answer) {
         let end = self.read(method, answer).await.err().unwrap_or(End::Proper);
         answer.end = Some(end);
@@ -158,11 +160,12 @@ impl Client {
         let framing = wire::framing(&answer.headers, Framing::UntilClose).map_err(End::Garbled)?;
         let framing = if bodiless { Framing::Empty } else { framing };
         answer.trailers = self.wire.body(framing, &mut answer.body).await?;
-        // An end by close cannot be told from a cut one; a proxy that knows HTTP/1.1 never answers so.
+        // A body that ends with the connection is indistinguishable from a truncated one. A proxy
+        // that supports HTTP/1.1 never sends it to an HTTP/1.1 client.
         if framing == Framing::UntilClose { Err(End::Closed) } else { Ok(()) }
     }
 
-    /// One more request and its answer.
+    /// Sends a request and reads its response on the same connection.
     pub(crate) async fn ask(&mut self, request: &Outgoing) -> Answer {
         let mut answer = Answer::default();
         self.send(request, &mut answer).await;
@@ -170,12 +173,12 @@ impl Client {
         answer
     }
 
-    /// Raw bytes, as they are.
+    /// Writes raw bytes.
     pub(crate) async fn write_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.wire.write(bytes).await
     }
 
-    /// What arrived after the answer, without waiting.
+    /// Returns the bytes that arrived after the response, without waiting.
     pub(crate) fn stray(&mut self) -> Vec<u8> {
         self.wire.stray()
     }

@@ -1,22 +1,22 @@
-//! A JSON reader for judging: it keeps every string and number as it was spelled, tells the end of a document inside a
-//! longer text, keeps duplicate members, and takes the number words of Python (`NaN`, `Infinity`). It is not the
-//! scanner under test, and shares no line with it.
+//! A JSON reader for comparisons. It keeps the spelling of every string and number, keeps duplicate
+//! members, finds the end of a document inside a longer text, and accepts the words `NaN` and
+//! `Infinity` of Python. It shares no code with the scanner under test.
 
-/// One value; scalars and member names are raw spellings, quotes included.
+/// A JSON value. Scalars and member names are raw spellings, including quotes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Json {
-    /// Members in their order, duplicates too.
+    /// Members in order, including duplicates.
     Object(Vec<(Vec<u8>, Self)>),
-    /// Elements.
+    /// Elements in order.
     Array(Vec<Self>),
-    /// String, number or word.
+    /// A string, a number, or a word such as `true` or `NaN`.
     Scalar(Vec<u8>),
 }
 
-/// Deeper documents are not judged as JSON (the reader recurses).
+/// Maximum nesting of a document. Deeper ones are an error, because the reader recurses.
 const DEPTH_MAX: usize = 400;
 
-/// Reads a text that is one document and nothing else.
+/// Parses a text that consists of exactly one document.
 pub(crate) fn parse(text: &[u8]) -> Result<Json, String> {
     let (value, end) = parse_prefix(text)?;
     let rest = text.get(end..).unwrap_or_default();
@@ -26,7 +26,7 @@ pub(crate) fn parse(text: &[u8]) -> Result<Json, String> {
     }
 }
 
-/// Reads the document that a text starts with, and says where it ends.
+/// Parses the document at the beginning of a text and returns it with the offset of its end.
 pub(crate) fn parse_prefix(text: &[u8]) -> Result<(Json, usize), String> {
     let mut reader = Reader { text, at: 0 };
     let value = reader.value(0)?;
@@ -124,7 +124,8 @@ impl Reader<'_> {
         }
     }
 
-    /// After a member or an element: true at the end, false at a comma.
+    /// Consumes the separator after a member or an element. Returns `true` at the end of the
+    /// container and `false` at a comma.
     fn closes(&mut self, end: u8) -> Result<bool, String> {
         self.space();
         let Some(byte) = self.peek() else { return self.wrong("ended early") };
@@ -135,7 +136,8 @@ impl Reader<'_> {
         Ok(byte == end)
     }
 
-    /// A string with its quotes. Bytes that are no UTF-8 are kept: servers do send them.
+    /// Reads a string with its quotes. Bytes that are not UTF-8 are kept, because servers send
+    /// them.
     fn string(&mut self) -> Result<Vec<u8>, String> {
         let start = self.at;
         if self.peek() != Some(b'"') {
@@ -201,7 +203,7 @@ fn is_number(raw: &[u8]) -> bool {
 // === impl Json ===
 
 impl Json {
-    /// The text of a string, unescaped.
+    /// Returns the unescaped text of a string.
     pub(crate) fn as_str(&self) -> Option<String> {
         match self {
             Self::Scalar(raw) => serde_json::from_slice(raw).ok(),
@@ -209,7 +211,7 @@ impl Json {
         }
     }
 
-    /// A whole number that is not negative.
+    /// Returns the value of a non-negative integer.
     pub(crate) fn as_u64(&self) -> Option<u64> {
         match self {
             Self::Scalar(raw) => serde_json::from_slice(raw).ok(),
@@ -217,24 +219,24 @@ impl Json {
         }
     }
 
-    /// True for the word `true`.
+    /// Returns `true` for the word `true`.
     pub(crate) fn is_true(&self) -> bool {
         matches!(self, Self::Scalar(raw) if raw == b"true")
     }
 
-    /// The first member of this name.
+    /// Returns the first member with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Self> {
         let Self::Object(members) = self else { return None };
         members.iter().find(|(key, _)| unquoted(key).as_deref() == Some(name)).map(|(_, value)| value)
     }
 
-    /// Member names unescaped, with their values, in order.
+    /// Returns the members in order, with unescaped names.
     pub(crate) fn members(&self) -> Option<Vec<(String, &Self)>> {
         let Self::Object(members) = self else { return None };
         members.iter().map(|(key, value)| unquoted(key).map(|key| (key, value))).collect()
     }
 
-    /// The elements of a list.
+    /// Returns the elements of an array.
     pub(crate) fn elements(&self) -> Option<&[Self]> {
         match self {
             Self::Array(elements) => Some(elements),
@@ -242,7 +244,8 @@ impl Json {
         }
     }
 
-    /// The same value for serde.
+    /// Converts the value for serde. Returns `None` if serde does not support a scalar, such as
+    /// `NaN`.
     pub(crate) fn value(&self) -> Option<serde_json::Value> {
         match self {
             Self::Scalar(raw) => serde_json::from_slice(raw).ok(),

@@ -1,5 +1,6 @@
-//! The real binary as a process of its own: started on ports that the kernel picks, found by its first log line, killed
-//! by its handle. Nothing of the proxy's insides is reached from here.
+//! The real binary as a child process. It listens on ports that the kernel chooses, reports them in
+//! its first log line, and is killed when its handle is dropped. No internals of the proxy are
+//! used.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -13,31 +14,31 @@ use tokio::sync::oneshot;
 
 use super::json;
 
-/// A debug build on a busy machine starts in a fraction of this.
+/// Maximum time until the proxy listens. A debug build on a busy machine needs a fraction of it.
 const START_MAX: Duration = Duration::from_secs(20);
-/// So many lines of the log are kept for a failure's report.
+/// Number of log lines kept for the report of a failure.
 const TAIL_LINES: usize = 40;
 
-/// How to start it.
+/// Options of a proxy process.
 #[derive(Debug, Clone)]
 pub(crate) struct Start<'a> {
-    /// The binary.
+    /// Path of the binary.
     pub(crate) binary: PathBuf,
-    /// Where it sends calls.
+    /// Address that calls are forwarded to.
     pub(crate) upstream: SocketAddr,
-    /// The policy file; none: the defaults.
+    /// Policy file, or `None` for the defaults.
     pub(crate) config: Option<&'a Path>,
-    /// Whether the metrics port is open.
+    /// `true` if the metrics port is opened.
     pub(crate) metrics: bool,
 }
 
-/// A running proxy; dropping it kills it.
+/// A running proxy. Dropping it kills the process.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     child: Child,
     /// The data port.
     pub(crate) listen: SocketAddr,
-    /// The metrics port, where it was asked for.
+    /// The metrics port, if it is open.
     pub(crate) metrics: Option<SocketAddr>,
     /// The admin port.
     pub(crate) admin: Option<SocketAddr>,
@@ -47,7 +48,7 @@ pub(crate) struct Proxy {
 // === impl Proxy ===
 
 impl Proxy {
-    /// Starts it and waits for the log line that names its addresses.
+    /// Starts the process and waits for the log line with its addresses.
     pub(crate) async fn start(start: &Start<'_>) -> Result<Self, String> {
         let mut command = Command::new(&start.binary);
         command.args(["proxy", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--log-format", "json"]);
@@ -56,7 +57,7 @@ impl Proxy {
         if let Some(config) = start.config {
             command.arg("--config").arg(config);
         }
-        // Whoever runs the tests may have set these for a proxy of their own.
+        // The environment of the test run may configure another proxy.
         command.env_remove("RUST_LOG");
         for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("GROUPAGE_")) {
             command.env_remove(name);
@@ -67,7 +68,8 @@ impl Proxy {
         let tail = Arc::new(Mutex::new(VecDeque::new()));
         let (first, named) = oneshot::channel();
         let kept = Arc::clone(&tail);
-        // A thread of its own drains the pipe, or a chatty proxy would block on it; it ends with the process.
+        // A dedicated thread drains the pipe, so that a verbose proxy does not block on it. The
+        // thread ends with the process.
         std::thread::spawn(move || drain(BufReader::new(log), first, &kept));
         let unbound = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut proxy = Self { child, listen: unbound, metrics: None, admin: None, tail };
@@ -99,18 +101,18 @@ impl Proxy {
         Ok(())
     }
 
-    /// What the log ends with, one line after the other.
+    /// Returns the last lines of the log.
     pub(crate) fn tail(&self) -> String {
         let tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         tail.iter().map(|line| format!("    | {line}\n")).collect()
     }
 
-    /// The id of the process.
+    /// Returns the process ID.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Why the process is not well: it ended, or it wrote of a panic.
+    /// Returns the reason if the process has exited or logged a panic.
     pub(crate) fn fault(&mut self) -> Option<String> {
         if let Ok(Some(status)) = self.child.try_wait() {
             return Some(format!("the proxy ended by itself ({status})"));
@@ -130,11 +132,12 @@ fn drain(log: impl BufRead, first: oneshot::Sender<String>, tail: &Mutex<VecDequ
             }
             tail.push_back(line.clone());
         }
-        // A refused start logs too, and is no JSON line of ours; its end is what tells.
+        // A refused start also writes to the log, but not this line. It is detected by the exit of
+        // the process.
         if line.contains("listening")
             && let Some(first) = first.take()
         {
-            // Nobody waits any more only when the start was given up.
+            // Fails only if the start has timed out.
             first.send(line).ok();
         }
     }
@@ -142,7 +145,7 @@ fn drain(log: impl BufRead, first: oneshot::Sender<String>, tail: &Mutex<VecDequ
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // Both fail only where the process is gone already.
+        // Both calls fail only if the process has already exited.
         self.child.kill().ok();
         self.child.wait().ok();
     }

@@ -1,42 +1,41 @@
-//! The command line and the last line that both runners share, and how bytes are shown in a failure.
+//! The command line and the summary that the test runners share, and the rendering of bytes in a
+//! failure.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// How much all times of a case are stretched where nothing else is said: its window of 20 ms is 80, so that a machine which takes the core away for a
-/// while does not part two calls that came together.
+/// Default factor for all times of a case. A window of 20 ms becomes 80 ms, so that a pause of the
+/// machine does not separate two calls that arrive together.
 const FACTOR: f64 = 4.0;
 
-/// What the command line asks for.
+/// Options of the command line.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
-    /// Files to run; none: the committed ones.
+    /// Case files to run; the committed ones if empty.
     pub(crate) files: Vec<PathBuf>,
-    /// Parts of case ids; none: all.
+    /// Parts of the ids of the cases to run; all cases if empty.
     pub(crate) filters: Vec<String>,
-    /// All times of a case are multiplied by this.
+    /// Factor for all times of a case.
     pub(crate) factor: f64,
-    /// The proxy to run.
+    /// Path of the proxy binary.
     pub(crate) binary: PathBuf,
-    /// `--list` and `--ignored`: nothing is to be run.
+    /// `true` for `--list` and `--ignored`, with which no case is run.
     pub(crate) nothing: bool,
 }
 
-/// The count at the end.
+/// Number of cases by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Cases as they should be.
     pub(crate) passed: usize,
-    /// Cases that are not.
     pub(crate) failed: usize,
-    /// Cases that are not run.
     pub(crate) skipped: usize,
 }
 
 // === impl Options ===
 
 impl Options {
-    /// Takes file names and parts of ids, in any mix, and lets pass what cargo and people give every test binary.
+    /// Parses file names and parts of ids in any order, and ignores the flags that are common to
+    /// all test binaries.
     pub(crate) fn parse(args: impl IntoIterator<Item = String>, binary: &Path) -> Result<Self, String> {
         let mut options =
             Self { files: Vec::new(), filters: Vec::new(), factor: FACTOR, binary: binary.to_owned(), nothing: false };
@@ -60,7 +59,7 @@ impl Options {
                 "--test-threads" | "--skip" | "--format" | "--color" | "--logfile" | "-Z" => drop(value()?),
                 flag if flag.starts_with('-') => {}
                 path if Path::new(path).is_file() => options.files.push(path.into()),
-                // A file name with a slip in it must not read as a filter that lets nothing through.
+                // A misspelled file name must not become a filter that selects no case.
                 path if path.contains('/') || path.ends_with(".jsonl") => return Err(format!("{path}: no such file")),
                 _ => options.filters.push(flag),
             }
@@ -68,7 +67,7 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether a case is asked for.
+    /// Returns `true` if the filters select a case.
     pub(crate) fn wants(&self, id: &str) -> bool {
         self.filters.is_empty() || self.filters.iter().any(|part| id.contains(part.as_str()))
     }
@@ -77,18 +76,18 @@ impl Options {
 // === impl Totals ===
 
 impl Totals {
-    /// The last line.
+    /// Returns the summary line.
     pub(crate) fn line(self) -> String {
         format!("{} passed, {} failed, {} skipped", self.passed, self.failed, self.skipped)
     }
 
-    /// Success when nothing failed.
+    /// Returns the exit code: success if no case failed.
     pub(crate) fn code(self) -> ExitCode {
         if self.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// Both byte strings around their first difference, on two lines.
+/// Renders two byte strings around their first difference, on two lines.
 pub(crate) fn difference(expected: &[u8], actual: &[u8]) -> String {
     let same = expected.iter().zip(actual).take_while(|(a, b)| a == b).count();
     if same == expected.len() && same == actual.len() {
@@ -102,7 +101,7 @@ pub(crate) fn difference(expected: &[u8], actual: &[u8]) -> String {
     )
 }
 
-/// Bytes for a person, shortened around a place.
+/// Renders bytes as text, shortened around an offset.
 pub(crate) fn shown(bytes: &[u8], around: usize) -> String {
     const BEFORE: usize = 80;
     const AFTER: usize = 160;

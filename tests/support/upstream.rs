@@ -1,6 +1,6 @@
-//! A model server as a script: it reads requests whole, asks the script what to answer, and can be slow, cut its
-//! answers, reset or stay silent. What it gets is judged strictly (`wire`): a request that is not clean HTTP/1.1 is
-//! reported, never repaired.
+//! A scripted model server. It reads complete requests, gets each answer from a script, and can
+//! delay, truncate or reset an answer or stay silent. Requests are parsed strictly (`wire`): one
+//! that is not valid HTTP/1.1 is reported, never repaired.
 
 use std::fmt;
 use std::io;
@@ -14,60 +14,61 @@ use tokio::time::Instant;
 
 use super::wire::{self, End, Framing, Headers, Wire};
 
-/// One request, read whole.
+/// A complete request.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    /// As it came.
+    /// Method as received.
     pub(crate) method: String,
-    /// Path with query, as it came.
+    /// Path with query as received.
     pub(crate) target: String,
-    /// Header lines, framing included.
+    /// Header lines, including framing.
     pub(crate) headers: Headers,
-    /// The body without its framing.
+    /// Body without framing.
     pub(crate) body: Vec<u8>,
     /// Trailers of a chunked body.
     pub(crate) trailers: Headers,
 }
 
-/// One answer.
+/// A scripted answer.
 #[derive(Debug, Clone)]
 pub(crate) struct Reply {
     /// Status code.
     pub(crate) status: u16,
-    /// Header lines; the framing is added where they do not say it.
+    /// Header lines. Missing framing headers are added.
     pub(crate) headers: Headers,
-    /// Wait before the head, from the end of the request.
+    /// Delay of the head, from the end of the request.
     pub(crate) delay: Duration,
-    /// What follows.
+    /// Body of the answer, or its failure.
     pub(crate) content: Content,
 }
 
-/// What an answer consists of.
+/// Body of an answer, or its failure.
 #[derive(Debug, Clone)]
 pub(crate) enum Content {
-    /// The whole body.
+    /// The complete body.
     Whole(Vec<u8>),
-    /// The whole length in the head, this much of the body, then FIN.
+    /// The complete length in the head and this number of bytes of the body, followed by FIN.
     Cut(Vec<u8>, usize),
-    /// RST without a byte.
+    /// A reset (RST) without any byte.
     Reset,
-    /// Chunked: each text at its time after the head. With a number: FIN after so many texts, without the last chunk.
+    /// A chunked body with each text at its time after the head. With a number, FIN follows after
+    /// that many texts, without the last chunk.
     Events(Vec<(Duration, Vec<u8>)>, Option<usize>),
-    /// Never a byte; open until the proxy closes.
+    /// No byte at all, while the connection stays open until the proxy closes it.
     Hang,
 }
 
-/// What decides the answers.
+/// Source of the answers of an upstream.
 pub(crate) trait Script: Send + Sync + 'static {
-    /// The answer to a request.
+    /// Returns the answer to a request.
     fn reply(&self, request: Request) -> Reply;
-    /// A request came that cannot be read, or ended early.
+    /// Called for a request that is invalid or incomplete.
     fn unreadable(&self, why: &End);
 }
 
-/// The listener and all its connections; dropping it ends them.
+/// The listener and all its connections. Dropping it closes them.
 pub(crate) struct Upstream {
-    /// Where it listens.
+    /// Address of the listener.
     pub(crate) address: SocketAddr,
     accepting: JoinHandle<()>,
 }
@@ -81,7 +82,7 @@ impl fmt::Debug for Upstream {
 // === impl Reply ===
 
 impl Reply {
-    /// A plain answer at once.
+    /// Creates an answer with a complete body and no delay.
     pub(crate) fn plain(status: u16, content_type: &str, body: impl Into<Vec<u8>>) -> Self {
         let headers = vec![("content-type".to_owned(), content_type.into())];
         Self { status, headers, delay: Duration::ZERO, content: Content::Whole(body.into()) }
@@ -91,17 +92,18 @@ impl Reply {
 // === impl Upstream ===
 
 impl Upstream {
-    /// Listens on loopback, on a port that the kernel picks.
+    /// Starts to listen on loopback, on a port that the kernel chooses.
     pub(crate) async fn start(script: Arc<dyn Script>) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let accepting = tokio::spawn(async move {
-            // In here, so that they end with the listener.
+            // Owned by this task, so that connections end with the listener.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 let script = Arc::clone(&script);
                 connections.spawn(async move {
-                    // An error is the proxy's going away, which the script learns by what did not arrive.
+                    // An error means that the proxy closed the connection. The script detects it by
+                    // the requests that are missing.
                     serve(stream, &*script).await.ok();
                 });
             }
@@ -156,7 +158,7 @@ async fn read(wire: &mut Wire) -> Result<Option<Request>, End> {
     Ok(Some(Request { method, target, headers: head.headers, body, trailers }))
 }
 
-/// Writes an answer; false where the connection ends with it.
+/// Writes an answer. Returns `false` if the connection ends with it.
 async fn write(wire: &mut Wire, reply: &Reply, bodiless: bool) -> io::Result<bool> {
     match &reply.content {
         Content::Whole(body) => {
@@ -182,7 +184,7 @@ async fn write(wire: &mut Wire, reply: &Reply, bodiless: bool) -> io::Result<boo
             let started = now();
             for (at, text) in events.iter().take(cut.unwrap_or(usize::MAX)) {
                 tokio::time::sleep_until(started + *at).await;
-                // An empty chunk would be the last one.
+                // An empty chunk would end the body.
                 if !text.is_empty() {
                     wire.write(&chunk(text)).await?;
                 }
@@ -200,7 +202,8 @@ async fn write(wire: &mut Wire, reply: &Reply, bodiless: bool) -> io::Result<boo
     }
 }
 
-/// Head with the framing added: the length, none to a 204, chunked where there is no length.
+/// Encodes the head and adds the framing: the length (none for a 204), or chunked if there is no
+/// length.
 fn head(reply: &Reply, length: Option<usize>) -> Vec<u8> {
     let reason = http::StatusCode::from_u16(reply.status).ok().and_then(|s| s.canonical_reason()).unwrap_or_default();
     let mut text = format!("HTTP/1.1 {} {reason}\r\n", reply.status).into_bytes();
@@ -222,7 +225,7 @@ fn head(reply: &Reply, length: Option<usize>) -> Vec<u8> {
     text
 }
 
-/// One chunk of a chunked body.
+/// Encodes one chunk of a chunked body.
 pub(crate) fn chunk(text: &[u8]) -> Vec<u8> {
     let mut chunk = format!("{:x}\r\n", text.len()).into_bytes();
     chunk.extend_from_slice(text);
@@ -230,7 +233,7 @@ pub(crate) fn chunk(text: &[u8]) -> Vec<u8> {
     chunk
 }
 
-/// Tests of a running process live in real time.
+/// Returns the current time. Tests of a running process use real time.
 pub(crate) fn now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "a black-box test measures real time")]
     Instant::now()

@@ -1,56 +1,55 @@
-//! HTTP/1.1 off a socket, strictly: one reader for the heads and bodies of both sides. It never repairs: a bare line
-//! feed, two lengths, a length beside chunked or a chunk out of shape is an error, so that what the proxy sends is
-//! judged as it was sent.
+//! A strict HTTP/1.1 reader for the heads and bodies of both sides. It never repairs: a bare line
+//! feed, two lengths, a length beside chunked coding or a malformed chunk is an error, so that the
+//! proxy is judged by the bytes that it sends.
 
 use std::io;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Names as they came and values without the space around them, in order.
+/// Header names as received and values without surrounding white space, in order.
 pub(crate) type Headers = Vec<(String, Vec<u8>)>;
 
-/// Enough for the largest head that a case sends (a header of 40 kB).
+/// Maximum size of a head. The largest one of a case has a header of 40 kB.
 const HEAD_BYTES_MAX: usize = 256 * 1024;
-/// Far above the largest body of a case; a runaway answer ends here.
+/// Maximum size of a body, far above the largest one of a case. It stops an endless response.
 const BODY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Start line and header lines.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Head {
-    /// Request or status line, latin-1.
+    /// Request line or status line, decoded as latin-1.
     pub(crate) start: String,
-    /// The header lines.
     pub(crate) headers: Headers,
 }
 
-/// How long a body is.
+/// Framing of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Framing {
     /// No body.
     Empty,
-    /// So many bytes.
+    /// A body of this number of bytes.
     Length(u64),
-    /// Chunks.
+    /// Chunked transfer coding.
     Chunked,
-    /// Up to the end of the connection.
+    /// A body that ends with the connection.
     UntilClose,
 }
 
-/// How a message ended.
+/// End of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
-    /// As its framing says.
+    /// Complete according to its framing.
     Proper,
-    /// The connection was closed before that.
+    /// The connection was closed before the message was complete.
     Closed,
-    /// The connection was reset before that.
+    /// The connection was reset before the message was complete.
     Reset,
     /// The bytes are not HTTP/1.1.
     Garbled(String),
 }
 
-/// A connection and what was read ahead from it.
+/// A connection and the bytes that were read from it and not yet consumed.
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
@@ -76,29 +75,29 @@ fn garbled(what: impl Into<String>) -> io::Error {
 // === impl Wire ===
 
 impl Wire {
-    /// Takes a connection over; small writes leave at once.
+    /// Wraps a connection and disables Nagle's algorithm, so that small writes are sent at once.
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         Ok(Self { stream, ahead: Vec::new() })
     }
 
-    /// The socket, for writing.
+    /// Returns the socket.
     pub(crate) const fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
 
-    /// Writes all of it.
+    /// Writes all bytes.
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
-    /// Reads on; false at the end of the stream.
+    /// Reads more bytes. Returns `false` at the end of the stream.
     async fn fill(&mut self) -> io::Result<bool> {
         self.ahead.reserve(16 * 1024);
         Ok(self.stream.read_buf(&mut self.ahead).await? > 0)
     }
 
-    /// What has arrived beyond the last message, without waiting.
+    /// Returns the bytes that have arrived after the last message, without waiting.
     pub(crate) fn stray(&mut self) -> Vec<u8> {
         let mut chunk = [0; 4096];
         while let Ok(n) = self.stream.try_read(&mut chunk) {
@@ -110,14 +109,14 @@ impl Wire {
         std::mem::take(&mut self.ahead)
     }
 
-    /// Waits until the other side closes, whatever it sends meanwhile.
+    /// Waits until the peer closes the connection and discards the bytes that it sends meanwhile.
     pub(crate) async fn closed(&mut self) {
         while matches!(self.fill().await, Ok(true)) {
             self.ahead.clear();
         }
     }
 
-    /// One head; `None` where the connection ends before its first byte.
+    /// Reads a head. Returns `None` if the connection ends before its first byte.
     pub(crate) async fn head(&mut self) -> Result<Option<Head>, End> {
         loop {
             if let Some(at) = self.ahead.windows(4).position(|w| w == b"\r\n\r\n") {
@@ -136,7 +135,8 @@ impl Wire {
         }
     }
 
-    /// One body, into `body` as it comes, so that a caller that gives up still has what arrived. Chunked: the trailers.
+    /// Reads a body and returns its trailers. Bytes are stored in `body` as they arrive, so that
+    /// they are not lost if the caller gives up.
     pub(crate) async fn body(&mut self, framing: Framing, body: &mut Vec<u8>) -> Result<Headers, End> {
         let read = match framing {
             Framing::Empty => Ok(Headers::new()),
@@ -248,12 +248,13 @@ fn parse_header(line: &[u8]) -> io::Result<(String, Vec<u8>)> {
     Ok((name.iter().map(|b| char::from(*b)).collect(), value.trim_ascii().to_vec()))
 }
 
-/// All values of a name, in order.
+/// Returns all values of a header, in order.
 pub(crate) fn values<'a>(headers: &'a Headers, name: &str) -> Vec<&'a [u8]> {
     headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_slice()).collect()
 }
 
-/// What the framing headers say, or what is wrong with them. `silent`: where they say nothing.
+/// Returns the framing that the headers declare, or the reason why they are invalid. `silent` is
+/// the framing of a message without framing headers.
 pub(crate) fn framing(headers: &Headers, silent: Framing) -> Result<Framing, String> {
     let lengths = values(headers, "content-length");
     match (values(headers, "transfer-encoding").as_slice(), lengths.as_slice()) {
@@ -270,12 +271,12 @@ pub(crate) fn framing(headers: &Headers, silent: Framing) -> Result<Framing, Str
     }
 }
 
-/// Whether the header `connection` names this option.
+/// Returns `true` if a `connection` header contains this option.
 pub(crate) fn nominates(headers: &Headers, option: &str) -> bool {
     connection_options(headers).iter().any(|o| o.eq_ignore_ascii_case(option))
 }
 
-/// The options of all `connection` headers.
+/// Returns the options of all `connection` headers.
 pub(crate) fn connection_options(headers: &Headers) -> Vec<String> {
     let lines = values(headers, "connection").into_iter().map(String::from_utf8_lossy);
     lines.flat_map(|line| line.split(',').map(|o| o.trim().to_owned()).collect::<Vec<_>>()).collect()

@@ -1,7 +1,8 @@
-//! The upstream changes under a steady load, and the proxy that learns goes with it (reliability F03; acceptance 56).
+//! Adaptation of the proxy to an upstream that changes under a steady load.
 //!
-//! Every item is followed by the ledger: none lost, doubled or answered wrongly, whatever changes. What is adapted shows at the upstream, in what arrives
-//! there once it was learned; and then the proxy is steady.
+//! The ledger follows every item: none is lost, duplicated or answered wrongly, whatever changes.
+//! The adaptation is measured at the upstream, by the batches that arrive there once the change is
+//! learned and the proxy is steady again.
 
 use std::future::Future;
 use std::ops::Range;
@@ -17,17 +18,17 @@ use tokio::task::JoinHandle;
 use crate::setup::{Proxy, learning, within};
 use crate::{ms, quiet};
 
-/// Fifteen times what a call takes without the proxy once one of four slots is left to 24 callers:
-/// so soon less room is batched for.
+/// Time within which the proxy batches for less capacity: 15 times the latency of a direct call
+/// when 24 clients share the one slot of four that is left, at 10 ms per call.
 const LESS_ROOM: Duration = Duration::from_millis(15 * 24 * 10);
-/// How long a change is waited for: two seconds where nothing else runs, and twice the rest of a
-/// limiter that was wrong once on a machine whose cores others take.
+/// Maximum time to adapt to a change. Two seconds suffice on an idle machine. On shared cores the
+/// limiter may decide wrongly once, and the time covers twice the rest that follows.
 const PATIENCE: Duration = Duration::from_secs(24);
-/// By then the first model has been learned.
+/// Time by which the first model is learned.
 const WARM: Duration = Duration::from_millis(800);
-/// How long what arrives is looked at.
+/// Duration of an observation of the upstream.
 const WINDOW: Duration = Duration::from_millis(800);
-/// Between two looks at what was learned.
+/// Interval between two reads of the learned state.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A proxy under a steady load.
@@ -37,17 +38,17 @@ struct Live {
     run: JoinHandle<Report>,
 }
 
-/// What arrived upstream in a span of time, and how often what the proxy learned changed in it.
+/// Arrivals at the upstream in a span of time, and the changes of the learned state in it.
 #[derive(Debug)]
 struct Seen {
-    /// Items that were taken, in a second.
+    /// Accepted items per second.
     rate: f64,
-    /// Items in a batch.
+    /// Mean number of items per batch.
     size: f64,
-    /// The largest batch.
+    /// Number of items of the largest batch.
     largest: usize,
     refused: usize,
-    /// Changes of the slots in use, and of the learned ceiling.
+    /// Successive values of the slots in use. `ceilings` has those of the learned batch limit.
     slots: Vec<u32>,
     ceilings: Vec<u64>,
 }
@@ -69,7 +70,7 @@ impl Live {
         Self { proxy, mock, run }
     }
 
-    /// Looks on for so long.
+    /// Observes the upstream and the learned state for `span`.
     async fn watch(&self, span: Duration) -> Seen {
         let begun = self.mock.clock();
         let mut looks = tokio::time::interval(LOOK);
@@ -84,7 +85,8 @@ impl Live {
         self.seen(begun..self.mock.clock(), slots, ceilings)
     }
 
-    /// Looks on three times, and says what was seen when the rate was neither the highest nor the lowest: a machine may pause in any one.
+    /// Observes three times and returns the observation with the median rate, because the machine
+    /// may pause during any of them.
     async fn steady(&self) -> Seen {
         let mut seen = Vec::new();
         for _ in 0..3 {
@@ -112,7 +114,7 @@ impl Live {
         }
     }
 
-    /// Waits until what was learned is so.
+    /// Waits until the learned state satisfies `holds`.
     #[track_caller]
     fn adapted(&self, holds: impl Fn(&Learned) -> bool) -> impl Future<Output = ()> {
         let place = std::panic::Location::caller();
@@ -131,7 +133,7 @@ impl Live {
         }
     }
 
-    /// Ends the load: every item has had its one right answer.
+    /// Ends the load and verifies that every item got exactly one correct answer.
     async fn end(self) {
         self.mock.enough();
         let report = within(self.run).await.unwrap();
@@ -141,7 +143,8 @@ impl Live {
     }
 }
 
-/// Whether the proxy thinks that so many items take about so long: nearer than half and twice as much, which is what a change that was missed would leave.
+/// Returns `true` if the learned duration of a batch of `items` is between 0.75 and 1.5 times
+/// `real`. After a change that was missed, it would be half or twice as long.
 fn takes(learned: &Learned, items: u32, real: Duration) -> bool {
     let Some((_, cost)) = learned.classes.first() else { return false };
     let time = Duration::from_nanos(cost.batch_nanos + cost.item_nanos * u64::from(items));
@@ -152,7 +155,7 @@ const fn us(micros: u64) -> Duration {
     Duration::from_micros(micros)
 }
 
-/// Case 56: the model takes twice as long from one moment to the next, and then half of that again.
+/// The service time doubles at once, and later returns to its first value.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_model_that_slows_down_and_recovers_is_learned_anew_both_times() {
     let _quiet = quiet().await;
@@ -182,7 +185,7 @@ async fn a_model_that_is_replaced_is_learned_anew_and_nobody_gets_a_mixture_of_b
     live.mock.replace_model();
     live.adapted(|learned| takes(learned, 16, ms(33))).await;
     let after = live.steady().await;
-    // 500 items a second are all that there is.
+    // The capacity is 500 items per second.
     assert!(after.rate > 500.0 * 0.7, "{after:?}");
     live.end().await;
 }
@@ -200,7 +203,8 @@ async fn slots_that_vanish_and_come_back_are_used_as_far_as_they_go() {
     live.mock.set_slots(4);
     live.watch(WARM).await;
     let again = live.steady().await;
-    // What one slot gives calls as they come is the least; batches of four would give more.
+    // Lower bound: the rate of one slot with batches of the observed mean size. Batches of four
+    // would give more.
     assert!(one.rate > one.size / 0.0104 * 0.85, "{four:?} {one:?} {again:?}");
     assert!(four.rate > one.rate * 2.0 && again.rate > one.rate * 2.0, "{four:?} {one:?} {again:?}");
     live.end().await;
@@ -211,8 +215,8 @@ async fn a_limit_that_falls_under_load_is_found_without_a_caller_noticing() {
     let _quiet = quiet().await;
     let mock = MockConfig { base: ms(8), per_item: us(250), slots: 1, ..MockConfig::default() };
     let live = Live::start(mock, &json!({"limits": {"batchItemsMax": 64}}), 64).await;
-    // A process that has just started may take the first calls for slower than they are, and find the
-    // limit in steps.
+    // A process that has just started may overestimate the duration of the first calls, and
+    // approach the limit in steps.
     let begun = live.mock.clock();
     let mut before = live.watch(WINDOW).await;
     while before.largest <= 32 {
@@ -224,8 +228,8 @@ async fn a_limit_that_falls_under_load_is_found_without_a_caller_noticing() {
     while live.watch(LOOK).await.ceilings.last().is_none_or(|ceiling| !(1..=17).contains(ceiling)) {
         assert!(live.mock.clock() - begun < PATIENCE, "the limit was not found");
     }
-    // It may be tested again now and then, and never more than one step above. A limiter that a pause
-    // of the machine opened closes again.
+    // The limit may be probed again from time to time, at most one step above it. A limiter that
+    // opened during a pause of the machine closes again.
     let begun = live.mock.clock();
     let mut after = live.watch(WINDOW).await;
     let kept = |seen: &Seen| seen.ceilings.iter().all(|ceiling| (8..=17).contains(ceiling));

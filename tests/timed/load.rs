@@ -1,4 +1,4 @@
-//! Loads on a proxy that learns, before a stand-in server.
+//! Loads on an adaptive proxy in front of a mock server.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use crate::setup::{Proxy, learning, within};
 
-/// Starts a stand-in server and a proxy that learns before it.
+/// Starts a mock server and an adaptive proxy in front of it.
 pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Running) {
     let server = Server::start(config).await.unwrap();
     (Proxy::before(&server.url(), learning(spec)), server)
 }
 
-/// Runs a closed loop of clients, counted after a warm-up; every answer is right.
+/// Runs a closed loop of clients, counted after a warm-up, and verifies every answer.
 pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
     let calls = Calls::new(Route::Predict, 1, 1);
     let target = Target::Tcp(proxy.address);
@@ -25,8 +25,8 @@ pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, du
     report
 }
 
-/// Three loads of clients, one after the other, by this figure: the middle one. Other work on these
-/// cores can spoil one of them.
+/// Runs three loads of clients one after the other and returns the one with the median of `figure`,
+/// because other work on the cores can spoil one of them.
 pub(crate) async fn middle<T: Ord>(
     proxy: &Proxy,
     so_many: usize,
@@ -41,7 +41,7 @@ pub(crate) async fn middle<T: Ord>(
     reports.swap_remove(1)
 }
 
-/// Runs an open loop of calls at a rate a second; every answer is right.
+/// Runs an open loop with `rate` calls per second and verifies every answer.
 pub(crate) async fn arrivals(proxy: &Proxy, rate: f64, duration: Duration) -> Report {
     let load = open(OpenConfig::new(Target::Tcp(proxy.address), Calls::new(Route::Predict, 1, 1), rate, duration));
     let report = within(load.finish()).await.unwrap();

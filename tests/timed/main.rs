@@ -1,8 +1,8 @@
-//! Cases whose figures are times and rates over sockets: what is learned, kept and adapted to under
-//! a steady load.
+//! Tests of times and rates over sockets: learning, latency objectives and adaptation under a
+//! steady load.
 //!
-//! They are a binary of their own, and run one after the other: in `it` the tests beside them take
-//! the cores, and a figure shows how busy those are.
+//! They are a separate binary and run one after the other. The tests of `it` run concurrently and
+//! would use the same cores, which distorts measured times.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
@@ -23,7 +23,7 @@ mod support;
 
 use std::time::Duration;
 
-/// Waits for the turn of a test: none is measured while another runs.
+/// Acquires the lock of all tests, so that only one is measured at a time.
 async fn quiet() -> tokio::sync::MutexGuard<'static, ()> {
     static TURN: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
     TURN.lock().await

@@ -1,8 +1,7 @@
-//! What an SLO is worth, and where batching is worth nothing (cases 54, 55, 57; `change` has case
-//! 56).
+//! SLOs over sockets, and a server for which batching gains nothing.
 //!
-//! The exact numbers of 54 and 57 hold in virtual time (`simulate::tests::peers`); here the same
-//! happens over sockets, on cores that others use too.
+//! The exact figures hold in virtual time (`simulate::tests::peers`). The tests here repeat the
+//! scenarios over sockets, on cores that are shared with other work.
 
 use std::time::Duration;
 
@@ -16,15 +15,15 @@ use crate::{ms, quiet};
 
 const SLO: Duration = ms(100);
 
-/// Calls that were answered within this long, in a second.
+/// Returns the calls per second that were answered within a latency.
 fn goodput(report: &Report, within: Duration) -> f64 {
     let nanos = u64::try_from(within.as_nanos()).unwrap();
     report.calls_per_second() * report.latency.quantile_below(nanos)
 }
 
-/// Case 54: 20 ms and 1 ms an item, at most 32 at a time, 100 ms promised. 16 callers are all
-/// served in time. Of more than the server can serve, most of those that it could serve in time
-/// are, and who is answered is not answered late.
+/// A batch takes 20 ms and 1 ms per item, with at most 32 items, and the SLO is 100 ms. 16 clients
+/// are all served in time. Under overload, most of the calls that the server can serve in time are
+/// served, and no answer is late.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promise_is_kept_to_whom_it_can_be_kept_and_the_others_hear_so() {
     let _quiet = quiet().await;
@@ -33,10 +32,10 @@ async fn a_promise_is_kept_to_whom_it_can_be_kept_and_the_others_hear_so() {
         json!({"slo": {"latencyP99": "100ms", "late": "Refuse"}, "limits": {"batchItemsMax": 32, "slotsMax": 1}});
     let (proxy, _server) = before(config, &spec).await;
     let few = middle(&proxy, 16, (ms(400), ms(1000)), |few| (few.refused + few.failed, few.p99())).await;
-    // On cores of its own all of them; where others take the core for longer than a call has, the
-    // few whom that hits.
+    // On idle cores all calls are served. If other work takes a core for longer than the deadline
+    // of a call, a few are not.
     assert!((few.refused + few.failed) * 20 <= few.served && few.p99() <= SLO.mul_f64(1.5), "{few:?}");
-    // What it can do: one full batch after the other, each of 52 ms and what the way there takes on
+    // Capacity of the server: full batches one after the other, each of 52 ms plus the overhead on
     // this machine.
     let learned = within(proxy.running.learned()).await.unwrap();
     let (_, cost) = learned.classes.first().unwrap();
@@ -53,37 +52,36 @@ async fn a_promise_is_kept_to_whom_it_can_be_kept_and_the_others_hear_so() {
     }
     goods.sort_by(f64::total_cmp);
     let good = goods[1];
-    // Nine in ten where nothing else runs; beside other work on the same cores the way there takes
-    // a part of every deadline.
+    // On idle cores the share is 0.9. Other work on the same cores takes a part of every deadline.
     assert!(good >= 0.5 * ceiling, "{good} of {ceiling}");
 }
 
-/// Case 55: 15 ms promised where one call alone takes 20: everybody is served as well as can be,
-/// nobody is given up.
+/// The SLO is 15 ms and a single call takes 20 ms: all calls are served as best effort, and none is
+/// refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promise_that_nobody_could_keep_gives_nobody_up() {
     let _quiet = quiet().await;
     let config = ServerConfig { base: ms(20), per_item: ms(0), ..ServerConfig::default() };
     let (proxy, _server) = before(config, &json!({"slo": {"latencyP99": "15ms"}})).await;
-    // Before the first answer it cannot be known.
+    // Only the first answer shows that the SLO cannot be met.
     let report = clients(&proxy, 8, ms(300), ms(800)).await;
     assert!(report.served > 0);
     assert_eq!(report.refused + report.failed, 0, "best effort");
 }
 
-/// Case 57: a server for which a batch of n takes as long as n calls. A batch would only make the
-/// first wait for the last.
+/// A batch of n items takes as long as n calls, so a batch would only delay its first call until
+/// its last one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
     let _quiet = quiet().await;
     let config = ServerConfig { base: ms(0), per_item: ms(5), ..ServerConfig::default() };
     let (proxy, server) = before(config, &json!({})).await;
-    // Others do come while it computes.
+    // Other calls arrive while the server is busy.
     arrivals(&proxy, 100.0, ms(1500)).await;
     let early = server.stats();
     let report = arrivals(&proxy, 100.0, ms(2000)).await;
     let late = server.stats().since(&early);
-    // What a call costs besides the model is worth a pair now and then.
+    // The fixed overhead of a call may make a batch of two worthwhile now and then.
     let single = late.sizes.get(1).copied().unwrap_or_default();
     assert!(single * 2 > late.calls && late.items_per_call() < 3.0, "{late:?}");
     assert_eq!(report.refused + report.failed, 0);

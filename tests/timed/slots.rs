@@ -1,4 +1,4 @@
-//! Batches side by side (case 18).
+//! Concurrent batches.
 
 use groupage::standin::load::Report;
 use groupage::standin::server::ServerConfig;
@@ -8,15 +8,15 @@ use crate::load::{before, middle};
 use crate::setup::within;
 use crate::{ms, quiet};
 
-/// Case 18: three full batches before a server that computes three are answered after about one
-/// service time, though nobody said "three".
+/// Three full batches at a server with three slots are answered after about one service time,
+/// although the number of slots is not configured.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_full_batches_before_a_server_that_runs_three_take_about_one_service_time() {
     let _quiet = quiet().await;
     let service = ms(40);
     let config = ServerConfig { base: service, per_item: ms(0), slots: 3, ..ServerConfig::default() };
     let (proxy, server) = before(config, &json!({"limits": {"batchItemsMax": 4}})).await;
-    // Four callers to a batch: one after the other they would take three service times.
+    // Four clients fill a batch. One after the other, three batches would take three service times.
     let report = middle(&proxy, 12, (ms(4000), ms(800)), Report::p50).await;
     assert_eq!(report.refused + report.failed, 0);
     let learned = within(proxy.running.learned()).await;

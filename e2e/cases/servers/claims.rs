@@ -1,8 +1,9 @@
-//! Folders of the machine as a pod under Pod Security `restricted` may have them: `local` volumes,
-//! bound by claims.
+//! Folders of the machine in a form that Pod Security `restricted` permits: `local` volumes, bound
+//! by claims.
 
-/// A volume and its claim. `NUMBER`, `FOLDER`, and of the namespace `$namespace`; the node is the
-/// only one.
+/// A volume and its claim. `NUMBER` and `FOLDER` are placeholders, and `$namespace` distinguishes
+/// the volumes of different namespaces. The node affinity matches every Linux node, since the
+/// cluster has only one node.
 const CLAIM: &str = "
 apiVersion: v1
 kind: PersistentVolume
@@ -27,8 +28,8 @@ spec:
   volumeName: $namespace-NUMBER
 ---";
 
-/// The claims of volumes that are folders of the machine (`hostPath`), and the same volumes by
-/// their claims.
+/// Converts volumes that are folders of the machine (`hostPath`) to claims, and to volumes that
+/// refer to these claims.
 pub(super) fn claimed(volumes: &str) -> (String, String) {
     let folders = volumes.lines().filter_map(|line| line.split_once("hostPath: {path: ")?.1.strip_suffix("}}"));
     let claim =

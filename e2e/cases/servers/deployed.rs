@@ -1,5 +1,5 @@
-//! A server in pods: its Deployment and its Service as a guide has them, and a record of both to
-//! compare with.
+//! Deployment of a model server: its manifests as in its own documentation, and a snapshot of them
+//! for comparison.
 
 use std::path::PathBuf;
 
@@ -18,9 +18,9 @@ use crate::tools::root;
 /// Number of different calls.
 const CALLS: usize = 48;
 
-/// The manifests. `NAME`, `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` are the server's;
-/// `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` give the pod files of this machine in place of an
-/// image.
+/// The manifests. `NAME`, `COMMAND`, `FOLDER`, `ENV`, `PORTS`, `PORT` and `READY` describe the
+/// server. `BIN`, `SCRIPTS`, `MOUNTS` and `VOLUMES` provide files of this machine to the pod
+/// instead of an image.
 const SERVER: &str = "
 apiVersion: apps/v1
 kind: Deployment
@@ -52,24 +52,24 @@ spec:
   ports: [{port: 80, targetPort: PORT}]
 ";
 
-/// The rules of the namespace of a server.
+/// Pod Security level of a server's namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::cases) enum PodSecurity {
-    /// None: the pod mounts folders of the node.
+    /// No restrictions: the pod mounts folders of the node.
     Plain,
-    /// Pod Security `restricted`: the pod has claims.
+    /// Pod Security `restricted`: the pod uses volume claims.
     Restricted,
 }
 
-/// A server that is applied; its model's folder is removed on drop.
+/// A deployed server. The folder of its model is removed on drop.
 #[derive(Debug)]
 pub(in crate::cases) struct Deployed {
     folder: PathBuf,
-    /// Calls, each with an answer of its own.
+    /// Calls with distinct answers.
     pub(in crate::cases) calls: Vec<Call>,
 }
 
-/// The parts of a workload that `groupage disable` has to leave as they were.
+/// The parts of a workload that `groupage disable` must restore.
 #[derive(Debug, PartialEq)]
 pub(super) struct Written {
     template: Value,
@@ -80,7 +80,7 @@ pub(super) struct Written {
 // === impl Deployed ===
 
 impl Deployed {
-    /// Makes the model, and applies the server's manifests under a name.
+    /// Creates the model, and applies the manifests of the server under this name.
     pub(super) async fn apply(
         space: &Space,
         server: &Server,
@@ -142,7 +142,7 @@ impl Deployed {
 
 impl Drop for Deployed {
     fn drop(&mut self) {
-        // A folder that cannot be removed lies beside what failures leave.
+        // A folder that cannot be removed remains beside the diagnostics of failures.
         std::fs::remove_dir_all(&self.folder).ok();
     }
 }
@@ -150,8 +150,8 @@ impl Drop for Deployed {
 // === impl Written ===
 
 impl Written {
-    /// Reads both, without the annotations that `disable` and `kubectl rollout restart` write into
-    /// the template.
+    /// Reads the parts, without the annotations that `disable` and `kubectl rollout restart` write
+    /// into the template.
     pub(super) async fn read(space: &Space, pods: &[Pod]) -> Result<Self, Fault> {
         let deployment: Deployment = space.api().get("server").await?;
         let mut template = json!(deployment.spec.map(|spec| spec.template));

@@ -1,44 +1,44 @@
-//! The servers: the command of each one's guide, its call, and the way in which it is captured.
+//! Table of model servers: the command from each one's documentation, a call, and the expected
+//! capture.
 
-/// A server as its guide deploys it.
+/// A server as deployed by its documentation.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// The virtual environment with its packages; `None`: that of `tests/servers`.
+    /// Virtual environment with its packages; `None` for that of `tests/servers`.
     pub(super) venv: Option<&'static str>,
-    /// Scripts that make the model, in order; each is called with the model's folder.
+    /// Scripts that create the model, in order. Each is called with the model's folder.
     pub(super) scripts: &'static [&'static str],
-    /// The container's command, as YAML. `MODEL` is the model's folder.
+    /// Command of the container, as YAML. `MODEL` is replaced by the model's folder.
     pub(super) command: &'static str,
-    /// The folder in which it starts. `SCRIPTS` is `e2e/python`, which it cannot write to.
+    /// Working directory. `SCRIPTS` is replaced by `e2e/python`, which is read-only.
     pub(super) folder: &'static str,
-    /// Variables of the container, as YAML that follows a list's last element.
+    /// Environment variables of the container, as YAML that continues a list.
     pub(super) env: &'static str,
-    /// The ports that the container declares, none of them with a name; the first is that of the
-    /// Service.
+    /// Declared ports of the container, none of them with a name. The first is that of the Service.
     pub(super) ports: &'static [u16],
-    /// The page of its readiness probe.
+    /// Path of its readiness probe.
     pub(super) ready: &'static str,
-    /// The route that is called.
+    /// Path of the calls.
     pub(super) path: &'static str,
-    /// The body of the call with this number, for this row of the data.
+    /// Returns the body of the call with this number, for this row of the data.
     pub(super) body: fn(usize, &str) -> String,
-    /// The key that callers send.
+    /// API key sent with every call.
     pub(super) key: Option<&'static str>,
-    /// It leads to the stand-in model, the Service `model`.
+    /// `true` if it forwards calls to the simulated model server, the Service `model`.
     pub(super) has_upstream: bool,
-    /// The recipe that moves it off its port; `None`: the kernel redirects.
+    /// Recipe that moves it off its port; `None` if connections are redirected by the kernel.
     pub(super) recipe: Option<&'static str>,
-    /// The mode in which its port is captured.
+    /// Mode in which its port is captured.
     pub(super) mode: &'static str,
-    /// Routes that its policy declares, as YAML, since no adapter recognises them.
+    /// Routes declared by its policy, as YAML, if no adapter recognizes them.
     pub(super) routes: &'static str,
-    /// The adapter that merges its calls; `None`: they are passed on.
+    /// Adapter that merges its calls; `None` if they are passed through.
     pub(super) adapter: Option<&'static str>,
 }
 
-/// Trains a classifier of digits.
+/// Trains a digit classifier.
 const TRAIN: &str = "tests/servers/train.py";
-/// The key of `LiteLLM`, in the form that it accepts as strong.
+/// Key of `LiteLLM`, in a form that it accepts as strong.
 const KEY: &str = "sk-0123456789abcdef0123456789abcdef";
 
 const FASTAPI: Server = Server {
@@ -63,7 +63,7 @@ const FASTAPI: Server = Server {
 pub(super) const UVICORN: Server =
     Server { command: "[uvicorn, 'webapp:app', --host, 0.0.0.0, --port, '8000']", recipe: Some("uvicorn"), ..FASTAPI };
 
-/// The same with an application that exits where its address is loopback.
+/// Variant of [`UVICORN`] with an application that exits if its address is loopback.
 pub(super) const STUBBORN: Server =
     Server { command: "[uvicorn, 'stubborn:app', --host, 0.0.0.0, --port, '8000']", ..UVICORN };
 
@@ -89,18 +89,18 @@ pub(super) const KSERVE: Server = Server {
     ..FASTAPI
 };
 
-/// <https://mlserver.readthedocs.io/en/stable/user-guide/deployment/index.html>: the command of
-/// `mlserver build`'s image.
+/// <https://mlserver.readthedocs.io/en/stable/user-guide/deployment/index.html>, with the command
+/// of the image that `mlserver build` creates.
 pub(super) const MLSERVER: Server = Server {
     venv: Some("mlserver"),
     scripts: &[TRAIN, "e2e/python/mlserver_model.py"],
     command: "[mlserver, start, MODEL]",
-    // It writes its metrics there.
+    // The server writes its metrics to this folder.
     folder: "/tmp",
     ports: &[8080, 8081],
     ready: "/v2/health/ready",
     path: "/v2/models/digits/infer",
-    // The caller's own identifier: one that the server draws is another in each answer.
+    // The client sets the identifier. One chosen by the server would differ in each answer.
     body: |at, row| {
         let inputs = format!(r#"{{"name": "x", "shape": [1, 64], "datatype": "FP64", "data": {row}}}"#);
         format!(r#"{{"id": "call-{at}", "inputs": [{inputs}]}}"#)
@@ -126,7 +126,7 @@ pub(super) const MLFLOW: Server = Server {
 };
 
 /// <https://docs.bentoml.com/en/latest/get-started/hello-world.html>: a production server listens
-/// everywhere.
+/// on all addresses.
 pub(super) const BENTOML: Server = Server {
     venv: Some("bentoml"),
     command: "[bentoml, serve, 'service:Sums']",
@@ -141,8 +141,8 @@ pub(super) const BENTOML: Server = Server {
     ..FASTAPI
 };
 
-/// <https://docs.litellm.ai/docs/proxy/deploy>, before the stand-in model; prices are those of the
-/// package, for want of a network.
+/// <https://docs.litellm.ai/docs/proxy/deploy>, in front of the simulated model server. Prices are
+/// taken from the package, since there is no network.
 pub(super) const LITELLM: Server = Server {
     venv: Some("litellm"),
     command: "[litellm, --config, litellm.yaml, --port, '4000']",
@@ -155,7 +155,7 @@ pub(super) const LITELLM: Server = Server {
     ..FASTAPI
 };
 
-/// <https://github.com/Lightning-AI/LitServe>: its address is in the script alone.
+/// <https://github.com/Lightning-AI/LitServe>: its address is only set in the script.
 pub(super) const LITSERVE: Server = Server {
     venv: Some("litserve"),
     command: "[python, server.py]",

@@ -1,4 +1,5 @@
-//! A server that does not take the setting of its recipe: reported everywhere, and its way back.
+//! A server that cannot run with the setting of its recipe: the failure is reported everywhere,
+//! with its remedy.
 
 use std::time::Duration;
 
@@ -10,13 +11,13 @@ use crate::cluster::until;
 use crate::installation::installed;
 use crate::space::Space;
 
-/// The time until the Event: it is written within seconds; ten times that on two busy cores.
+/// Timeout for the Event: ten times as long as it takes on two busy cores.
 const EVENT_MAX: Duration = Duration::from_secs(30);
-/// The way back, as every message names it.
+/// The remedy that every message contains.
 const REMEDY: &str = "groupage.dev/recipe: None";
 
-/// `enable` ends with an error, `status`, `check` and an Event name the same cause and the same remedy;
-/// the old pod serves meanwhile, and with the remedy the port is captured in another way.
+/// `enable` fails, and `status`, `check` and an Event report the same cause and remedy. Meanwhile
+/// the old pod serves. With the remedy the port is captured in another way.
 pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Space) -> Verdict {
     installed(space).await?;
     let deployed = Deployed::apply(space, &table::STUBBORN, "server", PodSecurity::Plain).await?;
@@ -59,7 +60,7 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Sp
     Ok("reported by enable, status, check and an Event; without the recipe captured by a redirect".to_owned())
 }
 
-/// The output of a command, or its error.
+/// Returns the output of a command, or its error.
 async fn output_of(space: &Space, args: &[&str]) -> String {
     space.cluster.groupage(args, "").await.unwrap_or_else(|fault| fault.to_string())
 }

@@ -1,11 +1,15 @@
-//! Properties of the policy that learns, over stories drawn from a seed: whatever an upstream and its callers do, no promise breaks.
+//! Property tests of the adaptive policy over randomized simulations: no behaviour of upstream and
+//! clients leads to an invariant violation.
 //!
-//! The model of `sim` predicts each decision of the plain policies; what was learned cannot be predicted without learning it again. So a story is told
-//! by a [`world`] whose [`upstream`] hides its slots, curve and ceilings and changes them, and a [`watch`] holds each step against what must be true of
-//! any good decision. Every seed is told twice. `GROUPAGE_ADAPTIVE_SEEDS` sets how many, or
-//! which (`7..8`); one that failed stays in [`FAILED`].
+//! The model of `sim` predicts each decision of the other policies. Decisions that depend on
+//! learned state cannot be predicted without learning it again. So a [`world`] simulates an
+//! [`upstream`] with slots, a cost curve and ceilings that are hidden and change, and a [`watch`]
+//! checks each step against properties of any good decision. Every seed is run twice.
+//! `GROUPAGE_ADAPTIVE_SEEDS` sets the number of seeds or their range (`7..8`). Seeds that failed
+//! once are kept in [`FAILED`].
 //!
-//! What it leaves out: how good the decisions are (`groupage simulate`), and the shares of tenants and classes (`shares`).
+//! Left out: the quality of the decisions (`groupage simulate`), and the shares of tenants and
+//! classes (`shares`).
 
 mod alone;
 mod batch;
@@ -22,14 +26,14 @@ use groupage::batching::InvariantId;
 use crate::sim::promise::{Broken, Held, Tally, promise};
 use world::World;
 
-/// Told in every run of the tests.
+/// Number of seeds in every test run.
 const SEEDS: u64 = 300;
-/// Seeds that broke a promise once.
+/// Seeds that violated an invariant once.
 const FAILED: [u64; 3] = [436, 467, 507];
-/// Steps of a failing story that are printed: enough to see what led to it.
+/// Number of steps of a failing run that are printed: enough to show the cause.
 const STEPS_SHOWN: usize = 60;
 
-/// What the seeds above must touch, or they prove little.
+/// Situations that the seeds above must cover; otherwise they prove little.
 const TOUCHED: [&str; 28] = [
     "aborted",
     "accepted",
@@ -61,10 +65,10 @@ const TOUCHED: [&str; 28] = [
     "two in flight",
 ];
 
-/// Tells a seed's story; the world then says what happened in it.
+/// Runs the simulation of a seed. The returned world contains its log.
 fn tell(seed: u64) -> (World, Held) {
     let mut world = World::new(seed);
-    // A panic of the core is a broken promise like any other, and the story up to it is worth reading.
+    // A panic of the core counts as a violated invariant, and the log up to it is kept.
     let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
         let how = panic
             .downcast_ref::<String>()
@@ -76,7 +80,7 @@ fn tell(seed: u64) -> (World, Held) {
     (world, end)
 }
 
-/// Tells it twice: the promises hold, and nothing but the seed decides.
+/// Runs a seed twice: the invariants hold, and the run depends on nothing but the seed.
 fn check(seed: u64) -> Result<Tally, String> {
     let (world, end) = tell(seed);
     let held = end.and_then(|()| {
@@ -91,7 +95,7 @@ fn check(seed: u64) -> Result<Tally, String> {
     }
 }
 
-/// `first..end`, or `0..end` where a number is given.
+/// Returns `first..end`, or `0..end` if a single number is given.
 fn seeds() -> Range<u64> {
     #[expect(clippy::disallowed_methods, reason = "how much to test is no setting of the proxy")]
     let given = std::env::var("GROUPAGE_ADAPTIVE_SEEDS").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The replay budget over any ten seconds.
+//! Property test of the replay budget over any ten seconds.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use super::config;
 
 #[derive(Debug, Clone, Copy)]
 enum Op {
-    /// Time passes, in milliseconds.
+    /// Advances the time by this many milliseconds.
     Pass(u64),
     Clients(u8),
-    /// Batches of so many members, each counted as it leaves.
+    /// Batches of this many members, each counted when it is sent.
     Sends(u8, u8),
-    /// Lone calls that members are owed.
+    /// Unbatched calls that members are always granted.
     Owed(u8),
     Takes(u8),
 }
@@ -29,7 +29,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// How many instants lie within the last `seconds` before `now`, its own included and the other end not.
+/// Returns the number of instants within the last `seconds` before `now`, including `now` and
+/// excluding the other end.
 fn within(instants: &[Tick], now: Tick, seconds: u64) -> u64 {
     let recent = instants.iter().filter(|at| now.since(**at) < Duration::from_secs(seconds));
     u64::try_from(recent.count()).unwrap_or(u64::MAX)
@@ -75,7 +76,8 @@ proptest! {
                         let (sent, came) = (within(&upstream, now, 10), within(&clients, now, 10));
                         prop_assert!(sent <= allowed(came, permille), "{sent} upstream for {came} clients at {now:?}");
                     } else {
-                        // Counted in whole seconds it may refuse a little early, not more.
+                        // The budget counts in whole seconds, so it may refuse a little early, but
+                        // not more.
                         let (sent, came) = (within(&upstream, now, 11), within(&clients, now, 9));
                         prop_assert!(sent >= allowed(came, permille), "refused: {sent} upstream for {came} clients at {now:?}");
                     }

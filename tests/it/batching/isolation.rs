@@ -1,4 +1,5 @@
-//! Isolation: whoever fails, everybody is settled once, in order, at a bounded price.
+//! Property tests of isolation: whichever members fail, every member is settled once, in order, at
+//! a bounded cost.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +8,8 @@ use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, 
 
 use super::config;
 
-/// Carries a plan out: a part that holds one of `bad` fails, a part of more than `takes` items is too large. Returns the parts tried.
+/// Executes an isolation plan: a part that holds one of `bad` fails, and a part of more than
+/// `takes` items is too large. Returns the parts that were tried.
 fn carry_out(items: &[u32], isolate_above: u32, bad: &BTreeSet<usize>, takes: u32, named: bool) -> Vec<Part> {
     let sum = |part: &Part| items[part.clone()].iter().sum::<u32>();
     let verdict = |part: &Part| {
@@ -23,7 +25,7 @@ fn carry_out(items: &[u32], isolate_above: u32, bad: &BTreeSet<usize>, takes: u3
     let Some(first) = verdict(&whole) else { return Vec::new() };
     let mut plan = Isolation::new(items.to_vec(), isolate_above, first);
     let mut tried = Vec::new();
-    // A binary tree over the members has fewer than two nodes each.
+    // A binary tree over the members has fewer than two nodes for each member.
     for _ in 0..=2 * items.len() {
         let Some(part) = plan.next_part() else { return tried };
         if let Some(verdict) = verdict(&part) {
@@ -83,7 +85,8 @@ proptest! {
         let verdict = |at: usize| limits[at].map_or(Verdict::Failed, |limit| Verdict::TooLarge { limit: Some(limit) });
         let mut plan = Isolation::new(items, 4, verdict(0));
         let mut settled = Vec::new();
-        // Every part tried is smaller than the one it came from: fewer than two for each member.
+        // Every part that is tried is smaller than its parent, so there are fewer than two parts
+        // for each member.
         for at in 0..2 * members {
             let Some(part) = plan.next_part() else { break };
             if part.len() == 1 {
@@ -100,7 +103,7 @@ proptest! {
         let bad = BTreeSet::from([at.index(members)]);
         let calls = 1 + carry_out(&vec![1; members], isolate_above, &bad, u32::MAX, false).len();
         let log = usize::try_from(members.next_power_of_two().ilog2()).unwrap_or(0);
-        // Up to the threshold one by one, above it by halves.
+        // Members are tried one by one up to the threshold, and by bisection above it.
         let one_by_one = u32::try_from(members).is_ok_and(|members| members <= isolate_above);
         let most = if one_by_one { 1 + members } else { 1 + 2 * log };
         prop_assert!(calls <= most, "{calls} calls for {members} members, not {most}");

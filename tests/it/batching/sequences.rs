@@ -1,4 +1,5 @@
-//! Any order of offers, cancels, completions and polls, against the simulator's model: what the stories do not think of, and shrunk.
+//! Property test of arbitrary sequences of offers, cancels, completions and polls against the
+//! simulator's model. It covers orders that the simulator does not generate, and shrinks a failure.
 
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ enum Op {
     Cancel(u64),
     Answered(u64),
     Pass(u32),
-    /// To the instant that the core asks for.
+    /// Advances the time to the wake-up that the core requested.
     Wake,
     Complete {
         nth: usize,
@@ -118,7 +119,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A core with its model, and what is in flight.
+/// A core with its model, and the batches in flight.
 struct Pair {
     core: Batcher,
     model: Model,
@@ -202,7 +203,7 @@ impl Pair {
         panic!("poll decides on and on");
     }
 
-    /// Drains, and completes whatever leaves.
+    /// Drains, and completes every batch.
     fn end(&mut self) -> Result<(), Broken> {
         self.act(Op::Drain)?;
         for _ in 0..=self.calls {

@@ -1,4 +1,5 @@
-//! Shares of classes and tenants: who is served next while several wait, at the level of the core.
+//! Shares of classes and tenants at the level of the core: the order in which flows are served
+//! while several have queued calls.
 
 mod bench;
 
@@ -23,13 +24,13 @@ fn is(priority: PriorityId) -> impl Fn(&Call) -> bool {
     move |call| call.priority == priority
 }
 
-/// Someone whose calls are always queued.
+/// A flow that always has queued calls.
 #[derive(Debug, Clone, Copy)]
 struct Busy {
     call: (TenantId, PriorityId),
     tenant_weight: u32,
     weight: u32,
-    /// Its calls have these keys in turn.
+    /// Inclusive range from which the key of each call is drawn.
     keys: (u64, u64),
     items: u32,
 }
@@ -54,7 +55,8 @@ impl Busy {
     }
 }
 
-/// A thousand milliseconds of one seed: everybody's work over what it weighs stays within one batch of each other's.
+/// Simulates one second of a seed: the work done for every flow, divided by its weight, stays
+/// within one batch of that of any other flow.
 fn shares_hold(seed: u64) {
     let mut draw = Draw::new(seed);
     let cap = *draw.pick(&[1, 4, 16]);
@@ -76,7 +78,7 @@ fn shares_hold(seed: u64) {
     let until = bench.now.after(1000 * MS);
     while bench.now < until {
         for one in &busy {
-            // In every key more than a batch, so that whoever has the turn can use it.
+            // More than one batch is queued for every key, so that a flow can use its turn.
             for key in one.keys.0..=one.keys.1 {
                 let mine = |call: &Call| one.is(call) && call.key == KeyId(key);
                 let queued = bench.queued.values().filter(|(call, _)| mine(call)).map(|(call, _)| call.items);
@@ -96,7 +98,8 @@ fn shares_hold(seed: u64) {
         for (one, a) in busy.iter().zip(&done) {
             for (other, b) in busy.iter().zip(&done) {
                 let (own, others) = (one.weight * one.tenant_weight, other.weight * other.tenant_weight);
-                // One batch each; and what is learned of a size may be some hundredths off.
+                // The difference is at most one batch each, plus a tolerance for learned costs,
+                // which may be off by a few percent.
                 let most = 1.1 * batch * (1.0 / f64::from(own) + 1.0 / f64::from(others)) + 0.03 * a.max(*b);
                 assert!(
                     (a - b).abs() <= most,
@@ -129,7 +132,8 @@ fn a_call_of_a_higher_class_joins_the_first_batch_and_what_is_left_waits() {
     }
 }
 
-/// Interactive and bulk calls are always queued: items of both that left within this time.
+/// Keeps interactive and bulk calls queued and returns the items of both that were dispatched
+/// within this time.
 fn contest(classes: &[Priority], keys: (u64, u64), time: Duration) -> (u32, u32) {
     let mut bench = Bench::warm(limits(16, classes), 16);
     let until = bench.now.after(time);
@@ -162,7 +166,7 @@ fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
         let (_, early) = contest(&[strict, weighing(1)], keys, 1900 * MS);
         let (interactive, bulk) = contest(&[strict, weighing(1)], keys, 6000 * MS);
         assert_eq!(early, 0, "keys {keys:?}: strict goes first");
-        // 64 are queued at once, and each of them waits 2 s.
+        // 64 calls are queued at once, and each of them waits 2 s.
         assert!((128..512).contains(&bulk), "keys {keys:?}: bulk has {bulk} items beside {interactive}");
     }
 }
@@ -187,7 +191,7 @@ fn fillers_alone_leave_like_any_other() {
     assert_eq!(bench.poll().map(|left| left.batch.items), Some(5));
 }
 
-/// Independent calls of a class: so many a second in the mean, until then.
+/// Returns independent calls of a class with this mean rate per second, until an instant.
 fn coming(draw: &mut Draw, until: Tick, rate: u64, of: impl Fn(&mut Draw, Call) -> Call) -> Vec<(Tick, Call)> {
     let mut at = Tick::default();
     let mut all = Vec::new();
@@ -216,12 +220,13 @@ fn fillers_never_enlarge_or_delay_a_batch() {
         calls.extend(coming(&mut draw, until, 200, some(BULK)));
         calls.sort_by_key(|(at, _)| *at);
         let mut limits = limits(16, &[weighing(8), filler]);
-        // Past it a filler has waited beside a free slot as long as anybody may.
+        // A filler that has waited beside a free slot for the longest hold counts as a plain call.
+        // This limit is out of reach here.
         limits.scopes.iter_mut().for_each(|scope| scope.queue_delay_max = Duration::from_secs(3600));
         let mut bench = Bench::new(limits);
         let mut calls = calls.into_iter().peekable();
         while calls.peek().is_some() {
-            // Every decision beside that of a twin who has no fillers.
+            // Every decision is compared with that of a twin core without fillers.
             let mut twin = bench.core.clone();
             for id in bench.queued.values().filter(|(call, _)| is(BULK)(call)).map(|(call, _)| call.id) {
                 twin.cancel(bench.now, id);
@@ -238,7 +243,8 @@ fn fillers_never_enlarge_or_delay_a_batch() {
                     let others = left.calls.iter().filter(|(call, _)| !is(BULK)(call)).map(|(call, _)| call.id);
                     let members = batch.members.iter().map(|member| member.id);
                     assert!(others.eq(members), "seed {seed}: {left:?} instead of {batch:?}");
-                    // The size that was chosen without them, where others do not fit into all of it.
+                    // Maximum size chosen without fillers: the twin's batch may be smaller, where
+                    // its calls do not fill all of it.
                     let size = batch.items.max(others_queued.min(16));
                     assert!(left.batch.items <= size, "seed {seed}: {left:?} instead of {batch:?}");
                     joined += left.items(is(BULK));
@@ -262,7 +268,7 @@ fn fillers_never_enlarge_or_delay_a_batch() {
     assert!(compared > 1000, "only {compared} batches were compared, which {joined} fillers joined");
 }
 
-/// Latencies of this tenant's calls, sorted.
+/// Returns the latencies of a tenant's calls, sorted.
 fn latencies(all: &[Left], tenant: TenantId) -> Vec<Duration> {
     let mut out = Vec::new();
     for left in all {
@@ -279,14 +285,14 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
     for keys in [(0, 0), (0, 1)] {
         let mut draw = Draw::new(3);
         let until = Tick::from_millis(4000);
-        // The server takes 2000 items a second in batches of 16; 5000 come.
+        // The server takes 2000 items per second in batches of 16; 5000 arrive.
         let mut calls = coming(&mut draw, until, 5000, |_, call| Call { tenant: flood, key: KeyId(keys.0), ..call });
         calls.extend(coming(&mut draw, until, 50, |_, call| Call { tenant: light, key: KeyId(keys.1), ..call }));
         calls.sort_by_key(|(at, _)| *at);
         let mut bench = Bench::new(limits(16, &[Priority::PLAIN]));
         let all = bench.run(until, calls.into());
         let light = latencies(&all, light);
-        // The batch before, its own, and one more where they take turns.
+        // The batch in flight, its own batch, and one more if the keys take turns.
         let p99 = light[light.len() * 99 / 100];
         assert!(light.len() > 150 && p99 <= 3 * takes(16), "keys {keys:?}: p99 {p99:?} of {}", light.len());
         let served: u32 = all.iter().map(|left| left.batch.items).sum();
@@ -324,7 +330,7 @@ fn a_line_that_would_be_late_goes_before_the_one_whose_turn_it_is() {
             let deadline = Some(Deadline { at: now.after(millis * MS), source: DeadlineSource::Slo });
             move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), deadline, ..call }
         };
-        // Tenant 1 is served while tenant 2 waits, so the next turn is tenant 2's.
+        // Tenant 1 is served while tenant 2 waits, so the next turn is that of tenant 2.
         for _ in 0..16 {
             bench.offer(of(1, 500, bench.now));
         }

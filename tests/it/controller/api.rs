@@ -1,8 +1,11 @@
-//! An API server in this process: what a controller uses of Kubernetes, over real sockets.
+//! An API server in this process, over real sockets, with the parts of Kubernetes that a controller
+//! uses.
 //!
-//! It stores objects and their history, serves lists in pages, watches with bookmarks, selectors and metadata only, patches of all three kinds with
-//! server-side apply as far as one manager needs it, and subresources. It refuses what the rules of the installation do not allow ([`rules`]), notes all
-//! that is asked of it, and fails as it is told to ([`fault`]). It leaves out discovery, admission, validation and garbage collection.
+//! It stores objects and their history, and serves lists in pages, watches with bookmarks,
+//! selectors and metadata only, patches of all three kinds with server-side apply for one manager,
+//! and subresources. It rejects requests that the installed roles do not allow ([`rules`]), records
+//! every request, and injects faults ([`fault`]). Left out: discovery, admission, validation and
+//! garbage collection.
 
 mod fault;
 mod patch;
@@ -23,10 +26,11 @@ use tokio::sync::watch;
 pub(super) use fault::{Fault, What};
 use store::Store;
 
-/// Longer than anything here takes, also on a machine that is busy with other things.
+/// Longer than any operation takes here, even on a busy machine.
 pub(super) const HANG: Duration = Duration::from_secs(30);
 
-/// What was asked: the verb of the rules, the resource with its subresource, namespace and name.
+/// A recorded request: the verb of the rules, the resource with its subresource, namespace and
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) verb: &'static str,
@@ -34,11 +38,11 @@ pub(super) struct Asked {
     pub(super) namespace: String,
     pub(super) name: String,
     pub(super) query: String,
-    /// What was refused because no rule allows it.
+    /// `true` if the request was rejected because no rule allows it.
     pub(super) forbidden: bool,
 }
 
-/// The server. It ends with the last handle.
+/// A handle to the server. The server ends with the last handle.
 #[derive(Clone)]
 pub(super) struct Api(Arc<Inner>);
 
@@ -47,13 +51,13 @@ struct Inner {
     store: Mutex<Store>,
     faults: Mutex<Vec<Fault>>,
     asked: Mutex<Vec<Asked>>,
-    /// Others than the controller ask too, who may do everything.
+    /// `true` if clients other than the controller send requests, which may do everything.
     users: AtomicBool,
-    /// What a review of each token says.
+    /// Status that a review of each token returns.
     tokens: Mutex<BTreeMap<String, Value>>,
-    /// Moves on whenever something changed or was asked.
+    /// Incremented after every change and every request.
     changed: watch::Sender<u64>,
-    /// Moves on to end every watch; what is sent is the resource, empty for all.
+    /// Incremented to end watches of this resource, or every watch if it is empty.
     end: watch::Sender<(u64, String)>,
     stop: watch::Sender<bool>,
 }
@@ -79,7 +83,8 @@ impl Api {
         api
     }
 
-    /// How to reach it; without the client's own tries, which would make tests wait.
+    /// Returns the client configuration, without the client's own retries, which would delay the
+    /// tests.
     pub(super) fn config(&self) -> kube::Config {
         let mut config = kube::Config::new(format!("http://{}", self.0.address).parse().unwrap());
         config.default_retry = false;
@@ -94,14 +99,14 @@ impl Api {
         self.0.store.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes or replaces an object, as a user would.
+    /// Creates or replaces an object, as a user would.
     pub(super) fn put(&self, object: Value) -> Value {
         let put = self.store().put(object).unwrap_or_else(|refusal| panic!("{refusal:?}"));
         self.touch();
         put
     }
 
-    /// Changes an object as a user would, by a merge patch: nobody writes in between.
+    /// Changes an object by a merge patch, as a user would, atomically.
     pub(super) fn merge(&self, resource: &str, namespace: &str, name: &str, change: &Value) -> Value {
         let mut store = self.store();
         let found = store.get(resource, namespace, name).cloned();
@@ -126,14 +131,14 @@ impl Api {
         self.store().all(resource).cloned().collect()
     }
 
-    /// Whether a resource is there at all: a definition comes and goes.
+    /// Starts or stops serving a resource, as if its definition were created or deleted.
     pub(super) fn serves(&self, resource: &'static str, there: bool) {
         self.store().serves(resource, there);
         self.end_watches(resource);
         self.touch();
     }
 
-    /// Forgets the history: who asks for older versions is told that they are gone.
+    /// Drops the history: a request for an older version is answered with 410.
     pub(super) fn compact(&self) {
         self.store().compact();
     }
@@ -150,12 +155,13 @@ impl Api {
         self.0.faults.lock().unwrap_or_else(PoisonError::into_inner).push(fault);
     }
 
-    /// From now on nothing is refused for the rules of the installation, which are the controller's alone.
+    /// Stops the enforcement of the installed roles, which are the controller's alone.
     pub(super) fn lets_users_in(&self) {
         self.0.users.store(true, Ordering::Relaxed);
     }
 
-    /// A token that is meant for us and bound to a pod of the store, as the kubelet gets one.
+    /// Returns a token for this audience that is bound to a pod of the store, like those that the
+    /// kubelet mounts.
     pub(super) fn token(&self, namespace: &str, pod: &str) -> String {
         let object = self.get("pods", namespace, pod).unwrap_or_else(|| panic!("no pod {namespace}/{pod}"));
         let bound = json!({"namespace": namespace, "pod": {"name": pod, "uid": object["metadata"]["uid"]}});
@@ -171,13 +177,13 @@ impl Api {
         token
     }
 
-    /// What a review of a token says.
+    /// Returns the review status of a token.
     fn reviewed(&self, token: &str) -> Value {
         let tokens = self.0.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.get(token).cloned().unwrap_or_else(|| json!({"authenticated": false}))
     }
 
-    /// Takes all faults back, and ends what hangs in one.
+    /// Clears all faults, and ends the requests that hang in one.
     pub(super) fn heal(&self) {
         self.0.faults.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.end_watches("");
@@ -188,12 +194,12 @@ impl Api {
         self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How often something was asked.
+    /// Returns the number of requests with this verb and resource.
     pub(super) fn count(&self, verb: &str, resource: &str) -> usize {
         self.asked().iter().filter(|asked| asked.verb == verb && asked.resource == resource).count()
     }
 
-    /// Waits until the store or what was asked is as it should be.
+    /// Waits until a condition on the store or the recorded requests holds.
     #[track_caller]
     pub(super) fn until<T>(&self, mut done: impl FnMut(&Self) -> Option<T>) -> impl Future<Output = T> {
         let place = std::panic::Location::caller();
@@ -216,7 +222,7 @@ impl Api {
         }
     }
 
-    /// Waits for an object to be as it should be.
+    /// Waits until an object satisfies a condition.
     #[track_caller]
     pub(super) fn until_object(
         &self,
@@ -226,7 +232,7 @@ impl Api {
         self.until(move |api| api.get(resource, namespace, name).filter(|object| done(object)))
     }
 
-    /// Waits for something to be asked so often.
+    /// Waits until a request was received this many times.
     #[track_caller]
     pub(super) fn until_asked(
         &self,
@@ -237,7 +243,7 @@ impl Api {
         self.until(move |api| (api.count(verb, resource) >= times).then_some(()))
     }
 
-    /// Fails if anything was asked that no rule of the installation allows.
+    /// Fails if a request was made that no rule of the installation allows.
     #[track_caller]
     pub(super) fn nothing_was_forbidden(&self) {
         let forbidden: Vec<_> = self.asked().into_iter().filter(|asked| asked.forbidden).collect();
@@ -254,7 +260,7 @@ impl Api {
     }
 }
 
-/// Base64 for URLs without padding (RFC 4648 §5), as JWTs have it.
+/// Encodes as base64url without padding (RFC 4648 section 5), as in JWTs.
 fn base64url(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let letters = bytes.chunks(3).flat_map(|chunk| {

@@ -1,4 +1,5 @@
-//! Certificates in a real Secret, shown by a real listener, believed by a real webhook configuration.
+//! Certificates in a real Secret, served by a real listener, trusted by a real webhook
+//! configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +25,7 @@ struct Keeping {
     task: JoinHandle<()>,
 }
 
-/// A replica that leads, or one that does not.
+/// Starts a replica's certificate keeper. `leads` selects a leader or a follower.
 fn keeping(api: &Api, leads: bool) -> Keeping {
     let settings = KeeperSettings {
         namespace: SECRET.1.into(),
@@ -64,7 +65,7 @@ fn configuration() -> Value {
     })
 }
 
-/// Connects as somebody who believes these certificates.
+/// Connects as a client that trusts these certificates.
 async fn connects(served: &Served, bundle: &str) -> Result<(), std::io::Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -153,7 +154,7 @@ async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays
     let first = keeping(&api, true);
     let bundle = first.shown().await;
     first.end().await;
-    // Of the same CA, for another name: no leaf that is wanted.
+    // The stored leaf certificate is cleared, so no valid one is left. The CA stays.
     let mut secret = api.get(SECRET.0, SECRET.1, SECRET.2).unwrap();
     let before = secret["data"]["tls.crt"].clone();
     secret["data"]["tls.crt"] = json!("");

@@ -1,5 +1,5 @@
-//! Ports of the controller that many connections hold which ask nothing: a review, a sidecar and a
-//! probe get their turn.
+//! Ports of the controller on which many idle connections are open: a review, a sidecar and a probe
+//! are still served.
 
 use std::net::SocketAddr;
 
@@ -10,15 +10,15 @@ use super::api::Api;
 use super::streams::{Dialled, controller, injected};
 use super::whole::{POST, answered, ask, get, pod, policy, review};
 
-/// More than the webhook has places, and than handshakes are made at once.
+/// More connections than the webhook admits, and than handshakes that run at once.
 const SILENT: usize = 600;
 
-/// Connections that send these bytes and wait.
+/// Opens connections that send these bytes and then stay idle.
 async fn hold(address: SocketAddr, bytes: &[u8]) -> Vec<TcpStream> {
     let mut held = Vec::with_capacity(SILENT);
     for _ in 0..SILENT {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        // Where many came before it may be closed already.
+        // The connection may be closed already if many are open.
         stream.write_all(bytes).await.ok();
         held.push(stream);
     }
@@ -31,7 +31,7 @@ async fn silent_connections_keep_out_neither_reviews_nor_sidecars_nor_probes() {
     api.put(policy());
     api.put(injected("emb-0"));
     let running = controller(&api).await;
-    // The first byte of a TLS record, and an unfinished head.
+    // Nothing, the first byte of a TLS record, and an incomplete request head.
     for bytes in [&b""[..], &[22], b"GET /livez HTTP/1.1\r\nx: "] {
         let _held = (
             hold(running.webhook, bytes).await,

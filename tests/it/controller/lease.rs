@@ -1,4 +1,4 @@
-//! Elections before a real Lease.
+//! Leader elections on a real Lease.
 
 #![expect(clippy::disallowed_methods, reason = "it is measured from outside how long something takes")]
 
@@ -31,7 +31,7 @@ fn replica(api: &Api, me: &str) -> Replica {
 }
 
 impl Replica {
-    /// Until it begins or ceases to lead.
+    /// Waits until it becomes leader or ceases to be leader.
     async fn until(&mut self, leads: bool) {
         let wait = async {
             while self.leadership.leads() != leads {

@@ -1,5 +1,6 @@
-//! Sidecars on their streams to a whole controller: what they are told, and what comes of what they say. TLS, tokens and reviews are real; the sidecar is the
-//! client that runs in a pod, with a process around it that only notes what it is told.
+//! Sidecars on their streams to a whole controller: the configuration that is pushed, and the
+//! effects of their reports. TLS, tokens and reviews are real. The sidecar is the client that runs
+//! in a pod, inside a process that only records the configuration.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -19,18 +20,18 @@ use super::whole::{POLICY, config, get, pod, policy, ready, says};
 
 const STREAM: &str = "groupage-stream.groupage-system.svc";
 
-/// What a sidecar would put in force and report.
+/// A sidecar process that records its configuration and reports fixed counts.
 struct Process {
     uid: String,
     name: String,
-    /// What is in force, newest last.
+    /// Received configurations, newest last.
     told: watch::Sender<Vec<wire::Config>>,
     lost: watch::Sender<Option<(Reason, String)>>,
-    /// What the next report says of its calls.
+    /// Counts for the next report.
     counts: Mutex<RouteReport>,
 }
 
-/// A sidecar whose stream is kept open until it is dropped.
+/// A sidecar with a stream that stays open until the sidecar is dropped.
 pub(super) struct Dialled {
     process: Arc<Process>,
     task: tokio::task::JoinHandle<()>,
@@ -87,7 +88,7 @@ impl Sidecar for Process {
 // === impl Dialled ===
 
 impl Dialled {
-    /// The sidecar of a pod, with this token, at this controller.
+    /// Connects the sidecar of a pod, with this token, to this controller.
     pub(super) fn new(api: &Api, running: &Running, name: &str, token: &str) -> Self {
         let uid = api.get("pods", "a", name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
         let dir = tempfile::tempdir().unwrap();
@@ -124,7 +125,7 @@ impl Dialled {
         *self.process.counts.lock().unwrap() = counts;
     }
 
-    /// Waits for settings of a kind.
+    /// Waits for a configuration that satisfies a condition.
     #[track_caller]
     pub(super) fn told(&self, wanted: impl Fn(&wire::Config) -> bool) -> impl Future<Output = wire::Config> {
         let place = std::panic::Location::caller();
@@ -155,7 +156,7 @@ pub(super) async fn controller(api: &Api) -> Running {
     running
 }
 
-/// A pod with a sidecar.
+/// Returns a pod with a sidecar.
 pub(super) fn injected(name: &str) -> Value {
     let mut pod = pod(name);
     pod["metadata"]["labels"]["groupage.dev/injected"] = json!("true");
@@ -219,7 +220,7 @@ async fn streams_stay_and_are_told_again_after_an_api_server_that_was_away_for_l
     };
     api.fault(Fault::always(What::Silence).of("leases"));
     until(false).await;
-    // Two looks of a replica that does not lead: the first may have begun before.
+    // Two rounds of a replica that does not lead: the first may have started before.
     for _ in 0..2 {
         rounds.borrow_and_update();
         tokio::time::timeout(HANG, rounds.changed()).await.unwrap().unwrap();
@@ -246,7 +247,7 @@ async fn a_token_of_another_pod_opens_no_stream() {
         let found = tokio::time::timeout(HANG, lost.wait_for(Option::is_some)).await.unwrap().unwrap().clone();
         found.unwrap().0
     };
-    // Its own UID says that it is another pod than its token's: it is cut off.
+    // Its UID does not match the pod of its token, so the stream is closed.
     assert_ne!(refused("emb-0", &api.token("a", "emb-1")).await, Reason::Lifetime);
     assert_eq!(refused("bare", &api.token("a", "bare")).await, Reason::Forbidden, "it was not injected");
     let (head, rest) =
@@ -298,7 +299,7 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
     for sidecar in &sidecars {
         sidecar.told(|config| config.generation == 2).await;
     }
-    // The pod on which it is tried has an arm, and is slow under it.
+    // The pod in the canary has an experiment arm, and its calls are slow under it.
     let tried = sidecars.iter().find(|sidecar| sidecar.process.told.borrow().last().unwrap().experiment.is_some());
     let tried = tried.expect("one of two pods is given to the canary");
     tried.counts(200, 400_000, Duration::from_millis(150));
@@ -347,7 +348,7 @@ async fn groupage(api: &Api, args: &[&str]) -> String {
     });
     std::fs::write(&file, text.to_string()).unwrap();
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_groupage"));
-    // It waits no longer than it is told to.
+    // The command waits no longer than its timeout.
     command.args(args).args(["--timeout", "20s"]).arg("--kubeconfig").arg(&file);
     let out = tokio::task::spawn_blocking(move || command.output()).await.unwrap().unwrap();
     let said = String::from_utf8(out.stdout).unwrap();

@@ -1,4 +1,5 @@
-//! Following a cluster that fails in every way: nothing wedges, nothing spins, and one kind's trouble is no other's.
+//! Following a cluster that fails in every way: no watch gets stuck or retries without delay, and a
+//! fault of one kind affects no other.
 
 #![expect(clippy::disallowed_methods, reason = "it is measured from outside how long something takes")]
 
@@ -20,7 +21,7 @@ struct Following {
     task: JoinHandle<()>,
 }
 
-/// Waits as short as a test may wait.
+/// Returns the shortest timeouts that a test may use.
 fn quick() -> Timing {
     Timing {
         watch: Duration::from_secs(200),
@@ -41,7 +42,7 @@ fn following(api: &Api, timing: Timing) -> Following {
 }
 
 impl Following {
-    /// Until the world is as it should be.
+    /// Waits until the cluster state satisfies a condition.
     #[track_caller]
     fn until(&self, done: impl Fn(&World) -> bool) -> impl Future<Output = ()> {
         let place = std::panic::Location::caller();
@@ -147,13 +148,13 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
         api.until_asked("watch", "services", before + 3).await;
         let began = std::time::Instant::now();
         let (lists, watches) = (api.count("list", "services"), api.count("watch", "services"));
-        // Another kind goes on meanwhile.
+        // Another kind is followed meanwhile.
         for number in 0..5 {
             api.put(policy(&format!("p{number}"), "x"));
             all.until(|world| world.policies.contains_key(&key(&format!("p{number}")))).await;
         }
         let asked = api.count("list", "services") + api.count("watch", "services") - lists - watches;
-        // At most one question each twenty milliseconds, and some that were under way.
+        // At most one request every twenty milliseconds, plus a few that were in flight.
         let most = began.elapsed().as_millis() / 20 + 4;
         assert!((asked as u128) <= most, "{what:?}: {asked} questions in {:?}", began.elapsed());
         api.put(service("late"));
@@ -169,7 +170,7 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
 async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
     let api = Api::start().await;
     api.fault(Fault::always(What::HungWatch).on("watch", "services").times(1));
-    // The reflector waits five seconds longer than the server was asked to watch.
+    // The reflector waits five seconds longer than the requested watch timeout.
     let all = following(&api, Timing { watch: Duration::from_secs(1), ..quick() });
     all.until(|world| world.synced).await;
     api.put(service("unseen"));

@@ -1,4 +1,4 @@
-//! A whole controller before the API server: what a user writes, and what comes of it.
+//! A whole controller in front of the API server: objects that a user writes, and their effects.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -54,7 +54,8 @@ async fn controller_of(api: &Api, config: Config) -> Running {
     running
 }
 
-/// Until the probe says so: what it waits for changes what is known, or what is shown.
+/// Waits until the readiness probe succeeds. Its conditions change the cluster state or the served
+/// certificate.
 pub(super) async fn ready(running: &Running) {
     let mut changes = running.parts.shared.changes();
     let mut shown = running.parts.served.watch();
@@ -71,10 +72,10 @@ pub(super) async fn ready(running: &Running) {
 
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str, body: &str) -> String {
     let text = format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
-    // Who refuses a question need not read it to its end.
+    // A server that rejects a request need not read it completely.
     stream.write_all(text.as_bytes()).await.ok();
     let mut answer = Vec::new();
-    // The end of TLS may come without a word.
+    // A TLS connection may end without a close notification.
     stream.read_to_end(&mut answer).await.ok();
     String::from_utf8(answer).unwrap()
 }
@@ -84,7 +85,8 @@ pub(super) async fn get(running: &Running, path: &str) -> String {
     exchange(stream, &format!("GET {path} HTTP/1.1"), "").await
 }
 
-/// Asks the webhook as the API server does, who believes what the controller shows.
+/// Sends a request to the webhook as the API server does, trusting the certificate that the
+/// controller serves.
 pub(super) async fn ask(running: &Running, head: &str, body: &str) -> String {
     let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
     let mut roots = rustls::RootCertStore::empty();
@@ -166,7 +168,7 @@ async fn a_status_that_says_the_same_is_written_once() {
     api.until_asked("patch", "batchpolicies/status", 1).await;
     let mut rounds = running.parts.rounds.clone();
     let number = rounds.borrow_and_update().number;
-    // Rounds come every five seconds, whatever happens.
+    // Rounds happen every five seconds, even without changes.
     tokio::time::timeout(HANG, rounds.wait_for(|round| round.number >= number + 2)).await.unwrap().unwrap();
     assert_eq!(api.count("patch", "batchpolicies/status"), 1, "{:#?}", api.asked());
     running.end().await;

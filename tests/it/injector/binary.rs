@@ -1,4 +1,4 @@
-//! The binary, run once.
+//! Runs the binary once and collects its output.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ran {
     pub(super) exit: i32,
@@ -17,7 +17,7 @@ pub(super) struct Ran {
 // === impl Ran ===
 
 impl Ran {
-    /// What was printed, as JSON.
+    /// Parses standard output as JSON.
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
     }
@@ -36,7 +36,7 @@ pub(super) fn groupage(args: &[&str], input: &str) -> Ran {
     let mut stdin = child.stdin.take().unwrap();
     let input = input.to_owned();
     let writer = std::thread::spawn(move || {
-        // One that refuses its arguments does not read.
+        // A process that rejects its arguments does not read its input.
         let _sent = stdin.write_all(input.as_bytes());
     });
     let out = child.wait_with_output().unwrap();

@@ -1,4 +1,5 @@
-//! Every case: what comes out, that a second time changes nothing, that it can be taken out again, and that the patch says the same.
+//! Golden tests of every case: the output is as recorded, a second injection changes nothing,
+//! `uninject` restores the input, and the patch yields the same result.
 
 use std::path::Path;
 
@@ -7,12 +8,12 @@ use serde_json::Value;
 
 use super::binary::{Ran, folder, groupage};
 
-/// The codes of what a user did wrong.
+/// Exit code for errors in the user's input.
 const FINDINGS: i32 = 79;
-/// What stands for the version, so that a release changes no file.
+/// Placeholder for the version, so that a release changes no file.
 const VERSION: &str = "VERSION";
 
-/// One case.
+/// A golden test case.
 struct Case {
     name: String,
     text: String,
@@ -42,7 +43,7 @@ impl Case {
     }
 
     fn inject(&self, more: &[&str], input: &str) -> Ran {
-        // The image's version stands in the hash.
+        // The image reference is part of the hash, so it is fixed.
         let mut args = vec!["inject", "-f", "-", "--image", "groupage.dev/groupage:VERSION"];
         args.extend(self.flags.iter().map(String::as_str));
         args.extend(more);
@@ -62,7 +63,8 @@ fn without_version(text: &str) -> String {
     ["\"", "\\\""].iter().fold(text.to_owned(), |text, quote| text.replace(&own(quote), &neutral(quote)))
 }
 
-/// Compares with what is written, or writes it; none: there must be no such file.
+/// Compares `found` with the golden file, or writes it. `None` requires that the file does not
+/// exist.
 fn golden(name: &str, found: Option<&str>) {
     let path = folder().join(name);
     if std::env::var_os("UPDATE").is_some() {
@@ -101,7 +103,7 @@ fn a_second_time_changes_nothing_and_it_can_be_taken_out_again() {
         }
         let second = case.inject(&["--verbose"], &first.out);
         assert_eq!(second.out, first.out, "{}: the second time", case.name);
-        // `deployment/x injected`, perhaps with the name of the template before the verb.
+        // `deployment/x injected`, possibly with the name of the template before the verb.
         let is_done = |line: &str| line.ends_with(" injected") && line.split(' ').count() <= 3;
         let again = second.report.lines().any(is_done);
         assert!(!again, "{}: {}", case.name, second.report);
@@ -126,7 +128,7 @@ fn the_patch_makes_the_output_of_the_input() {
     assert!(patched > 40);
 }
 
-/// Applies a patch, or a map of them by object.
+/// Applies a patch, or a map of patches by object.
 fn apply(object: &mut Value, patches: &Value, case: &str) {
     let one = |object: &mut Value, patch: &Value| {
         let patch: Patch = serde_json::from_value(patch.clone()).unwrap();

@@ -1,12 +1,12 @@
-//! What `groupage inject` says of manifests that are not as they should be, and how they are named to it.
+//! Reports of `groupage inject` on faulty manifests, and the ways to pass manifests to it.
 
 use std::path::PathBuf;
 
 use super::binary::{Ran, groupage};
 
-/// The codes of what a user did wrong.
+/// Exit code for errors in the user's input.
 const FINDINGS: i32 = 79;
-/// What clap exits with.
+/// Exit code of clap for usage errors.
 const USAGE: i32 = 2;
 
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: m, image: m, ports: [{containerPort: 8080, name: http}], resources: {requests: {cpu: 1}}}]}\n";
@@ -19,7 +19,7 @@ fn pod(name: &str, metadata: &str) -> String {
     POD.replace("{name: p}", &format!("{{name: {name}, {metadata}}}"))
 }
 
-/// A folder of this test's own.
+/// Creates an empty folder for one test.
 fn scratch(name: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _was = std::fs::remove_dir_all(&path);
@@ -71,7 +71,7 @@ fn a_port_to_which_no_service_of_the_files_leads_is_said() {
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {selector: {app: p}, ports: [{port: 80, targetPort: http}]}\n---\n";
     let found = says(&format!("{service}{}", pod("p", "labels: {app: p}")));
     assert_eq!(found, "pod/p injected\n");
-    // One that can be told to listen on loopback needs nobody's word.
+    // An application that can be configured to listen on loopback needs no Service as evidence.
     let told = says(&pod("p", "annotations: {groupage.dev/app-listen: 'env:HOST=127.0.0.1'}"));
     assert_eq!(told, "pod/p injected\n");
 }

@@ -1,6 +1,8 @@
-//! What comes out of an injection, held to the schemas of Kubernetes: every version of which one is supported, and strictly.
+//! Validation of injected manifests against the Kubernetes schemas, strictly and for every
+//! supported version.
 //!
-//! It takes `kubernetes-validate` from `PyPI` in the virtual environment of `tests/servers` (`just servers-setup`); where that is missing it says so and nothing is run.
+//! Requires `kubernetes-validate` from `PyPI` in the virtual environment of `tests/servers`
+//! (`just servers-setup`). If it is missing, the test reports it and is skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,14 +11,16 @@ use serde_json::Value;
 
 use super::binary::folder;
 
-/// Those that a sidecar runs natively on (`kubernetes.md` §2), up to the newest whose schemas there are.
+/// Versions in which native sidecars are stable (since Kubernetes 1.33, KEP-753), up to the newest
+/// one with published schemas.
 const VERSIONS: [&str; 5] = ["1.33", "1.34", "1.35", "1.36", "1.37"];
-/// Objects that come out with a sidecar, at least.
+/// Minimum number of objects with a sidecar in the output.
 const OBJECTS_MIN: u64 = 70;
-/// Cases that are no object of that version before anything is done to them: a field of the future, a slip in a probe.
+/// Maximum number of cases that are invalid in a version before injection: a field of a later
+/// version, a misspelled probe.
 const AS_THEY_CAME_MAX: u64 = 2;
 
-/// The interpreter with the package, if both are there.
+/// Returns the interpreter, if it exists and has the package.
 fn python() -> Option<PathBuf> {
     let venv = std::env::var_os("GROUPAGE_SERVERS_VENV").filter(|venv| !venv.is_empty()).map_or_else(
         || Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("servers-venv"),

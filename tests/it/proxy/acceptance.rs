@@ -1,7 +1,8 @@
-//! What users of other batchers have asked for, as tests: the cases of the design's list, each named after what it says, with its number.
+//! Acceptance tests: behaviour that users of other batchers have requested.
 //!
-//! They run under the policy that learns. Cases that other files show already have their number there; here stand those that need a server with a curve,
-//! many callers, or a process. Those whose figures are times run in `tests/timed`, where nothing else takes the cores.
+//! They run under the adaptive policy. These tests need a server with a cost curve, many clients,
+//! or a process; other cases are tested in the other files of `proxy`. Tests that check times are
+//! in `tests/timed`, where no other test competes for the cores.
 
 mod callers;
 mod overload;
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use super::setup::{Proxy, learning};
 
-/// A proxy that learns, before a stand-in.
+/// Starts a proxy with the adaptive policy in front of a stand-in server.
 async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Running) {
     let server = Server::start(config).await.unwrap();
     (Proxy::before(&server.url(), learning(spec)), server)

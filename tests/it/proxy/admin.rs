@@ -1,4 +1,4 @@
-//! The ports beside the data port: what they show, and what they let nobody do (README R17–R19; reliability T10, B84).
+//! The ports beside the data port: the data that they expose, and the requests that they reject.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -34,7 +34,7 @@ fn ports(proxy: &Proxy) -> (SocketAddr, SocketAddr) {
     (proxy.running.admin.metrics.unwrap(), proxy.running.admin.local.unwrap())
 }
 
-/// Waits until the readiness probe says this.
+/// Waits until the readiness probe returns this status.
 #[track_caller]
 fn until_ready(port: SocketAddr, status: u16) -> impl Future<Output = ()> {
     within(async move {
@@ -44,7 +44,7 @@ fn until_ready(port: SocketAddr, status: u16) -> impl Future<Output = ()> {
     })
 }
 
-/// A server that fails whatever holds the item 666 and answers `GET`s.
+/// Returns the response of a server that fails every call with item 666 and answers `GET`s.
 fn model(request: &super::support::upstream::Request) -> Vec<u8> {
     match request.method.as_str() {
         "POST" if super::hand::instances(request).contains(&666) => reply(500, "{}"),
@@ -53,7 +53,7 @@ fn model(request: &super::support::upstream::Request) -> Vec<u8> {
     }
 }
 
-/// The families of an exposition with their kinds and the samples of each. It is strict about everything that a scraper is.
+/// Parses an exposition into the kinds of its families and its samples, as strictly as a scraper.
 fn parse(text: &str) -> (BTreeMap<String, String>, Vec<(String, String)>) {
     let (mut kinds, mut samples) = (BTreeMap::new(), Vec::new());
     for line in text.lines().filter(|line| !line.is_empty()) {
@@ -79,7 +79,7 @@ fn family(name: &str, kinds: &BTreeMap<String, String>) -> String {
 #[tokio::test]
 async fn every_metric_is_there_with_its_kind_and_its_labels() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    // One call of every sort, so that every series is there: shared, mismatched and isolated, passed.
+    // One call of every kind creates every series: shared, mismatched and isolated, passed through.
     let (callers, turn) = proxy.share(&mut hand, vec![proxy.predict(1), proxy.predict(2)]).await;
     turn.answer(200, "{\"predictions\":[1]}").await;
     let _auto = hand.auto(model);
@@ -164,7 +164,7 @@ async fn live_is_live_and_ready_follows_the_server_there_and_back() {
     until_ready(local, 200).await;
     let mut client = proxy.client().await;
     drop(hand);
-    // One failed connect is not an outage, three seconds of them are.
+    // A single failed connect is not an outage, but three seconds of them are.
     assert_eq!(within(client.ask(&proxy.predict(1))).await.status, Some(503));
     assert_eq!(get(metrics, "/readyz").await.status, Some(200));
     until_ready(metrics, 503).await;
@@ -234,7 +234,7 @@ async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
     assert_eq!(changes(local, &[JSON], debug).await, Some(200));
     assert_eq!(changes(local, &[("content-type", "application/json; charset=utf-8")], debug).await, Some(200));
     assert_eq!(changes(local, &[JSON, ("host", "localhost:1")], debug).await, Some(200));
-    // What a browser's form or a forged request can send.
+    // Requests that a browser form or a forged request can send.
     assert_eq!(changes(local, &[("content-type", "text/plain")], debug).await, Some(415));
     assert_eq!(changes(local, &[], debug).await, Some(415));
     for host in ["evil.example", "169.254.169.254", "localhost.evil.example", "127.0.0.1.evil.example"] {
@@ -247,7 +247,7 @@ async fn a_change_is_a_json_post_with_a_local_host_on_the_local_port() {
     let large = format!("{{\"level\":\"{}\"}}", "a".repeat(5000));
     assert_eq!(changes(local, &[JSON], Some(&large)).await, Some(413));
     assert_eq!(get(local, "/api/log-level").await.status, Some(405));
-    // The port that the whole cluster may reach changes nothing and tells nothing.
+    // The port that the whole cluster can reach accepts no changes and exposes no details.
     assert_eq!(changes(metrics, &[JSON], debug).await, Some(404));
     for path in ["/api/stats", "/api/config", "/", "/drain"] {
         assert_eq!(get(metrics, path).await.status, Some(404), "{path}");

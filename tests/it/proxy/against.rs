@@ -45,7 +45,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// A server that answers a list of texts with `many` and one text with `one`.
+/// Starts a server that answers a list of texts with `many` and one text with `one`.
 async fn server(one: &'static str, many: fn(usize) -> (u16, String)) -> (String, Auto) {
     let hand = Hand::start().await;
     let url = hand.url();

@@ -1,4 +1,5 @@
-//! Recognised calls that go alone: every byte as it came, a slot while they last, and a reason that is counted.
+//! Recognised calls that are forwarded unbatched: every byte is preserved, they occupy a slot while
+//! they last, and the reason is counted.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use super::setup::{PREDICT, assert_answer, by_hand, count, instances, learning, 
 use super::support::client::{Answer, Client};
 use super::support::wire::values;
 
-/// Case 16 of the acceptance list: against the same calls without a proxy, and with the longest delay that a policy may allow.
+/// Compared with the same calls without a proxy, under the longest delay that a policy allows.
 #[tokio::test]
 async fn a_lone_call_on_an_idle_server_waits_for_nothing() {
     let (proxy, hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m"}}))).await;
@@ -121,7 +122,6 @@ async fn a_call_with_more_items_than_a_batch_may_have_goes_alone_and_says_why() 
     assert_eq!(proxy.metric(r#"groupage_calls_passed_total{reason="client_batch_full"}"#), 1);
 }
 
-/// Case 51 of the acceptance list, first half.
 #[tokio::test]
 async fn a_batch_limit_of_one_is_a_plain_proxy() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"batchItemsMax": 1, "queueDelayMax": "0ms"}}))).await;

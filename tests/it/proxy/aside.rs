@@ -1,4 +1,5 @@
-//! A server that says that it batches by itself: its calls are passed one by one, unless a route asks for batches.
+//! A server that advertises that it batches by itself: its calls are passed through one by one,
+//! unless a route names its protocol.
 
 use serde_json::json;
 
@@ -12,7 +13,7 @@ fn embed(proxy: &Proxy) -> Caller {
     proxy.call(proxy.post("/embed", &[], r#"{"inputs": "x"}"#))
 }
 
-/// One call after which the proxy knows what the server publishes.
+/// Sends one call, after which the proxy has read the limits that the server publishes.
 async fn ask(proxy: &Proxy, hand: &mut Hand) {
     let first = embed(proxy);
     let info = hand.turn().await;
@@ -23,7 +24,7 @@ async fn ask(proxy: &Proxy, hand: &mut Hand) {
     proxy.idle().await;
 }
 
-/// All at once; how many of them were upstream before any was answered.
+/// Sends all calls at once and checks the number that is upstream before any is answered.
 async fn at_once(proxy: &Proxy, hand: &mut Hand, most: usize) {
     let callers: Vec<Caller> = (0..CALLS).map(|_| embed(proxy)).collect();
     let mut turns = Vec::new();
@@ -60,7 +61,7 @@ async fn calls_to_a_server_that_says_it_batches_are_all_upstream_at_once() {
         |source: &str| proxy.metric(&format!("groupage_limit{{limit=\"batch_weight_max\",source=\"{source}\"}}"));
     assert_eq!((limit("published"), limit("learned")), (16384, 0));
     assert_eq!(proxy.metric("groupage_slots_learned"), 0, "what is passed teaches nothing about slots");
-    // A policy that does not learn sends them alone, on its slots.
+    // A policy that does not learn forwards them unbatched, within its slots.
     let fixed = json!({"scheduling": {"policy": "WorkConserving", "slots": 2}});
     proxy.apply(&fixed).await;
     at_once(&proxy, &mut hand, 2).await;

@@ -1,4 +1,5 @@
-//! Recognised calls: they leave together, and each caller gets what it would have had alone.
+//! Recognised calls: they are dispatched together, and each caller gets the response that it would
+//! have had alone.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub(super) fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> V
     items.map(|item| proxy.predict(item)).collect()
 }
 
-/// A policy with one declared route `/g`, and `:predict` beside it.
+/// Returns a policy with one declared route `/g`, and `:predict` beside it.
 fn generic(route: &Value, declared: &Value) -> Value {
     let mut generic = json!({"items": "/texts", "results": "/vectors"});
     generic.as_object_mut().unwrap().extend(declared.as_object().unwrap().clone());
@@ -84,7 +85,7 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
         other(&a, "?v=1", r#"{"instances": [3]}"#),
         other(&[("authorization", "Bearer a"), ("x-unknown", "1")], "", r#"{"instances": [4]}"#),
         other(&a, "", r#"{"instances": [5], "parameters": {"t": 1}}"#),
-        // The same in every respect, though written otherwise.
+        // The same in every respect, but written differently.
         other(
             &[("user-agent", "u"), ("x-request-id", "r"), ("authorization", "Bearer a")],
             "",
@@ -121,7 +122,7 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
 async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let named = |id| proxy.post(PREDICT, &[("x-request-id", id)], &instances(&[1]));
-    // Two callers with the same id are two callers.
+    // Two callers with the same id are still two callers.
     let (callers, turn) = proxy.share(&mut hand, vec![named("mine"), named("mine"), named("other")]).await;
     let id = header(&turn.request.headers, "x-request-id");
     assert!(!["mine", "other"].contains(&id.as_str()));

@@ -1,4 +1,4 @@
-//! The real binary as a process, and everything that it writes.
+//! The real binary as a process, with everything that it writes.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use super::setup::{PREDICT, instances, policy_text, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
 
-/// A running `groupage proxy`; dropping it kills it.
+/// A running `groupage proxy` process. Dropping it kills the process.
 pub(super) struct Binary {
     child: Child,
     pub(super) listen: SocketAddr,
@@ -22,11 +22,11 @@ pub(super) struct Binary {
     pub(super) admin: SocketAddr,
     pub(super) log: Piped,
     pub(super) access: Piped,
-    /// Kept for its drop.
+    /// Keeps the temporary file until this is dropped.
     policy: Option<tempfile::NamedTempFile>,
 }
 
-/// What came out of a pipe so far.
+/// The output of a pipe.
 pub(super) struct Piped {
     text: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
@@ -52,7 +52,7 @@ impl Piped {
         String::from_utf8(self.text.lock().unwrap().clone()).unwrap()
     }
 
-    /// Every whole line so far, as JSON.
+    /// Returns every complete line that was written, as JSON.
     pub(super) fn lines(&self) -> Vec<Value> {
         let text = self.text();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -90,7 +90,7 @@ impl Binary {
         binary
     }
 
-    /// With a file of the test's own, or without one.
+    /// Starts it with a file of the test's own, or without one.
     pub(super) async fn with(upstream: &str, config: Option<&Path>, args: &[&str]) -> Self {
         let mut command = command();
         command.args(["--upstream", upstream]);
@@ -101,7 +101,8 @@ impl Binary {
         Self::run(command).await
     }
 
-    /// As a sidecar that captures these ports, with what the injector puts into its environment.
+    /// Starts it as a sidecar that captures these ports, with the environment that the injector
+    /// sets.
     pub(super) async fn in_a_pod(captures: &[String], env: &[(&str, &str)], args: &[&str]) -> Self {
         let mut command = command();
         command.args(captures.iter().flat_map(|capture| ["--capture", capture]));
@@ -123,7 +124,8 @@ impl Binary {
         binary
     }
 
-    /// A signal that comes earlier ends it as it would any process that is still starting.
+    /// Waits until its signal handlers are installed. An earlier signal ends a process that is
+    /// still starting.
     pub(super) async fn until_it_listens_for_signals(&self) {
         let status = format!("/proc/{}/status", self.child.id());
         within(async {
@@ -151,7 +153,7 @@ impl Binary {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Waits for the end; everything that was written is there then.
+    /// Waits for the end of the process. Its output is complete afterwards.
     pub(super) async fn end(&mut self) -> ExitStatus {
         let status = within(async {
             loop {
@@ -198,11 +200,11 @@ impl Binary {
     }
 }
 
-/// `groupage proxy` with nothing around it.
+/// Returns the command `groupage proxy` with a clean environment.
 fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_groupage"));
     command.args(["proxy", "--log-format", "json"]);
-    // Whoever runs the tests may have set these for a proxy of their own.
+    // The environment of the test run may contain settings for another proxy.
     for (name, _) in std::env::vars_os() {
         if name == "RUST_LOG" || name.to_string_lossy().starts_with("GROUPAGE_") {
             command.env_remove(name);
@@ -213,7 +215,7 @@ fn command() -> Command {
 
 impl Drop for Binary {
     fn drop(&mut self) {
-        // Both fail only where the process is gone already.
+        // Both fail only if the process has already ended.
         self.child.kill().ok();
         self.child.wait().ok();
     }

@@ -1,4 +1,4 @@
-//! Callers that leave, at every point of a call's way (G16; reliability F15–F17; peers 19–21).
+//! Clients that disconnect, at every stage of a call.
 
 use serde_json::json;
 
@@ -94,7 +94,7 @@ async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_go
     assert_eq!(within(stays).await.unwrap().1.body, predictions(&[2]));
 }
 
-/// Case 20 of the acceptance list: the first, the middle and the last member.
+/// The first, the middle and the last member disconnect in turn.
 #[tokio::test]
 async fn a_member_that_leaves_in_flight_harms_no_other() {
     for leaves in 0..3_usize {
@@ -114,7 +114,6 @@ async fn a_member_that_leaves_in_flight_harms_no_other() {
     }
 }
 
-/// Case 21 of the acceptance list.
 #[tokio::test]
 async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
     let (proxy, mut hand) = by_hand(json!({})).await;
@@ -145,7 +144,8 @@ async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream
     }
     turn.left().await;
     proxy.idle().await;
-    // The next batch has the connection of the one that was reset; a call alone has its client's.
+    // The next batch uses the connection of the stream that was reset; an unbatched call uses the
+    // connection of its client.
     let first = proxy.call(proxy.predict(8));
     let alone = hand.turn().await;
     let callers = proxy.queue(predicts(&proxy, 9..=10)).await;
@@ -163,7 +163,7 @@ async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream
 #[tokio::test]
 async fn a_call_alone_whose_caller_left_is_ended_upstream_and_its_slot_is_free() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    // Before the head of the answer, and in the middle of its body.
+    // Before the head of the response, and in the middle of its body.
     for answered in [false, true] {
         let (caller, mut turn) = proxy.occupy(&mut hand).await;
         if answered {
@@ -193,7 +193,8 @@ async fn random_leaving_leaves_no_trace() {
     for n in 0..300_u64 {
         let caller = proxy.call(proxy.predict(n));
         if n % 3 == 0 {
-            // Wherever it is by now: not connected, being read, queued, in flight, answered.
+            // The call may be in any state by now: not connected, being read, queued, in flight,
+            // answered.
             for _ in 0..n % 17 {
                 tokio::task::yield_now().await;
             }

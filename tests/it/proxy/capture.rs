@@ -1,4 +1,4 @@
-//! Captured ports of a pod: each with a queue of its own, and none that is broken by being captured.
+//! Captured ports of a pod: each has a queue of its own, and capturing breaks no protocol.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -14,7 +14,7 @@ use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, instances, lay
 use super::support::client::{Client, Outgoing};
 use super::support::wire::Headers;
 
-/// One call at a time, so that who shares a batch can be said.
+/// Returns settings with one slot, so that the members of a batch can be predicted.
 fn one_slot(over: &Value) -> Value {
     let mut spec = json!({"scheduling": {"policy": "WorkConserving", "slots": 1}, "proxy": {"drain": {"delay": "0s"}}});
     lay_over(&mut spec, over);
@@ -25,7 +25,7 @@ fn at(name: &str, app: SocketAddr) -> String {
     format!("{name}:{}@0", app.port())
 }
 
-/// Where callers of the port arrive, as they reach it from this machine.
+/// Returns the address of a captured port, as reached from this machine.
 fn arrive(listen: SocketAddr) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, listen.port()))
 }
@@ -41,7 +41,8 @@ fn call(to: SocketAddr, item: u64) -> tokio::task::JoinHandle<super::support::cl
     tokio::spawn(ask(to, item))
 }
 
-/// A server that is no HTTP: it greets, if it is told to, and then gives back what it gets, in capitals.
+/// Starts a server that does not speak HTTP. It sends the greeting, and then returns its input in
+/// upper case.
 async fn shouting(greeting: &'static str) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -115,12 +116,12 @@ async fn a_route_holds_for_the_ports_that_it_names_and_a_port_without_one_carrie
         assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[7]));
     }
     assert_eq!(proxy.metric(r#"groupage_items_total{outcome="served"}"#), 2);
-    // Even what looks like HTTP: no route can hold there.
+    // This holds even for data that looks like HTTP, because no route applies to this port.
     let mut raw = TcpStream::connect(c).await.unwrap();
     raw.write_all(b"get / http/1.1\r\n\r\n").await.unwrap();
     read_exactly(&mut raw, b"GET / HTTP/1.1\r\n\r\n").await;
     assert_eq!(proxy.metric(r#"groupage_connections_relayed_total{reason="no_route"}"#), 1);
-    // Settings change while it runs: the port of the first route is not its any more.
+    // Settings change at run time: the port of the first route no longer belongs to it.
     proxy.apply(&routes(json!(["raw"]))).await;
     let caller = call(a, 8);
     let turn = http.turn().await;
@@ -133,7 +134,7 @@ async fn a_route_holds_for_the_ports_that_it_names_and_a_port_without_one_carrie
 
 #[tokio::test]
 async fn a_kubelet_learns_whether_the_application_accepts_connections_and_nothing_of_other_ports() {
-    // Bound, so that nobody else has its number, and not listening yet.
+    // Bound, so that no other process gets its number, but not listening yet.
     let loading = TcpSocket::new_v4().unwrap();
     loading.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let app = loading.local_addr().unwrap();
@@ -163,7 +164,7 @@ async fn what_is_not_http_is_carried_on_whoever_speaks_first() {
     tls.write_all(b"\x16\x03\x01hello").await.unwrap();
     read_exactly(&mut tls, b"\x16\x03\x01HELLO").await;
     assert_eq!(relayed("not_http"), 1);
-    // The end of one direction is told, and the other goes on.
+    // The end of one direction is forwarded, and the other direction stays open.
     tls.write_all(b"bye").await.unwrap();
     tls.shutdown().await.unwrap();
     let mut rest = Vec::new();
@@ -174,7 +175,7 @@ async fn what_is_not_http_is_carried_on_whoever_speaks_first() {
     mail.write_all(b"ehlo h\r\n").await.unwrap();
     read_exactly(&mut mail, b"EHLO H\r\n").await;
     assert_eq!(relayed("server_first"), 1);
-    // A first word that may be a method, and then the client waits for the answer.
+    // The first word may be a method, and then the client waits for a response.
     let mut word = TcpStream::connect(q).await.unwrap();
     word.write_all(b"hello").await.unwrap();
     read_exactly(&mut word, b"HELLO").await;
@@ -189,7 +190,7 @@ async fn a_client_that_connects_ahead_is_merged_all_the_same_and_one_without_a_s
     let proxy = Proxy::captured(&[at("", hand.address)], "", &spec);
     let address = arrive(proxy.address);
     let mut early = within(Client::connect(address)).await.unwrap();
-    // The application sees the connection that asks whether it speaks first.
+    // The application accepts the connection that probes for a server that speaks first.
     within(async {
         while hand.open() == 0 {
             tokio::task::yield_now().await;
@@ -204,7 +205,7 @@ async fn a_client_that_connects_ahead_is_merged_all_the_same_and_one_without_a_s
     assert_eq!(proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="served"}"#), 1);
     drop(hand);
     assert_failure(&ask(address, 2).await, 503, "GRP3301", "upstream_refused");
-    // What is no HTTP can be told by nothing but an end.
+    // If the data is not HTTP, closing the connection is the only possible response.
     let mut raw = TcpStream::connect(address).await.unwrap();
     raw.write_all(b"\0\0").await.unwrap();
     let mut rest = Vec::new();
@@ -309,15 +310,15 @@ fn the_snapshot_of_the_admission_is_in_effect_and_shown_as_such() {
     assert_eq!(shown("proxy.admin.metrics"), of("[::]:9190", "flag --capture"));
     assert_eq!(shown("proxy.drain.limit"), of("55s", "env GROUPAGE_GRACE"));
     assert!(!settings.iter().any(|setting| setting["path"] == "proxy.listen"));
-    // Without a pod it is settings like any others.
+    // Without a pod, the snapshot is a policy like any other.
     let settings = config_of(&env[..1], &["--upstream", "http://m"]);
     assert_eq!(setting(&settings, "limits.batchItemsMax"), of("16", "snapshot"));
-    // And with nothing at all a pod's proxy only carries.
+    // Without any settings, the proxy of a pod only passes through.
     let settings = config_of(&[], &["--capture", ":8080@15080"]);
     assert_eq!(setting(&settings, "mode"), of("Passthrough", "no settings"));
 }
 
-/// Ends in good order: three that are killed within a minute are taken for crashes.
+/// Ends the process in good order. Three kills within a minute would count as crashes.
 async fn ended(mut binary: Binary) {
     binary.signal(rustix::process::Signal::TERM);
     assert!(binary.end().await.success());
@@ -352,7 +353,7 @@ async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_els
     says(&kept, "begins with the settings that were in force last").await;
     assert_eq!(mode(&kept).await, ["Passthrough", "last good"]);
     ended(kept).await;
-    // What cannot be used is said, and the next best is taken.
+    // Settings that cannot be used are reported, and the next source applies.
     fs::write(dir.path().join("settings.yaml"), "{\"mode\": \"Whatever\"}").unwrap();
     let wrong = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
     wrong.log.until(|line| line["code"] == "GRP1102" && line["path"] == "mode").await;

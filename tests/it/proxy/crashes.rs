@@ -1,4 +1,5 @@
-//! A process that is killed again and again begins as a plain proxy for a while (`kubernetes.md` §8).
+//! The crash-loop guard: a process that is killed repeatedly starts in pass-through mode for a
+//! while.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +11,8 @@ use super::binary::Binary;
 use super::hand::Hand;
 use super::setup::{assert_answer, predictions, within};
 
-/// What waits for company that never comes, unless everything passes through.
+/// Returns settings under which a call is held for other calls that never arrive, unless it passes
+/// through.
 fn spec(state: &Path) -> Value {
     json!({
         "proxy": {"state": state},
@@ -34,7 +36,7 @@ async fn ended(mut binary: Binary, by: Signal) {
     binary.end().await;
 }
 
-/// Begins, is seen to batch, and is killed.
+/// Starts a process, checks that it batches, and kills it.
 async fn crashed(url: &str, state: &Path) {
     let binary = Binary::start(url, &spec(state), &[]).await;
     assert_eq!(api(&binary, "/api/config").await["mode"]["value"], "Batch");
@@ -74,7 +76,7 @@ async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere(
         .unwrap();
     let out = String::from_utf8(out.stdout).unwrap();
     assert!(out.contains("since the process crashed 3 times in 60 s"), "{out}");
-    // Told to end, it is no crash, and the next one begins as it is told.
+    // An end by SIGTERM is no crash, and the next process starts with its configured mode.
     ended(binary, Signal::TERM).await;
     assert!(!dir.path().join("run.json").exists());
     crashed(&url, dir.path()).await;
@@ -89,7 +91,8 @@ async fn settings_that_come_meanwhile_wait_and_are_in_force_when_it_is_over() {
     let path = dir.path().join("run.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     ended(binary, Signal::KILL).await;
-    // Three crashes long ago, and eight seconds left: a process begins within one, on a busy machine within some.
+    // Three crashes long ago, with eight seconds left. A process starts within one second, on a
+    // busy machine within a few.
     let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     record["aside_until"] = json!(boot.tv_sec * 1000 + boot.tv_nsec / 1_000_000 + 8000);
     fs::write(&path, record.to_string()).unwrap();

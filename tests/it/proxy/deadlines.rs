@@ -1,4 +1,4 @@
-//! When a call's answer becomes useless, and what ends then (README R12, R14; reliability F04, F20).
+//! Deadlines of calls, and the effects of passing them.
 
 use std::time::Duration;
 
@@ -39,13 +39,13 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
 #[tokio::test]
 async fn the_callers_own_deadline_ends_its_wait_in_flight_and_gives_the_slot_back() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    // Longer than a machine pauses: it has to be upstream before.
+    // Longer than pauses of the machine, because the call must be upstream before the deadline.
     let caller = proxy.call(due(&proxy, LATE, "500", 1));
     let mut turn = hand.turn().await;
     assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
     turn.closed().await;
     proxy.idle().await;
-    // The caller's header reached the server as it was: a call alone keeps its bytes.
+    // The deadline header reached the server unchanged: an unbatched call keeps its bytes.
     assert_eq!(header(&turn.request.headers, LATE), "500");
 }
 
@@ -87,7 +87,7 @@ async fn the_slo_ends_calls_in_the_queue_only() {
     let (first, turn) = proxy.occupy(&mut hand).await;
     let late = proxy.call(proxy.predict(1));
     assert_failure(&late.answer().await, 504, "GRP3201", "deadline");
-    // The one in flight is later than the SLO too by now, and is delivered.
+    // The call in flight has passed the SLO too by now, and is delivered.
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
     assert_eq!(hand.waiting(), 0);
@@ -96,7 +96,8 @@ async fn the_slo_ends_calls_in_the_queue_only() {
 #[tokio::test]
 async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "20ms", "late": "Refuse"}})).await;
-    // Learn that one execution alone takes longer: its answer comes after a queued call has expired.
+    // The proxy learns that one execution alone takes longer than the SLO: it completes after a
+    // queued call has expired.
     let (first, turn) = proxy.occupy(&mut hand).await;
     assert_failure(&proxy.call(proxy.predict(1)).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
@@ -105,7 +106,7 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     let (first, turn) = proxy.occupy(&mut hand).await;
     let started = super::support::upstream::now();
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
-    // Another call's own deadline shows that the SLO has passed for those two.
+    // The deadline of another call shows that the SLO has passed for those two.
     let clock = proxy.call(proxy.post(PREDICT, &[(LATE, "40"), ("x-other", "1")], &instances(&[3])));
     assert_failure(&clock.answer().await, 504, "GRP3201", "deadline");
     assert!(started.elapsed() >= Duration::from_millis(35));
@@ -119,7 +120,6 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     }
 }
 
-/// Case 52 of the acceptance list.
 #[tokio::test]
 async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
     let (proxy, mut hand) = by_hand(json!({"routes": [{"path": PREDICT, "timeout": "400ms"}]})).await;
@@ -136,7 +136,6 @@ async fn a_routes_timeout_ends_a_silent_call_without_sending_it_again() {
     assert_eq!(hand.waiting(), 0, "a call that timed out is never sent again");
 }
 
-/// Case 27 of the acceptance list.
 #[tokio::test]
 async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline_does_not_help() {
     let short = "/v1/models/short:predict";
@@ -179,13 +178,13 @@ async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
     let (proxy, mut hand) = by_hand(idle("100ms")).await;
     let silent = proxy.call(proxy.request("GET", "/silent", &[], None));
     let thinks = hand.turn().await;
-    // Of the request a part comes, and then nothing.
+    // A part of the request body arrives, and then nothing.
     let upload = proxy.request("POST", "/upload", &[("content-length", "9")], Some(b"abc"));
     assert_failure(&proxy.ask(&upload).await, 504, "GRP3303", "upstream_timeout");
-    // A request that was taken whole waits for its answer for as long as that takes.
+    // A request that was read completely waits for its response without a limit.
     thinks.answer(200, "later").await;
     assert_answer(&silent.answer().await, 200, "later");
-    // Something moves: chunks that come well within the idle time, for longer than it in all.
+    // Chunks arrive well within the idle time, for longer than it in total.
     let (patient, mut slow) = by_hand(idle("1s")).await;
     let caller = patient.call(patient.request("GET", "/slow", &[], None));
     let mut turn = slow.turn().await;
@@ -198,7 +197,7 @@ async fn what_passes_has_one_idle_time_over_both_directions_and_no_timeout() {
     turn.part(b"0\r\n\r\n").await;
     turn.done();
     assert_answer(&caller.answer().await, 200, "xxxxxxxxxx");
-    // Then nothing: the body is cut, and cannot be mistaken for a whole one.
+    // Then nothing arrives: the body is cut, and cannot be mistaken for a complete one.
     let caller = proxy.call(proxy.request("GET", "/stalls", &[], None));
     let mut turn = hand.turn().await;
     turn.part(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n").await;

@@ -1,4 +1,5 @@
-//! The end of a pod, and what is no end: hooks, their order, and who is served meanwhile (README R19, R20; `/drain/TOKEN?wait`).
+//! The end of a pod, and application restarts that do not end it: drain hooks
+//! (`/drain/TOKEN?wait`), their order, and the calls that are served meanwhile.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -16,7 +17,7 @@ use super::setup::{PREDICT, Proxy, TOKEN, assert_answer, by_hand, count, instanc
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
-/// Held until something else sends it.
+/// Returns settings under which calls are held until something else dispatches them.
 fn held(over: &Value) -> Value {
     let mut spec = json!({
         "scheduling": {"policy": "Static", "items": 100, "delay": "1m", "slots": 4},
@@ -89,11 +90,11 @@ async fn the_hook_sends_what_is_held_and_is_answered_when_nobody_is_left() {
     let waits = hook(metrics);
     let turn = hand.turn().await;
     assert_eq!(turn.instances(), [1, 2, 3], "nothing waits any more");
-    // Told again, and by somebody who does not wait.
+    // Called again, and by a client that does not wait.
     assert_eq!(get(metrics, &format!("/drain/{TOKEN}")).await.status, Some(200));
     let again = hook(metrics);
     assert!(is_ready(metrics).await, "for the delay");
-    // Who has not heard yet is served, and not held.
+    // A client that does not know of the drain yet is served, and its call is not held.
     let late = proxy.call(proxy.predict(4));
     hand.turn().await.echo().await;
     assert_answer(&late.answer().await, 200, &predictions(&[4]));
@@ -125,7 +126,7 @@ async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_b
         assert_eq!(within(waits).await.unwrap().status, Some(200));
         assert!(!is_ready(metrics).await);
         assert_eq!(stage(local).await, "flushing");
-        // It is stopped now, and started again.
+        // The application stops and starts again.
         drop(hand);
         within(async { while proxy.ask(&proxy.predict(2)).await.status != Some(503) {} }).await;
         hand = port.listen();
@@ -133,7 +134,7 @@ async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_b
         assert!(is_ready(metrics).await);
         assert_eq!(proxy.metric("groupage_draining"), 0);
     }
-    // Calls wait again, and connections stay.
+    // Calls are held again, and connections stay open.
     let held = proxy.queue([proxy.predict(3)]).await.remove(0);
     proxy.queued(1).await;
     assert_eq!(hand.waiting(), 0);
@@ -151,7 +152,7 @@ async fn the_hook_is_answered_at_the_limit_whoever_is_left() {
     let answer = within(hook(ports(&proxy).0)).await.unwrap();
     assert_eq!(answer.status, Some(200));
     assert!(String::from_utf8(answer.body).unwrap().contains("not answered yet"));
-    // Nobody is cut off by it: the application may still answer.
+    // No call is cut off by the limit: the application may still answer.
     turn.echo().await;
     assert_answer(&caller.answer().await, 200, &predictions(&[0]));
 }
@@ -175,13 +176,13 @@ async fn clients_are_told_to_go_after_the_delay_and_not_before() {
     assert_eq!(within(h2.ask(over_h2())).await.unwrap().0.status, 200);
     assert!(is_ready(metrics).await && !h2.0.is_closed(), "no early GOAWAY");
     within(async { while is_ready(metrics).await {} }).await;
-    // One that is used is told by its answer, also when it is new.
+    // A connection in use is closed with its next response, also a new connection.
     let mut fresh = proxy.client().await;
     for client in [&mut clients[0], &mut fresh] {
         let answer = within(client.ask(&get_it)).await;
         assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
     }
-    // One that is idle has a moment in which its next call is still served.
+    // An idle connection has a short time in which its next call is still served.
     let answer = within(clients[1].ask(&get_it)).await;
     assert_eq!((answer.status, values(&answer.headers, "connection")), (Some(200), vec![&b"close"[..]]));
     within(async {
@@ -196,7 +197,7 @@ async fn clients_are_told_to_go_after_the_delay_and_not_before() {
         }
     })
     .await;
-    // It goes on serving until it is told to end.
+    // The proxy keeps serving until it receives a signal.
     assert_eq!(proxy.ask(&get_it).await.status, Some(200));
 }
 
@@ -213,7 +214,8 @@ fn the_command_says_so_when_nobody_can_be_told() {
     assert!(String::from_utf8(out.stderr).unwrap().contains(&nobody.to_string()));
 }
 
-/// A sidecar in a pod, before an application that answers at once, and nobody else knows where.
+/// Starts a sidecar in front of an application that answers at once. Only the sidecar has the
+/// address of the application.
 async fn pod(snapshot: &Value) -> (Binary, SocketAddr, super::hand::Auto) {
     let hand = Hand::start().await;
     let captures = [format!("http:{}@0", hand.address.port())];
@@ -245,7 +247,8 @@ async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() 
     let turn = hand.turn().await;
     let waits = hook(binary.metrics);
     within(async { while stage(binary.admin).await != "flushing" {} }).await;
-    // A classic container gets its signal beside the application's hook, not after it.
+    // A container that is not a native sidecar receives its signal while the application's hook
+    // runs, not after it.
     binary.signal(Signal::TERM);
     binary.log.until(|line| line["msg"].as_str().is_some_and(|text| text.starts_with("draining"))).await;
     let late = call(2);
@@ -258,7 +261,7 @@ async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() 
     assert_eq!(binary.end().await.code(), Some(0));
 }
 
-/// What clients of a service see of it: where its endpoints are, and what became of their calls.
+/// The clients' view of a service: its endpoints, and the results of their calls.
 #[derive(Debug, Default)]
 struct Service {
     endpoints: Mutex<Vec<SocketAddr>>,
@@ -268,7 +271,8 @@ struct Service {
     over: AtomicBool,
 }
 
-/// Calls one after the other on a kept connection, and connects anew only where it was told to.
+/// Sends one call after the other on a kept connection, and reconnects only after
+/// `connection: close`.
 async fn keep_calling(service: Arc<Service>, client: u64) {
     let mut item = client * 1_000_000;
     while !service.over.load(Ordering::Relaxed) {
@@ -299,7 +303,7 @@ async fn keep_calling(service: Arc<Service>, client: u64) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection_fails() {
     let snapshot = json!({
-        // A queue is held most of the time.
+        // Calls are held most of the time.
         "scheduling": {"policy": "Static", "items": 6, "delay": "20ms"},
         "limits": {"queueDelayMax": "1m"},
         "proxy": {"drain": {"delay": "600ms"}, "connection": {"http2": "Never"}},
@@ -327,7 +331,7 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
     assert_eq!(out.status.code(), Some(0), "{}", String::from_utf8_lossy(&out.stderr));
     assert!(!waits.is_finished(), "it returns at once");
     served(50).await;
-    // Whoever connects now still comes here, until the readiness that has fallen is known everywhere.
+    // New connections still arrive here until the failed readiness is known everywhere.
     within(async { while is_ready(metrics).await {} }).await;
     *service.endpoints.lock().unwrap() = vec![new];
     assert_eq!(within(waits).await.unwrap().status, Some(200));

@@ -1,4 +1,4 @@
-//! What the model server does wrong, and what its callers get (reliability F04–F08, F13, F25).
+//! Faults of the model server, and the responses that callers get.
 
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -15,7 +15,6 @@ async fn ready(proxy: &Proxy) -> Option<u16> {
     within(client.ask(&proxy.request("GET", "/readyz", &[], None))).await.status
 }
 
-/// Case 53 of the acceptance list, first part: nobody listens.
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is() {
     let port = Port::reserve();
@@ -28,7 +27,7 @@ async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is
             assert_failure(&answer, 503, "GRP3301", "upstream_refused");
             took.push(answer.done.unwrap().duration_since(answer.sent.unwrap()));
         }
-        // The middle: a machine may pause in any one.
+        // The median, because the machine may pause during any single call.
         took.sort_unstable();
         assert!(took[5] < std::time::Duration::from_millis(50), "{took:?}");
     }
@@ -62,7 +61,7 @@ async fn a_batch_for_a_server_that_went_away_is_a_503_to_every_member_and_nothin
 
 #[tokio::test]
 async fn a_server_that_does_not_accept_is_given_up_after_the_connect_timeout() {
-    // A full backlog: the kernel answers no further connect.
+    // The backlog is full, so the kernel accepts no further connection.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let listener = socket.listen(0).unwrap();
@@ -150,7 +149,7 @@ async fn an_answer_over_the_cap_to_a_call_sent_alone_after_its_batch_failed_stre
     turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
     turn.chunk(&[b'b'; 1500]).await;
     turn.chunk(&[b'c'; 1500]).await;
-    // It is not over, and yet the slot is free.
+    // The response is not complete, but the slot is free.
     proxy.idle().await;
     turn.chunk(&[b'd'; 1500]).await;
     turn.part(b"0\r\n\r\n").await;
@@ -186,7 +185,7 @@ async fn an_answer_to_a_call_alone_over_the_cap_streams_on_and_its_slot_is_free(
     turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
     turn.chunk(&[b'a'; 1500]).await;
     turn.chunk(&[b'b'; 1500]).await;
-    // It is not over, and yet the next call has the slot.
+    // The response is not complete, but the next call has the slot.
     let next = proxy.call(proxy.predict(1));
     hand.turn().await.echo().await;
     assert_answer(&next.answer().await, 200, &predictions(&[1]));
@@ -239,7 +238,7 @@ async fn a_server_that_answers_before_it_has_read_the_body_is_heard() {
 async fn an_answer_whose_head_is_too_large_is_a_502() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let many: String = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect();
-    // hyper's own bound is soft: a head that comes at once may be up to twice the limit.
+    // hyper's own bound is soft: a head that arrives at once may be up to twice the limit.
     let large = format!("x-large: {}\r\n", "a".repeat(130 << 10));
     for headers in [many, large] {
         let (caller, turn) = proxy.occupy(&mut hand).await;

@@ -1,4 +1,4 @@
-//! HTTP/2 ends: a client, and a model server at the test's hands.
+//! HTTP/2 endpoints: a client, and a model server that the test controls.
 
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,14 +21,14 @@ use super::setup::within;
 
 pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// A message read whole.
+/// A message that was read completely.
 #[derive(Debug)]
 pub(super) struct Whole {
     pub(super) body: Bytes,
     pub(super) trailers: Option<HeaderMap>,
 }
 
-/// A client connection.
+/// An HTTP/2 client connection.
 #[derive(Debug, Clone)]
 pub(super) struct H2Client(pub(super) SendRequest<Body>);
 
@@ -40,7 +40,7 @@ pub(super) struct H2Hand {
     accepting: JoinHandle<()>,
 }
 
-/// One request that waits for its answer; dropping it resets the stream.
+/// A request that waits for its response. Dropping it resets the stream.
 #[derive(Debug)]
 pub(super) struct H2Turn {
     pub(super) head: http::request::Parts,
@@ -58,7 +58,7 @@ pub(super) fn empty() -> Body {
 }
 
 pub(super) fn with_trailers(body: impl Into<Bytes>, trailers: HeaderMap) -> Body {
-    // A stream: its length is not told, as with gRPC.
+    // A stream, so that its length is not announced, as with gRPC.
     let frames = [Ok(Frame::data(body.into())), Ok(Frame::trailers(trailers))];
     StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
 }
@@ -81,7 +81,7 @@ impl H2Client {
         Self(send)
     }
 
-    /// Sends a request and reads its answer whole.
+    /// Sends a request and reads its response completely.
     pub(super) fn ask(&self, request: Request<Body>) -> JoinHandle<(http::response::Parts, Whole)> {
         let mut send = self.0.clone();
         tokio::spawn(async move {
@@ -150,7 +150,7 @@ async fn serve(
 
 impl H2Turn {
     pub(super) fn answer(self, response: Response<Body>) {
-        // Nobody takes it where the proxy has left, which is what some tests are about.
+        // Sending fails if the proxy has cancelled the request, which some tests cause.
         self.back.send(response).ok();
     }
 

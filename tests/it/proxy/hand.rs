@@ -1,4 +1,5 @@
-//! A model server at the test's hands: every request waits, with its connection, until the test says what comes back.
+//! A model server that the test controls: every request waits, with its connection, until the test
+//! sends the response.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::setup::within;
 use super::support::upstream::{Request, chunk};
 use super::support::wire::{self, End, Framing, Wire};
 
-/// The server; dropping it closes everything.
+/// The server. Dropping it closes every connection.
 #[derive(Debug)]
 pub(super) struct Hand {
     pub(super) address: SocketAddr,
@@ -22,23 +23,23 @@ pub(super) struct Hand {
     accepting: JoinHandle<()>,
 }
 
-/// One request that waits for its answer. Dropping it closes the connection.
+/// A request that waits for its response. Dropping it closes the connection.
 #[derive(Debug)]
 pub(super) struct Turn {
     pub(super) request: Request,
-    /// On which of the server's connections it came.
+    /// Number of the server connection on which it arrived.
     pub(super) connection: usize,
     wire: Wire,
     back: oneshot::Sender<Wire>,
 }
 
-/// A port that nobody else gets: it refuses connections unless a server listens on it.
+/// A reserved port. It refuses connections unless a server listens on it.
 #[derive(Debug)]
 pub(super) struct Port {
     reserved: TcpSocket,
 }
 
-/// Every request so far, answered without a test's help.
+/// A server that answers every request automatically and records it.
 #[derive(Debug)]
 pub(super) struct Auto {
     seen: mpsc::Receiver<Request>,
@@ -71,7 +72,8 @@ impl Port {
     }
 }
 
-/// Several may be bound to one port as long as none listens, and one of them may listen then.
+/// Several sockets may be bound to one port as long as none of them listens. One of them may listen
+/// afterwards.
 fn bound(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
@@ -92,7 +94,7 @@ impl Hand {
         let open = Arc::new(AtomicUsize::new(0));
         let counted = open.clone();
         let accepting = tokio::spawn(async move {
-            // In here, so that they end with the listener.
+            // Owned by this task, so that the connections end with the listener.
             let mut connections = JoinSet::new();
             for connection in 0.. {
                 let Ok((stream, _)) = listener.accept().await else { return };
@@ -112,22 +114,22 @@ impl Hand {
         format!("http://{}", self.address)
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub(super) async fn turn(&mut self) -> Turn {
         within(self.turns.recv()).await.unwrap()
     }
 
-    /// Whether a request waits that no test has taken.
+    /// Returns the number of requests that no test has taken.
     pub(super) fn waiting(&self) -> usize {
         self.turns.len()
     }
 
-    /// Connections open now.
+    /// Returns the number of open connections.
     pub(super) fn open(&self) -> usize {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// From now on every request is answered by this, at once.
+    /// Answers every request from now on with this function, without delay.
     pub(super) fn auto(mut self, answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Auto {
         let (seen, requests) = mpsc::channel(4096);
         let serving = tokio::spawn(async move {
@@ -150,7 +152,7 @@ impl Drop for Hand {
 // === impl Auto ===
 
 impl Auto {
-    /// The requests that came since the last look.
+    /// Returns the requests received since the last call.
     pub(super) fn seen(&mut self) -> Vec<Request> {
         std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
@@ -165,36 +167,36 @@ impl Drop for Auto {
 // === impl Turn ===
 
 impl Turn {
-    /// These bytes, and the connection goes on.
+    /// Sends these bytes and keeps the connection open.
     pub(super) async fn raw(mut self, text: &[u8]) {
-        // It fails only where the proxy has gone away, which is what some tests are about.
+        // The write fails only if the proxy has closed the connection, which some tests cause.
         if self.wire.write(text).await.is_ok() {
             self.back.send(self.wire).ok();
         }
     }
 
-    /// A JSON answer.
+    /// Sends a JSON response.
     pub(super) async fn answer(self, status: u16, body: &str) {
         self.raw(&reply(status, body)).await;
     }
 
-    /// The answer of a server whose model gives every instance back.
+    /// Sends the response of a server with a model that returns every instance.
     pub(super) async fn echo(self) {
         let text = echo(&self.request);
         self.raw(&text).await;
     }
 
-    /// A part of an answer; the rest is up to the test.
+    /// Sends a part of a response. The test sends the rest.
     pub(super) async fn part(&mut self, text: &[u8]) {
         within(self.wire.write(text)).await.unwrap();
     }
 
-    /// One chunk of a chunked answer.
+    /// Sends one chunk of a chunked response.
     pub(super) async fn chunk(&mut self, text: &[u8]) {
         self.part(&chunk(text)).await;
     }
 
-    /// The answer is over and the connection goes on.
+    /// Ends the response and keeps the connection open.
     pub(super) fn done(self) {
         self.back.send(self.wire).ok();
     }
@@ -204,36 +206,36 @@ impl Turn {
         within(self.wire.closed()).await;
     }
 
-    /// Closes with a reset instead of a FIN.
+    /// Closes the connection with a reset instead of a FIN.
     pub(super) fn reset(mut self) {
         self.wire.stream().set_zero_linger().unwrap();
     }
 
-    /// The connection, for what is not HTTP any more.
+    /// Returns the connection, for data that is not HTTP.
     pub(super) fn into_wire(self) -> Wire {
         self.wire
     }
 
-    /// The items of a `:predict` call.
+    /// Returns the items of a `:predict` call.
     pub(super) fn instances(&self) -> Vec<u64> {
         instances(&self.request)
     }
 }
 
-/// The items of a `:predict` call.
+/// Returns the items of a `:predict` call.
 pub(super) fn instances(request: &Request) -> Vec<u64> {
     let body: Value = serde_json::from_slice(&request.body).unwrap();
     body["instances"].as_array().unwrap().iter().map(|item| item.as_u64().unwrap()).collect()
 }
 
-/// A JSON answer as bytes.
+/// Returns a JSON response as bytes.
 pub(super) fn reply(status: u16, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}")
         .into_bytes()
 }
 
-/// The answer of a server whose model gives every instance back.
+/// Returns the response of a server with a model that returns every instance.
 pub(super) fn echo(request: &Request) -> Vec<u8> {
     reply(200, &super::setup::predictions(&instances(request)))
 }

@@ -1,4 +1,4 @@
-//! HTTP/2 clients, before a server that speaks it and before one that does not.
+//! HTTP/2 clients, in front of a server that speaks HTTP/2 and of one that does not.
 
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use serde_json::json;
@@ -22,7 +22,7 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
         let mut connections: Vec<usize> = turns.iter().map(|turn| turn.connection).collect();
         connections.sort_unstable();
         used.push(connections);
-        // Answered in the other order than asked.
+        // Answered in reverse order.
         for turn in turns.into_iter().rev() {
             let target = turn.request.target.clone();
             turn.answer(200, &target).await;

@@ -1,4 +1,4 @@
-//! Clients that are slow, silent, many or hostile (reliability F18, F19, F32, B85, B102; §3b).
+//! Clients that are slow, silent, numerous or hostile.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ async fn connect(proxy: &Proxy) -> TcpStream {
     within(TcpStream::connect(proxy.address)).await.unwrap()
 }
 
-/// Waits until the proxy closes, and says what it sent before.
+/// Waits until the proxy closes the connection, and returns the bytes that it sent before.
 async fn closed(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is a close too.
@@ -114,7 +114,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let h2 = H2Client::connect(proxy.address).await;
     let asked = h2.ask(http::Request::get("http://h/slow").body(empty()).unwrap());
     let other = hand.turn().await;
-    // Other connections run into every one of these limits meanwhile.
+    // Other connections exceed every one of these limits meanwhile.
     for _ in 0..3 {
         closed(&mut connect(&proxy).await).await;
     }
@@ -135,7 +135,8 @@ async fn a_client_that_does_not_take_its_answer_is_closed_and_its_server_let_go(
     let text = "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n";
     turn.part(text.as_bytes()).await;
     let mut wire = turn.into_wire();
-    // More than every buffer between here and there holds: it ends because the proxy closes.
+    // More than all buffers on the way hold: the writes end because the proxy closes the
+    // connection.
     let piece = vec![b'x'; 1 << 20];
     let poured = async { while wire.write(&piece).await.is_ok() {} };
     within(poured).await;
@@ -257,7 +258,7 @@ async fn hundreds_of_slow_heads_do_not_slow_a_healthy_caller() {
 async fn a_head_over_its_limits_is_refused_and_nothing_of_it_is_sent() {
     let (proxy, hand) = by_hand(json!({})).await;
     let many: String = (0..101).map(|n| format!("x-{n}: 1\r\n")).collect();
-    // hyper's own bound is soft: a head that comes at once may be up to twice the limit.
+    // hyper's own bound is soft: a head that arrives at once may be up to twice the limit.
     let large = format!("x-large: {}\r\n", "a".repeat(130 << 10));
     for headers in [many, large] {
         let mut client = proxy.client().await;
@@ -281,10 +282,11 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// `GET http://h/`, from the static table but for the host.
+/// `GET http://h/`, from the HPACK static table (RFC 7541) except for the host.
 const GET: &[u8] = &[0x82, 0x84, 0x86, 0x41, 0x01, b'h'];
 
-/// Reads frames until the one wanted; its payload. `None` where the connection ends first.
+/// Reads frames up to the wanted one and returns its payload, or `None` if the connection ends
+/// first.
 async fn until_frame(stream: &mut TcpStream, wanted: u8) -> Option<Vec<u8>> {
     loop {
         let mut head = [0; 9];

@@ -1,4 +1,4 @@
-//! One bad call harms nobody else: replays, bisection, their budget, quarantine (G11–G15; reliability F06, F07, F10, F11, F14).
+//! One bad call affects no other: replays, bisection, their budget, and quarantine.
 
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -14,7 +14,8 @@ fn predicts(proxy: &Proxy, items: &[u64]) -> Vec<Outgoing> {
     items.iter().map(|item| proxy.predict(*item)).collect()
 }
 
-/// A server that fails every call with the bad item in it, and says so with the items it got.
+/// Returns the response of a server that fails every call with the bad item. The error contains the
+/// items of the call.
 fn poisoned(request: &Request) -> Vec<u8> {
     let items = super::hand::instances(request);
     if items.contains(&BAD) {
@@ -105,13 +106,13 @@ async fn an_empty_replay_budget_keeps_nobody_from_its_own_answer() {
     for caller in callers {
         assert_answer(&caller.answer().await, 500, "{\"error\":\"cannot: [666]\"}");
     }
-    // Bisecting to the end is 62 calls, of which 32 are the members' own; those need no budget.
+    // A complete bisection takes 62 calls, of which 32 are the members' own. Those need no budget.
     let sizes = sizes(&mut auto);
     assert_eq!(sizes.iter().filter(|size| **size == 1).count(), 32, "{sizes:?}");
     assert!(sizes.len() <= 62, "{sizes:?}");
 }
 
-/// A policy with one declared route `/g`, and `:predict` beside it.
+/// Returns a policy with one declared route `/g`, and `:predict` beside it.
 fn generic(idempotent: &str, on_mismatch: &str) -> Value {
     let declared = json!({"items": "/texts", "results": "/vectors", "onMismatch": on_mismatch});
     json!({"routes": [{"path": "/g", "protocol": "Generic", "idempotent": idempotent, "generic": declared}, {"path": PREDICT}]})
@@ -121,7 +122,7 @@ fn texts(proxy: &Proxy) -> Vec<Outgoing> {
     ["a", "b"].iter().map(|text| proxy.post("/g", &[], &json!({"texts": [text]}).to_string())).collect()
 }
 
-/// Case 53 of the acceptance list, last part: broken off after sending, where nothing says that it may be sent again.
+/// The response breaks off after the batch was sent, on a route that is not declared idempotent.
 #[tokio::test]
 async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
     type Answer = fn(Turn) -> BoxFuture<'static, ()>;
@@ -132,7 +133,7 @@ async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
     ];
     for idempotent in ["Auto", "Never"] {
         for (answer, code, reason) in broken {
-            // One batch that is not sent again ends merging: a proxy for each.
+            // A single batch that is not replayed ends merging, so each case has its own proxy.
             let (proxy, mut hand) = by_hand(generic(idempotent, "Isolate")).await;
             let (callers, turn) = proxy.share(&mut hand, texts(&proxy)).await;
             answer(turn).await;
@@ -168,7 +169,8 @@ async fn a_route_may_fail_a_mismatch_instead_of_isolating_it() {
     assert_eq!(hand.waiting(), 0);
 }
 
-/// Whatever is wrong with the answer to a batch, its members are sent again alone and nobody gets anything of it.
+/// Checks that a broken response to a batch is not delivered to any member, and that its members
+/// are sent again alone.
 async fn replayed(broken: impl AsyncFn(Turn)) -> Proxy {
     let (proxy, mut hand) = by_hand(json!({})).await;
     proxy.grow(&mut hand, 3).await;
@@ -211,7 +213,7 @@ async fn an_answer_that_is_no_json_for_these_items_is_nobodys() {
     replayed(async |turn| turn.raw(b"not HTTP at all\r\n\r\n").await).await;
 }
 
-/// Case 53 of the acceptance list, middle part: reset after sending, on a route where it may be sent again.
+/// The response breaks off after the batch was sent, on a route that may be replayed.
 #[tokio::test]
 async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
     let whole = reply(200, &predictions(&[1, 2, 3]));
@@ -219,7 +221,7 @@ async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
         replayed(async |mut turn| turn.part(whole.get(..at).unwrap()).await).await;
     }
     replayed(async |turn| turn.reset()).await;
-    // Chunked: the last chunk is missing although every byte of the JSON is there.
+    // The last chunk is missing, although every byte of the JSON has arrived.
     replayed(async |mut turn| {
         turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
         turn.chunk(predictions(&[1, 2, 3]).as_bytes()).await;
@@ -243,7 +245,7 @@ async fn a_cost_class_whose_answers_cannot_be_split_is_not_merged_for_a_while() 
     hand.turn().await.echo().await;
     ok(callers, &[3, 4]).await;
     assert!(proxy.metric(r#"groupage_calls_passed_total{reason="quarantined"}"#) >= 2);
-    // It ends by itself.
+    // The quarantine ends by itself.
     let merged_again = async {
         loop {
             let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[5, 6])).await;
@@ -299,7 +301,7 @@ async fn a_member_that_left_is_not_sent_again() {
     assert_eq!(hand.waiting(), 0);
 }
 
-/// It takes the ten seconds in which a server may compute on while it writes.
+/// Takes ten seconds: a server may continue to compute for that long after its first byte.
 #[tokio::test]
 async fn a_shared_answer_that_stalls_after_its_first_byte_is_left_and_its_members_are_sent_alone() {
     let (proxy, mut hand) = by_hand(json!({})).await;

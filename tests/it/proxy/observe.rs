@@ -1,4 +1,5 @@
-//! Mode `Observe`: calls pass as they are, at once and byte for byte, and what batching would have done with them is told.
+//! Mode `Observe`: calls pass through unchanged and without delay, and the predicted effect of
+//! batching is reported.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::setup::{Caller, PREDICT, Proxy, by_hand, instances, learning, predict
 use super::support::wire::values;
 use super::why::scheduler;
 
-/// Calls after which something can be said (`batching::Shadow`).
+/// Number of calls after which predictions start (`batching::Shadow`).
 const LEARNED: u64 = 8;
 
 fn observing(more: &Value) -> Value {
@@ -20,7 +21,7 @@ fn observing(more: &Value) -> Value {
     spec
 }
 
-/// One call after the other, each answered as it would be.
+/// Sends one call after the other and answers each of them.
 async fn one_by_one(proxy: &Proxy, hand: &mut Hand, items: std::ops::Range<u64>) {
     for item in items {
         let caller = proxy.call(proxy.predict(item));
@@ -33,7 +34,7 @@ async fn one_by_one(proxy: &Proxy, hand: &mut Hand, items: std::ops::Range<u64>)
     }
 }
 
-/// What is predicted, once the task that looks on has heard of so many calls.
+/// Returns the predictions, once the shadow has processed this many calls.
 async fn predicted(proxy: &Proxy, calls: u64) -> Value {
     within(heard(proxy, calls)).await
 }
@@ -80,19 +81,21 @@ async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
         assert_eq!(caller.answer().await.body, predictions(&[item]).into_bytes());
     }
     let told = predicted(&proxy, LEARNED + 40).await;
-    // More where a stalled machine made one of the first calls an outlier: that one teaches nothing.
+    // There are more if a pause of the machine made one of the first calls an outlier, which is not
+    // learned from.
     let unlearned = told["unpredicted"]["unlearned"].as_u64().unwrap();
     assert!(unlearned >= LEARNED, "{told}");
     assert_eq!(proxy.metric(r#"groupage_unpredicted_calls_total{reason="unlearned"}"#), unlearned);
     assert_eq!(told["calls"], LEARNED + 40 - unlearned);
-    // What is real stays real: no batch, no slot.
+    // The real metrics are unchanged: no batch, no slot.
     assert_eq!(proxy.metric("groupage_batch_items_count"), 0);
     assert_eq!(scheduler(&proxy).await["slots"], 0);
 }
 
 #[tokio::test]
 async fn what_batching_would_have_made_of_calls_that_pass_is_told() {
-    // So long that a busy machine is no part of what a call takes, and forty at once are within one of them.
+    // Long enough that a busy machine hardly affects the time of a call, and that forty
+    // simultaneous calls fall within one execution.
     let takes = ServerConfig { base: Duration::from_millis(50), slots: 40, ..ServerConfig::default() };
     let server = Server::start(takes).await.unwrap();
     let proxy = Proxy::before(&server.url(), observing(&json!({"limits": {"slotsMax": 1}})));

@@ -1,4 +1,5 @@
-//! Everything has a bound; over it a fast and clear refusal (README R14, R16; reliability F01, F19).
+//! Limits: every resource is bounded, and calls over a bound are rejected quickly with a clear
+//! error.
 
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use super::setup::{
 use super::support::client::Answer;
 use super::support::wire::{End, nominates};
 
-/// Case 24 of the acceptance list, where a list is refused by the same rule as a single item.
 #[tokio::test]
 async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
@@ -26,7 +26,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
         quickest = quickest.min(answer.done.unwrap().duration_since(answer.sent.unwrap()));
     }
     assert!(quickest < Duration::from_millis(5), "{quickest:?}");
-    // A list is refused by the same rule as a single item.
+    // A list is rejected by the same rule as a single item.
     let list = proxy.ask(&proxy.post(PREDICT, &[], &instances(&[5, 6]))).await;
     assert_failure(&list, 503, "GRP3101", "queue_full");
     assert_eq!(count(&proxy.stats().queue_items), 4);
@@ -86,7 +86,7 @@ async fn a_body_that_cannot_be_held_is_refused_and_so_is_nothing_else() {
     let answer = proxy.ask(&proxy.post(PREDICT, &[], &body)).await;
     assert_failure(&answer, 503, "GRP3102", "bytes_full");
     assert!(nominates(&answer.headers, "close"));
-    // What is small still fits.
+    // A small body still fits.
     let small = proxy.queue([proxy.predict(2)]).await;
     turn.echo().await;
     assert_answer(&held.answer().await, 200, &predictions(&[1]));
@@ -101,7 +101,7 @@ async fn one_identity_cannot_fill_the_queue_while_another_waits() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 8}, "tenants": {"header": "x-team"}})).await;
     let of = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
     let (first, turn) = proxy.occupy(&mut hand).await;
-    // Alone in the queue it may have more than its share.
+    // While it is alone in the queue, a tenant may exceed its share.
     let mut callers = proxy.queue((1..=5).map(|item| of("a", item))).await;
     callers.extend(proxy.queue([of("b", 6)]).await);
     let answer = proxy.ask(&of("a", 7)).await;
@@ -169,7 +169,7 @@ async fn a_body_that_breaks_off_goes_nowhere() {
 
 #[tokio::test]
 async fn a_dialect_of_its_own_for_every_caller() {
-    // Nobody listens here: the proxy itself answers every call.
+    // No server listens here, so the proxy itself answers every call.
     let folder = tempfile::tempdir().unwrap();
     let url = format!("unix:{}", folder.path().join("nobody").display());
     let generic = json!({"path": "/g", "protocol": "Generic", "generic": {"items": "/texts", "results": "/vectors"}});

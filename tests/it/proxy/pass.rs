@@ -1,4 +1,4 @@
-//! What no adapter recognises goes through byte for byte, both ways (README R9–R11).
+//! Requests that no adapter recognises pass through byte for byte, in both directions.
 
 use serde_json::json;
 
@@ -10,7 +10,8 @@ fn lines(headers: &[(&str, &[u8])]) -> Headers {
     headers.iter().map(|(name, value)| ((*name).to_owned(), value.to_vec())).collect()
 }
 
-/// What must be equal of two heads: names in any case and any order, values in order within a name.
+/// Returns a normal form of a head for comparison: names in lower case and sorted, values in order
+/// within a name.
 pub(super) fn by_name(headers: &Headers) -> Headers {
     let mut headers: Headers = headers.iter().map(|(name, value)| (name.to_ascii_lowercase(), value.clone())).collect();
     headers.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -265,7 +266,7 @@ async fn compressed_bodies_are_nobody_elses_business() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let squeezed: Vec<u8> = (0..=255).rev().collect();
     let own = [("content-encoding", "gzip"), ("content-type", "application/json"), ("accept-encoding", "gzip, zstd")];
-    // One path that no adapter knows, and one that is merged when it is not compressed.
+    // One path that no adapter recognises, and one that is merged if it is not compressed.
     for target in ["/other", super::setup::PREDICT] {
         let caller = proxy.call(proxy.request("POST", target, &own, Some(&squeezed)));
         let turn = hand.turn().await;
@@ -324,7 +325,7 @@ async fn a_server_that_closes_idle_connections_costs_a_connect_and_no_answer() {
         let served = async {
             let mut turn = hand.turn().await;
             let connection = turn.connection;
-            // Every other time it says so first.
+            // Every other time the server announces it first.
             let close = if round % 2 == 0 { "connection: close\r\n" } else { "" };
             turn.part(format!("HTTP/1.1 200 OK\r\n{close}content-length: 2\r\n\r\n{{}}").as_bytes()).await;
             connection

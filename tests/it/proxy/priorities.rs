@@ -1,4 +1,4 @@
-//! Priority classes and tenants' weights, from the header to who goes first.
+//! Priority classes and tenant weights, from the request header to the service order.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, by_hand, insta
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
-/// One slot, batches of so many, and these keys more.
+/// Returns settings with one slot, batches of this many items, and additional keys.
 fn adaptive(items: u32, more: Value) -> Value {
     let mut spec = json!({
         "scheduling": {"policy": "Adaptive"},
@@ -68,14 +68,14 @@ async fn the_target_of_its_class_is_a_calls_slo() {
     let classes = json!([{"name": "patient", "latencyP99": "1h"}, {"name": "hasty", "latencyP99": "20ms"}]);
     let more = json!({"slo": {"latencyP99": "50ms", "late": "Refuse"}, "priority": {"header": "x-priority", "classes": classes}});
     let (proxy, mut hand) = by_hand(adaptive(8, more)).await;
-    // Of the first class like every call that names none.
+    // The call belongs to the first class, like every call that names none.
     let (first, turn) = proxy.occupy(&mut hand).await;
     let patient = proxy.queue([of(&proxy, "patient", 1)]).await;
     let hasty = proxy.queue([of(&proxy, "hasty", 2)]).await;
     for caller in hasty {
         assert_failure(&caller.answer().await, 504, "GRP3201", "deadline");
     }
-    // The policy's own target is over too.
+    // The policy's own target has passed too.
     proxy.queued(1).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
@@ -108,7 +108,8 @@ async fn tenants_share_by_weight() {
         order.extend(turn.instances());
         turn.echo().await;
     }
-    // Three of a's for each of b's, but for the moment in which the proxy learns how long a call takes.
+    // Three calls of tenant a for each call of tenant b, except while the proxy learns the time of
+    // a call.
     let place = |item: u64| order.iter().position(|other| *other == item).unwrap();
     assert!(place(12) < 11 && place(10) < 4, "{order:?}");
     for (item, caller) in (1..).zip(callers) {

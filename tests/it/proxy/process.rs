@@ -1,4 +1,4 @@
-//! The real binary: its logs, its access log, its end (README R18, R19, R22; reliability P13, F24).
+//! The real binary: its logs, its access log, and its shutdown.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,7 +18,8 @@ fn ask(binary: &Binary, request: Outgoing) -> tokio::task::JoinHandle<Answer> {
     })
 }
 
-/// Held for an hour, or until something else sends it.
+/// Returns settings under which calls are held for a minute, or until something else dispatches
+/// them.
 fn held() -> Value {
     json!({
         "scheduling": {"policy": "Static", "items": 100, "delay": "1m"},
@@ -101,7 +102,8 @@ async fn for_the_drain_delay_it_is_ready_and_takes_calls_without_holding_them() 
     binary.signal(Signal::TERM);
     hand.turn().await.echo().await;
     assert_answer(&within(early).await.unwrap(), 200, &predictions(&[1]));
-    // A new connection, as from somebody who has not heard yet: served, on a connection that goes on.
+    // A new connection, as from a client that does not know of the drain yet: its calls are served,
+    // and it stays open.
     let mut client = binary.client().await;
     for item in 2..=3 {
         let request = binary.predict(item);
@@ -114,7 +116,7 @@ async fn for_the_drain_delay_it_is_ready_and_takes_calls_without_holding_them() 
     assert_eq!(binary.end().await.code(), Some(0));
 }
 
-/// The fields of a record of the access log (README R22).
+/// The fields of an access log record.
 const FIELDS: [&str; 18] = [
     "time_us",
     "route",
@@ -202,7 +204,8 @@ async fn the_access_log_has_a_record_for_every_call() {
     );
 }
 
-/// A server that fails or garbles some calls, and says secrets of its own.
+/// Returns the response of a server that fails or garbles some calls and includes secrets of its
+/// own.
 fn leaky(request: &super::support::upstream::Request) -> Vec<u8> {
     if request.method != "POST" || request.target.contains("canary-path") {
         return b"HTTP/1.1 500 canary-status\r\nx-secret: canary-answer\r\nset-cookie: canary-cookie\r\ncontent-length: 11\r\n\r\ncanary-body".to_vec();
@@ -222,11 +225,12 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     let spec = json!({
         "proxy": {"client": {"bodyIdleTimeout": "100ms"}},
         "tenants": {"header": "x-canary-tenant"},
-        // So that the first ten of the callers certainly share a call.
+        // Guarantees that the first ten calls share a batch.
         "scheduling": {"policy": "Static", "items": 10, "delay": "30ms"},
         "limits": {"queueDelayMax": "1m"},
     });
-    // The name of a header that the operator chose is a setting, not a caller's secret; its values are.
+    // The name of a header that the operator configured is a setting, not a secret of a client; its
+    // values are secrets.
     let name = "x-canary-tenant";
     let mut binary = Binary::start(&hand.url(), &spec, &["--log-level", "trace", "--log-access", "100%"]).await;
     let _auto = hand.auto(leaky);
@@ -245,7 +249,8 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     let model = "/v1/models/canary-model:predict?q=canary-query";
     let mut callers = Vec::new();
     for n in 0..20 {
-        // Together in batches of all sizes: served, failed as a whole, of the wrong number.
+        // They share batches of all sizes: served, failed as a whole, or with a wrong number of
+        // results.
         callers.push(ask(
             &binary,
             post(model, &format!("{{\"instances\":[\"canary-item-{n}\"],\"f\":\"canary-field\"}}")),
@@ -260,7 +265,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     for caller in callers {
         assert!(within(caller).await.unwrap().status.is_some());
     }
-    // Heads that are refused, a body that stalls, a client that breaks off.
+    // Heads that are rejected, a body that stalls, a client that disconnects.
     for text in [
         "GET /canary-path HTTP/1.1\r\nhost: h\r\ncanary name: canary\r\n\r\n",
         "canary\r\n\r\n",
@@ -292,12 +297,13 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     for line in &lines {
         let own = line["target"].as_str().is_some_and(|target| target.starts_with("groupage"));
         for field in ["ts", "level", "target", "msg"] {
-            // Libraries have lines without a message at this level.
+            // Log lines of libraries may lack a message at this level.
             assert!(line[field].is_string() || (field == "msg" && !own), "{line}");
         }
     }
     assert!(binary.access.lines().len() > 20);
-    // The access log names the headers and fields of which keys are made, and nothing of what is in them.
+    // The access log contains the names of the headers and fields that form merge keys, but not
+    // their values.
     let access = binary.access.text().replace("\"header\",\"x-canary-name\"", "");
     for text in [binary.log.text(), access, shown] {
         let text = text.to_ascii_lowercase().replace(name, "");
@@ -317,7 +323,7 @@ async fn the_level_of_the_log_changes_while_it_runs() {
         let mut client = within(Client::connect(binary.admin)).await.unwrap();
         assert_eq!(within(client.ask(&request)).await.status, Some(200));
     };
-    // A call that the proxy answers itself says so at debug.
+    // A call that the proxy answers itself is logged at level debug.
     let refused = async || assert_eq!(within(ask(&binary, binary.predict(1))).await.unwrap().status, Some(503));
     refused().await;
     set("debug").await;

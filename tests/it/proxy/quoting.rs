@@ -1,5 +1,5 @@
 //! Servers that quote inputs outside the results, as validators, gateways and debug fields do: no
-//! caller gets a byte of another's, and each gets the body that it gets alone.
+//! caller gets a byte of another caller's input, and each gets the body that it gets alone.
 
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -9,11 +9,11 @@ use super::setup::{Caller, PREDICT, Proxy, by_hand};
 use super::support::client::{Answer, Outgoing};
 use super::support::upstream::Request;
 
-/// Rounds of [`CALLERS`] calls at once.
+/// Number of rounds of [`CALLERS`] simultaneous calls.
 const ROUNDS: usize = 4;
 const CALLERS: usize = 5;
 
-/// A route, the names of its items and results.
+/// A route, with the names of its items and results.
 #[derive(Debug, Clone, Copy)]
 struct Adapter {
     path: &'static str,
@@ -28,7 +28,7 @@ const ADAPTERS: [Adapter; 4] = [
     Adapter { path: "/g", items: "texts", results: "vectors" },
 ];
 
-/// Where the server quotes its inputs.
+/// Position at which the server quotes its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     Text,
@@ -73,7 +73,7 @@ impl Adapter {
         serde_json::from_value(body.get(self.items)?.clone()).ok()
     }
 
-    /// The server's answer to these texts: head lines and body.
+    /// Returns the server's response to these texts: header lines and body.
     fn answer(self, place: Place, status: u16, texts: &[String]) -> (String, String) {
         let quoted = texts.join(" ");
         let mut body = json!({});
@@ -93,14 +93,14 @@ impl Adapter {
             Place::Header(name) => format!("{name}: realm=\"{quoted}\"\r\n"),
             _ => String::new(),
         };
-        // A bare list has no place beside the results.
+        // A bare list has no room beside the results.
         let bare = status == 200 && self.results.is_empty();
         let body = if bare { json!(texts.iter().map(|_| [1]).collect::<Vec<_>>()) } else { body };
         (lines, body.to_string())
     }
 }
 
-/// Answers every call, quoting all its texts.
+/// Answers every call and quotes all of its texts.
 fn serve(mut hand: Hand, adapter: Adapter, place: Place, status: u16) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
@@ -132,7 +132,7 @@ async fn no_caller_gets_a_byte_of_anothers_input() {
     let errors = [401, 403, 404, 405, 413, 422, 429, 500, 503];
     for policy in ["WorkConserving", "Static", "Adaptive"] {
         for adapter in ADAPTERS {
-            // The other policies form batches at other times and answer them alike.
+            // The other policies form batches at other times but answer them in the same way.
             let all = policy == "WorkConserving";
             let successes = PLACES.map(|place| (200, place)).into_iter().take(if all { PLACES.len() } else { 2 });
             let errors = errors

@@ -1,4 +1,5 @@
-//! Servers that speak a recognised route and take one item a call: each caller gets what it gets alone, and merging ends.
+//! Servers that speak a recognised protocol but accept one item per call: each caller gets the
+//! response that it gets alone, and merging ends.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,33 +11,36 @@ use super::setup::{Caller, PREDICT, Proxy, assert_answer, by_hand};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
-/// Rounds of [`CALLERS`] calls at once: as many as are sent alone after their batch failed, without halves before.
+/// Number of rounds of [`CALLERS`] simultaneous calls.
 const ROUNDS: usize = 12;
+/// Number of simultaneous calls: few enough that the members of a failed batch are sent alone
+/// without bisection.
 const CALLERS: usize = 4;
-/// A batch that is too large is cut in halves first: two batches of three and two, and what is left of them.
+/// Maximum number of lists that are sent if they are refused as too large. Such a batch is bisected
+/// first: two batches, and their halves of several items.
 const LISTS_TOO_LARGE: usize = 4;
 
-/// How a server answers a list.
+/// The way in which a server refuses a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Refusal {
     Status(u16),
     Reset,
-    /// The first result only.
+    /// Only the first result is returned.
     First,
     NotJson,
-    /// As llama.cpp answers: right but for `usage`, which counts the first item alone.
+    /// As llama.cpp answers: correct except for `usage`, which counts the first item alone.
     FirstUsage,
     Never,
 }
 
-/// A route, and where its items stand.
+/// A route, with the field that contains its items.
 #[derive(Debug, Clone, Copy)]
 struct Adapter {
     path: &'static str,
     items: &'static str,
-    /// The answer to one item.
+    /// The response to one item.
     one: &'static str,
-    /// Lone calls carry their item without a list.
+    /// `true` if a single call carries its item without a list.
     scalar: bool,
 }
 
@@ -73,7 +77,8 @@ impl Adapter {
         (proxy.post(self.path, &[], &body), json!({"own": body}).to_string())
     }
 
-    /// The items of a request; `None` where it is none of this route, as one for the model's metadata.
+    /// Returns the number of items of a request; `None` if the request is not a call of this route,
+    /// such as one for the model's metadata.
     fn count(self, request: &Request) -> Option<usize> {
         let body: Value = serde_json::from_slice(&request.body).ok()?;
         let items = body.get(self.items)?;
@@ -81,7 +86,8 @@ impl Adapter {
     }
 }
 
-/// Answers lone calls with their own bytes and refuses lists, whose sizes it records.
+/// Answers single calls with their own bytes and refuses lists. Returns the recorded sizes of the
+/// lists.
 fn serve(mut hand: Hand, adapter: Adapter, refusal: Refusal) -> (Arc<Mutex<Vec<usize>>>, JoinHandle<()>) {
     let lists = Arc::new(Mutex::new(Vec::new()));
     let sizes = lists.clone();
@@ -119,7 +125,7 @@ fn first_usage(items: usize) -> Vec<u8> {
     text.replacen("content-type", "Server: llama.cpp\r\ncontent-type", 1).into_bytes()
 }
 
-/// Has callers call side by side in rounds; how many answers were not the lone one's.
+/// Sends simultaneous calls in rounds, and returns the statuses other than 200.
 async fn drive(proxy: &Proxy, adapter: Adapter) -> Vec<Option<u16>> {
     let mut others = Vec::new();
     for round in 0..ROUNDS {
@@ -178,7 +184,7 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
         let others = drive(&proxy, adapter).await;
         let lists = lists.lock().unwrap().clone();
         assert!((1..=2).contains(&lists.len()), "{lists:?} were sent at {}", adapter.path);
-        // Calls that wait on the one slot behind such a batch may expire with it.
+        // Calls that wait for the only slot behind such a batch may expire with it.
         assert!(others.len() <= 2 * CALLERS && others.iter().all(|status| *status == Some(504)), "{others:?}");
         serving.abort();
     }

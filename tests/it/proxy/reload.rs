@@ -1,4 +1,4 @@
-//! Other settings while calls wait and batches are in flight (peers (f) 50; reliability P15, row 26).
+//! Changes of settings while calls wait and batches are in flight.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -13,7 +13,7 @@ use super::setup::{PREDICT, Proxy, assert_answer, by_hand, header, instances, po
 use super::support::client::Outgoing;
 use super::support::wire::Headers;
 
-/// One call at a time, so that the others wait.
+/// Returns settings with one slot, so that the other calls wait.
 fn spec(limits: &Value) -> Value {
     json!({"scheduling": {"policy": "WorkConserving", "slots": 1}, "limits": limits})
 }
@@ -28,7 +28,7 @@ async fn batches_follow_a_limit_that_is_edited_under_load_and_those_in_flight_ar
     let mut sizes = Vec::new();
     for next in [16, 2, 2, 64] {
         let turn = hand.turn().await;
-        // While this batch is in flight.
+        // The limit changes while this batch is in flight.
         proxy.apply(&spec(&json!({"batchItemsMax": next}))).await;
         sizes.push(turn.instances().len());
         turn.echo().await;
@@ -94,7 +94,7 @@ async fn who_waits_on_a_route_that_goes_leaves_by_its_limits_and_who_comes_passe
     let (proxy, mut hand) = by_hand(with(json!([route(PREDICT, 2), route(other, 3)]))).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let gone = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
-    // The other one moves to its place.
+    // The other route moves to its place.
     let applied = proxy.apply(&with(json!([route(other, 3)]))).await;
     assert!(applied.changes.iter().any(|change| change.path == "routes[1].path" && change.to.is_none()));
     let moved = proxy.queue((5..=7).map(|item| proxy.post(other, &[], &instances(&[item])))).await;
@@ -201,7 +201,7 @@ async fn what_is_fixed_at_the_start_is_told_as_pending_and_not_applied() {
     assert_eq!(proxy.metric("groupage_config_pending_settings"), 2);
     assert_eq!(proxy.metric(r#"groupage_limit{limit="batch_items_max",source="policy"}"#), 7);
     assert!(proxy.running.metrics.render().contains(r#"groupage_limit{limit="batch_items_max",source="default"} NaN"#));
-    // Taken back, it waits for nothing.
+    // Once reverted, the setting is no longer pending.
     proxy.apply(&json!({})).await;
     assert_eq!(proxy.metric("groupage_config_pending_settings"), 0);
 }
@@ -231,7 +231,7 @@ async fn metric(binary: &Binary, series: &str) -> String {
     line.unwrap_or_default().to_owned()
 }
 
-/// Waits until the log says that this is in force.
+/// Waits until the log reports that this value is in force.
 async fn until_changed(binary: &Binary, to: u32) {
     let to = to.to_string();
     binary.log.until(|line| line["msg"] == "setting changed" && line["to"] == to.as_str()).await;
@@ -239,7 +239,7 @@ async fn until_changed(binary: &Binary, to: u32) {
     assert_eq!(in_force(binary).await, to);
 }
 
-/// Replaced as an editor does it.
+/// Replaces a file as an editor does.
 fn replace(path: &Path, text: &str) {
     let beside = path.with_extension("swp");
     fs::write(&beside, text).unwrap();

@@ -1,4 +1,5 @@
-//! How batches travel: unix socket, HTTP/2 known or found out, HTTP/1 on connections of their own (README R9).
+//! Upstream transports of batches: a unix socket, HTTP/2 configured or detected, and HTTP/1 on
+//! connections of their own.
 
 use std::sync::{Arc, Mutex};
 
@@ -75,7 +76,7 @@ async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_
     assert_eq!(connections.first(), connections.last());
 }
 
-/// Answers every call over HTTP/1, and keeps the first bytes of every connection.
+/// Answers every call over HTTP/1, and records the first bytes of every connection.
 async fn recording_server() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", port.local_addr().unwrap());
@@ -94,7 +95,7 @@ async fn recording_server() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
                     let body = if body.is_empty() { "{}".to_owned() } else { echo_h2(&body) };
                     Ok::<_, hyper::Error>(Response::new(full(body)))
                 });
-                // A preface is answered 400 by it.
+                // It answers an HTTP/2 preface with 400.
                 http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await.ok();
             });
         }
@@ -125,13 +126,13 @@ async fn one_probe_finds_out_that_a_server_speaks_http_2() {
     let mut hand = H2Hand::start().await;
     let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let client = H2Client::connect(proxy.address).await;
-    // The first call that passes waits for the probe.
+    // The first call that passes through waits for the probe.
     let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
     let turn = hand.turn().await;
     assert_eq!(turn.head.version, Version::HTTP_2);
     turn.answer(Response::new(full("{}")));
     assert_eq!(within(asked).await.unwrap().0.status, 200);
-    // From now on batches use it, and what passes keeps its client's version.
+    // From now on batches use HTTP/2, and calls that pass through keep the version of their client.
     let (first, turn) = {
         let caller = proxy.call(proxy.predict(0));
         (caller, hand.turn().await)
@@ -154,7 +155,7 @@ async fn one_probe_finds_out_that_a_server_speaks_http_2() {
 
 #[tokio::test]
 async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept() {
-    // The two calls that go alone have the connections of their clients.
+    // The two unbatched calls use the connections of their clients.
     for (reuse, expected) in [("Never", 4), ("Always", 3)] {
         let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"reuse": reuse}}})).await;
         let mut used = std::collections::BTreeSet::new();

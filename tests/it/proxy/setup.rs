@@ -18,27 +18,27 @@ use super::hand::{Hand, Turn};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers, values};
 
-/// Longer than anything here takes, also on a machine that is busy with other things.
+/// Longer than any operation takes here, even on a busy machine.
 pub(super) const HANG: Duration = Duration::from_secs(20);
 
-/// What the application's hook must know.
+/// Token in the path of the drain hook.
 pub(super) const TOKEN: &str = "6f1c0e2d9a";
 
-/// A running proxy.
+/// A proxy that runs in this process.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) running: Running,
-    /// The data port.
+    /// Address of the data port.
     pub(super) address: SocketAddr,
-    /// What its policies are laid under.
+    /// Overrides that apply to every policy of this proxy.
     flags: Overrides,
 }
 
-/// A call on its way, on a connection of its own; aborting it closes the connection.
+/// A call in progress on a connection of its own. Aborting it closes the connection.
 #[derive(Debug)]
 pub(super) struct Caller(pub(super) JoinHandle<Answer>);
 
-/// Waits for what a test caused.
+/// Waits for an effect that the test caused, for at most [`HANG`].
 #[track_caller]
 pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
     let place = std::panic::Location::caller();
@@ -50,8 +50,9 @@ pub(super) fn within<T>(work: impl Future<Output = T>) -> impl Future<Output = T
     }
 }
 
-/// The policy of a test, over settings for this machine and for ports that the kernel picks. JSON is YAML too. What leaves
-/// when is `WorkConserving`'s unless the test says otherwise: it needs nothing learned, so a test can say who is in a batch.
+/// Returns the policy of a test, on top of settings for this machine and for ports that the kernel
+/// picks. JSON is valid YAML. The scheduling policy is `WorkConserving` unless the test sets
+/// another one: it learns nothing, so a test can predict the members of a batch.
 pub(super) fn policy_text(spec: &Value) -> String {
     let any = "127.0.0.1:0";
     let connection = json!({"http2": "Never", "connectTimeout": "10s"});
@@ -69,7 +70,7 @@ fn policy(flags: &Overrides, spec: &Value) -> Policy {
     config::build(Some(&loaded), flags, &Machine::default()).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
 }
 
-/// Lays keys over others.
+/// Merges the keys of `over` into `under`.
 pub(super) fn lay_over(under: &mut Value, over: &Value) {
     match (under, over) {
         (Value::Object(under), Value::Object(over)) => {
@@ -81,14 +82,14 @@ pub(super) fn lay_over(under: &mut Value, over: &Value) {
     }
 }
 
-/// Over a policy of a test: the policy that learns.
+/// Returns the policy of a test that uses the adaptive policy.
 pub(super) fn learning(spec: &Value) -> Value {
     let mut all = json!({"scheduling": {"policy": "Adaptive"}});
     lay_over(&mut all, spec);
     all
 }
 
-/// A proxy before a model server at the test's hands.
+/// Starts a proxy in front of a model server that the test controls.
 pub(super) async fn by_hand(spec: Value) -> (Proxy, Hand) {
     let hand = Hand::start().await;
     (Proxy::before(&hand.url(), spec), hand)
@@ -108,7 +109,7 @@ impl Proxy {
         Self::with(Overrides { upstream, ..Overrides::default() }, spec)
     }
 
-    /// As a sidecar that captures these ports of its pod.
+    /// Starts a proxy as a sidecar that captures these ports of its pod.
     pub(super) fn captured(captures: &[String], pod_ips: &str, spec: &Value) -> Self {
         let capture = Some(Given::flag("--capture", captures.to_vec()));
         let pod_ips = Some(Given::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
@@ -123,7 +124,7 @@ impl Proxy {
         Ok(Self { running, address, flags })
     }
 
-    /// Puts other settings in force.
+    /// Applies other settings.
     pub(super) async fn apply(&self, spec: &Value) -> Applied {
         within(self.running.control().apply(policy(&self.flags, spec))).await.unwrap()
     }
@@ -132,7 +133,7 @@ impl Proxy {
         &self.running.metrics.stats
     }
 
-    /// Waits until the proxy's counters say so.
+    /// Waits until the proxy's counters satisfy a condition.
     #[track_caller]
     pub(super) fn until(&self, holds: impl Fn(&Stats) -> bool) -> impl Future<Output = ()> {
         let metrics = Arc::clone(&self.running.metrics);
@@ -143,7 +144,7 @@ impl Proxy {
         })
     }
 
-    /// Waits until so many items are queued.
+    /// Waits until this many items are queued.
     #[track_caller]
     pub(super) fn queued(&self, items: u64) -> impl Future<Output = ()> {
         self.until(move |stats| count(&stats.queue_items) == items)
@@ -159,25 +160,25 @@ impl Proxy {
         within(Client::connect(self.address)).await.unwrap()
     }
 
-    /// A request as a client writes it.
+    /// Returns a request as a client writes it.
     pub(super) fn request(&self, method: &str, target: &str, own: &[(&str, &str)], body: Option<&[u8]>) -> Outgoing {
         let own: Headers = own.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
         Outgoing::new(method, target, self.address, &own, body)
     }
 
-    /// A JSON call.
+    /// Returns a JSON call.
     pub(super) fn post(&self, target: &str, own: &[(&str, &str)], body: &str) -> Outgoing {
         let json = [("content-type", "application/json")];
         let own: Vec<_> = json.into_iter().chain(own.iter().copied()).collect();
         self.request("POST", target, &own, Some(body.as_bytes()))
     }
 
-    /// A call of one item on a route that is merged.
+    /// Returns a call of one item on a merged route.
     pub(super) fn predict(&self, item: u64) -> Outgoing {
         self.post(PREDICT, &[], &instances(&[item]))
     }
 
-    /// One request on a connection of its own, and its answer.
+    /// Sends a request on a connection of its own and returns the response.
     pub(super) async fn ask(&self, request: &Outgoing) -> Answer {
         let mut client = self.client().await;
         within(client.ask(request)).await
@@ -192,7 +193,7 @@ impl Proxy {
         }))
     }
 
-    /// Takes the only slot: a call that is upstream when this returns.
+    /// Occupies the only slot with a call. The call is upstream when this returns.
     pub(super) async fn occupy(&self, hand: &mut Hand) -> (Caller, Turn) {
         let caller = self.call(self.predict(0));
         (caller, hand.turn().await)
@@ -209,7 +210,8 @@ impl Proxy {
         callers
     }
 
-    /// Has the proxy see that batches of so many items are answered: a policy that learns grows from one item on, by doubling.
+    /// Lets the proxy see that batches of this many items are answered: the adaptive policy starts
+    /// with one item and doubles the size.
     pub(super) async fn grow(&self, hand: &mut Hand, items: u64) {
         let mut size = 1;
         while size < items {
@@ -231,7 +233,8 @@ impl Proxy {
         }
     }
 
-    /// Makes these calls share one batch: they collect behind a busy slot, which then frees. The turn is the shared call.
+    /// Makes these calls share one batch: they collect behind a busy slot, which then becomes free.
+    /// The returned turn is the shared call.
     pub(super) async fn share(&self, hand: &mut Hand, requests: Vec<Outgoing>) -> (Vec<Caller>, Turn) {
         let (first, turn) = self.occupy(hand).await;
         let callers = self.queue(requests).await;
@@ -240,7 +243,7 @@ impl Proxy {
         (callers, hand.turn().await)
     }
 
-    /// The value of one series, none of which here is broken; zero where it is not there.
+    /// Returns the value of one series, or zero if it does not exist. All values here are integers.
     pub(super) fn metric(&self, series: &str) -> u64 {
         let text = self.running.metrics.render();
         let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
@@ -257,22 +260,22 @@ impl Caller {
         async { done.await.unwrap() }
     }
 
-    /// The client goes away: its connection is closed when this returns.
+    /// Disconnects the client: its connection is closed when this returns.
     pub(super) async fn leave(self) {
         self.0.abort();
         assert!(within(self.0).await.is_err(), "it had its answer already");
     }
 }
 
-/// A route that is merged without a policy; every caller's answer is recognisable.
+/// A route that is merged without a policy. The responses to different callers are distinguishable.
 pub(super) const PREDICT: &str = "/v1/models/m:predict";
 
-/// The body of a `:predict` call.
+/// Returns the body of a `:predict` call.
 pub(super) fn instances(items: &[u64]) -> String {
     format!(r#"{{"instances": {items:?}}}"#)
 }
 
-/// The answer to it, as [`Turn::echo`] gives it.
+/// Returns the response to it, as [`Turn::echo`] sends it.
 pub(super) fn predictions(items: &[u64]) -> String {
     format!(r#"{{"predictions":{items:?}}}"#).replace(' ', "")
 }
@@ -281,7 +284,7 @@ pub(super) fn count(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// The one value of a header.
+/// Returns the only value of a header.
 #[track_caller]
 pub(super) fn header(headers: &Headers, name: &str) -> String {
     match values(headers, name)[..] {
@@ -290,7 +293,7 @@ pub(super) fn header(headers: &Headers, name: &str) -> String {
     }
 }
 
-/// The answer is whole, has this status and this body.
+/// Checks that the response is complete and has this status and this body.
 #[track_caller]
 pub(super) fn assert_answer(answer: &Answer, status: u16, body: &str) {
     let text = String::from_utf8_lossy(&answer.body);
@@ -298,13 +301,13 @@ pub(super) fn assert_answer(answer: &Answer, status: u16, body: &str) {
     assert!(text == body, "expected {body:.300}, actual {text:.300}");
 }
 
-/// The answer is one of the proxy's own, with this code and reason word.
+/// Checks that the response is one of the proxy's own, with this code and reason word.
 #[track_caller]
 pub(super) fn assert_failure(answer: &Answer, status: u16, code: &str, reason: &str) {
     assert_eq!(answer.status, Some(status), "{:.300}", String::from_utf8_lossy(&answer.body));
     assert_eq!(header(&answer.headers, "x-groupage-error"), code);
     assert_eq!(header(&answer.headers, "x-groupage-reason"), reason);
-    // The caller sees which key, or which header of its own, to change.
+    // The response names the setting, or the header of the client, that limited the call.
     assert!(status != 504 || !header(&answer.headers, "x-groupage-limit").is_empty());
     let overload = matches!(status, 429 | 503);
     let after = values(&answer.headers, "retry-after").len();

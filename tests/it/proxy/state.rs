@@ -1,4 +1,4 @@
-//! What outlives the process: what was learned, and the last good settings.
+//! State that outlives the process: the learned state, and the last good settings.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn spec(state: &Path) -> Value {
     json!({"scheduling": {"policy": "Adaptive"}, "proxy": {"state": state}})
 }
 
-/// A server that says its name.
+/// Returns a server that sends its name in the `server` header.
 fn named(name: &'static str) -> impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static {
     move |request| {
         let text = String::from_utf8(reply(200, &predictions(&instances(request)))).unwrap();
@@ -41,7 +41,7 @@ async fn end(mut binary: Binary) {
     assert_eq!(binary.end().await.code(), Some(0));
 }
 
-/// A process that served so many calls and ended as told; what it left is in the folder.
+/// Runs a process that serves this many calls and drains. Its state remains in the folder.
 async fn served(url: &str, state: &Path, calls: u64) {
     let binary = Binary::start(url, &spec(state), &[]).await;
     binary.log.until(|line| line["msg"] == "nothing was learned before").await;
@@ -102,7 +102,7 @@ async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing_while
     ask(&first, 0..3).await;
     end(first).await;
     assert!(dir.path().join("learned.json").exists());
-    // Whoever had it is gone.
+    // The process that held the lock has ended.
     fs::remove_file(dir.path().join("learned.json")).unwrap();
     ask(&third, 0..3).await;
     end(third).await;
@@ -221,7 +221,7 @@ async fn the_last_good_settings_stand_in_where_the_file_is_wrong_at_the_start() 
     let config: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/config").await.body).unwrap();
     assert_eq!(config["limits.batchItemsMax"]["value"], "16");
     assert_eq!(fs::read_to_string(state.join("settings.yaml")).unwrap(), good, "the wrong file is not kept");
-    // Put right, it is in force at once.
+    // Once the file is corrected, it is in force at once.
     fs::write(&path, policy_text(&json!({"limits": {"batchItemsMax": 8}}))).unwrap();
     binary.log.until(|line| line["msg"] == "settings applied").await;
     end(binary).await;

@@ -1,4 +1,4 @@
-//! What flows: events as they come, tunnels, and bodies far larger than what may be held.
+//! Streaming: events as they arrive, tunnels, and bodies far larger than any buffer.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,12 +11,13 @@ use super::setup::{PREDICT, Proxy, assert_answer, by_hand, header, instances, wi
 use super::support::client::Client;
 use super::support::wire::Framing;
 
-/// Some twenty times what sockets and windows may hold between the two ends.
+/// Several times the bytes that sockets and windows may hold between the two ends.
 const LARGE: u64 = 200 << 20;
-/// Both connections' socket buffers at their largest, and what HTTP reads ahead.
+/// Maximum number of bytes in flight: the socket buffers of both connections at their largest, and
+/// the read-ahead of HTTP.
 const UNDERWAY_MAX: u64 = 32 << 20;
 const PIECE: usize = 64 << 10;
-/// Prime, so that a piece out of place shows.
+/// Period of the test pattern. It is prime, so that a misplaced piece is detected.
 const PERIOD: usize = 251;
 
 async fn connect(proxy: &Proxy, text: &str) -> TcpStream {
@@ -25,7 +26,7 @@ async fn connect(proxy: &Proxy, text: &str) -> TcpStream {
     stream
 }
 
-/// Reads until these bytes have come; what came.
+/// Reads until these bytes have arrived, and returns everything that was read.
 async fn until(stream: &mut TcpStream, needle: &[u8]) -> Vec<u8> {
     let mut came = Vec::new();
     while !came.windows(needle.len()).any(|window| window == needle) {
@@ -40,7 +41,7 @@ async fn events(proxy: &Proxy, hand: &mut Hand, request: &str) {
     turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").await;
     for event in ["data: one\n\n", "data: two\n\n", "data: three\n\n"] {
         turn.chunk(event.as_bytes()).await;
-        // The next one is sent only after this one has arrived.
+        // The next event is sent only after this one has arrived.
         until(&mut stream, event.as_bytes()).await;
     }
     turn.part(b"0\r\n\r\n").await;
@@ -146,7 +147,7 @@ fn at(offset: u64) -> usize {
     usize::try_from(offset % PERIOD as u64).unwrap()
 }
 
-/// Writes the large body, and never has more of it on the way than buffers can explain.
+/// Writes the large body, and checks that the bytes in flight never exceed the buffers.
 async fn pour(to: &mut (impl AsyncWrite + Unpin), sent: &AtomicU64, seen: &AtomicU64) {
     let pattern = pattern();
     let mut offset = 0;
@@ -160,7 +161,7 @@ async fn pour(to: &mut (impl AsyncWrite + Unpin), sent: &AtomicU64, seen: &Atomi
     }
 }
 
-/// Reads the large body, slower than it could be written, and checks every byte.
+/// Reads the large body, more slowly than it can be written, and checks every byte.
 async fn sip(from: &mut (impl AsyncRead + Unpin), seen: &AtomicU64) {
     let pattern = pattern();
     let mut buffer = vec![0; PIECE];
@@ -186,7 +187,7 @@ async fn buffered(proxy: &Proxy) -> u64 {
     stats["buffered_bytes"].as_u64().unwrap()
 }
 
-/// The first connection on which something comes, with what came up to the end of a head.
+/// Returns the first connection on which data arrives, after reading a head from it.
 async fn accept(server: &TcpListener) -> TcpStream {
     loop {
         let (mut stream, _) = server.accept().await.unwrap();
@@ -206,7 +207,8 @@ async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = Proxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let (sent, seen) = (AtomicU64::new(0), AtomicU64::new(0));
-    // A recognised path too: what is too large to be read holds no slot and streams.
+    // The path is a recognised one: a body that is too large to be read holds no slot and is
+    // streamed.
     let head = format!(
         "POST {PREDICT} HTTP/1.1\r\nhost: h\r\ncontent-type: application/json\r\ncontent-length: {LARGE}\r\n\r\n"
     );

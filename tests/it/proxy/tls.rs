@@ -1,4 +1,5 @@
-//! TLS on either side (reliability P18, row 29): certificates on the data port, `https://` upstreams, and both through a change of their files.
+//! TLS on both sides: certificates on the data port, `https://` upstreams, and changes of the files
+//! of either.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -24,7 +25,7 @@ use super::tunnel::{Authority, Pair, Tunnel};
 const HTTP1: &[&str] = &["http/1.1"];
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
-/// A folder with a certificate of 127.0.0.1 and `localhost`, and the keys that name it.
+/// A folder with a certificate for 127.0.0.1 and `localhost`, and the settings that refer to it.
 struct Folder {
     dir: tempfile::TempDir,
 }
@@ -50,7 +51,7 @@ impl Folder {
         json!({"certFile": self.path().join("tls.crt"), "keyFile": self.path().join("tls.key")})
     }
 
-    /// The settings of a proxy that shows it.
+    /// Returns the settings of a proxy that presents this certificate.
     fn shown(&self, over: &Value) -> Value {
         let mut spec = json!({"proxy": {"tls": self.tls()}});
         lay_over(&mut spec, over);
@@ -62,7 +63,7 @@ fn here(authority: &Authority) -> Pair {
     authority.sign(&["127.0.0.1", "localhost"])
 }
 
-/// A call whose host does not follow from the port that it goes to.
+/// Returns a call with a host that is independent of the port that it is sent to.
 fn predict(proxy: &Proxy, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[("host", "model.example")], &instances(&[item]))
 }
@@ -116,7 +117,8 @@ async fn calls_through_tls_share_a_batch_whatever_version_they_speak_and_get_the
         let (head, whole) = within(asked).await.unwrap();
         assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[item]).as_bytes()));
     }
-    // What is not merged goes through untouched, both ways, larger than TLS takes at once.
+    // A call that is not merged passes through unchanged in both directions, even if it is larger
+    // than TLS processes at once.
     let large = "x".repeat(300_000);
     let asked = proxy.call(proxy.post("/echo", &[], &large));
     let turn = hand.turn().await;
@@ -126,7 +128,8 @@ async fn calls_through_tls_share_a_batch_whatever_version_they_speak_and_get_the
     assert!(proxy.metric(r#"groupage_tls_certificate_expiry_seconds{side="callers"}"#) > 1_700_000_000);
 }
 
-/// As the kubelet publishes a Secret: the folder that all names lead through is swapped at once.
+/// Publishes files as the kubelet publishes a Secret: the directory that all names lead through is
+/// swapped atomically.
 fn publish(folder: &Path, version: &str, files: &[(&str, &str)]) {
     fs::create_dir(folder.join(version)).unwrap();
     for (name, text) in files {
@@ -161,7 +164,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     turn.echo().await;
     let (head, whole) = within(waits).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[1]).as_bytes()));
-    // The connection lives on, and a new one is shown the new certificate.
+    // The connection stays open, and a new one gets the new certificate.
     let mut after = Tunnel::into_tls(proxy.address, "localhost", new.client(BOTH, None)).await;
     let next = H2Client::connect(after.address).await;
     for (client, item) in [(&h2, 2), (&next, 3)] {
@@ -170,7 +173,8 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
         assert_eq!(within(asked).await.unwrap().1.body, predictions(&[item]));
     }
     assert!(after.shaken().await.is_ok());
-    // A torn pair, a file that is none, and one that is gone: what was there before stays, and it is counted once.
+    // A pair that does not match, a file without a certificate, and one without a key: the previous
+    // certificate stays in use, and each failure is counted once.
     for (number, (version, cert, key)) in [
         ("..3", &first.cert, &second.key),
         ("..4", &"nothing".to_owned(), &second.key),
@@ -263,7 +267,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     for (item, caller) in (1..).zip(waiting) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    // One without a certificate, and one whose authority is another.
+    // A client without a certificate, and one with a certificate of another authority.
     let strangers =
         [authority.client(HTTP1, None), authority.client(HTTP1, Some(&Authority::new("other").sign(&["eve"])))];
     for (number, stranger) in strangers.into_iter().enumerate() {
@@ -274,7 +278,7 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
         until_metric(&proxy, refused, 1 + number as u64).await;
     }
     assert_eq!(hand.waiting(), 0);
-    // An authority that is believed no more: nor are the sessions that began while it was.
+    // After an authority is no longer trusted, sessions that began before are not resumed either.
     folder.file("callers.crt", &authority.pem);
     until_metric(&proxy, r#"groupage_tls_reloads_total{side="callers",result="applied"}"#, 1).await;
     proxy.address = ann.address;
@@ -297,7 +301,7 @@ async fn a_client_that_speaks_plain_is_told_so_in_its_own_version_and_gets_nothi
     let (settings, goaway) = said.split_at(9);
     assert_eq!((settings[3], goaway[3], goaway[16]), (4, 7, 0x0c), "SETTINGS, and GOAWAY: inadequate security");
     assert!(goaway.ends_with(b"use https://\n"));
-    // A client of HTTP/2 sees an end, not silence.
+    // An HTTP/2 client gets an error instead of silence.
     let h2 = H2Client::connect(proxy.address).await;
     assert!(within(h2.0.clone().send_request(h2_predict(1))).await.is_err());
     let mut stream = TcpStream::connect(proxy.address).await.unwrap();
@@ -329,7 +333,7 @@ async fn a_handshake_that_does_not_begin_or_end_is_over_in_time_and_gives_its_pl
     until_metric(&proxy, "groupage_connections", 0).await;
 }
 
-/// A model server behind TLS, and a proxy before it that trusts its authority.
+/// A model server behind TLS, and the settings of a proxy that trusts its authority.
 struct Behind {
     authority: Authority,
     folder: Folder,
@@ -377,7 +381,7 @@ async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
     assert_eq!((turn.request.target.as_str(), turn.request.body.len()), ("/echo", large.len()));
     turn.answer(200, &large).await;
     assert_answer(&asked.answer().await, 200, &large);
-    // `http2: Never`, as tests have it: whatever the server would rather speak.
+    // The tests set `http2: Never`, which overrides the preference of the server.
     while let Ok(shaken) = server.shaken.try_recv() {
         assert_eq!(shaken.unwrap().as_deref(), Some("http/1.1"));
     }
@@ -436,7 +440,7 @@ async fn inside_tls_the_server_says_which_version_it_speaks() {
         let mut server = behind.server(hand.address, protocols, None).await;
         let proxy = behind.proxy(&server, &json!({"proxy": {"connection": {"http2": http2}}}));
         if http2 == "Auto" {
-            // The look for the server, and the question what it speaks.
+            // The probe for the server, and the detection of its protocol.
             for _ in 0..2 {
                 assert!(server.shaken().await.is_ok());
             }
@@ -460,13 +464,14 @@ async fn inside_tls_the_server_says_which_version_it_speaks() {
                     assert!(version == Version::HTTP_11 || scheme.as_deref() == Some("https"));
                     break;
                 }
-                // The answer to the question may come after the first batch.
+                // The detection may finish after the first batch.
                 assert_eq!((http2, version), ("Auto", Version::HTTP_2), "{protocols:?}");
             }
         })
         .await;
         if http2 == "Auto" && version == Version::HTTP_2 {
-            // Another one behind the same address, which speaks HTTP/1 only: its word counts, and the call is carried.
+            // Another server behind the same address speaks HTTP/1 only. Its choice applies, and
+            // the call is forwarded.
             server.speak(here(&behind.authority).server(HTTP1, None));
             let client = H2Client::connect(proxy.address).await;
             let asked = client.ask(Request::get("http://model.example/elsewhere").body(super::h2::empty()).unwrap());
@@ -494,7 +499,7 @@ async fn a_server_of_another_name_or_authority_gets_no_call_and_the_caller_an_ho
         assert_eq!((head.status.as_u16(), head.headers["x-groupage-error"].to_str().unwrap()), (502, "GRP3307"));
     }
     assert_eq!(hand.waiting(), 0);
-    // The name that it has, said apart from the host.
+    // The server's own name, configured separately from the host.
     let mut hand = hand;
     let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": {"serverName": "localhost"}}}));
     let asked = proxy.call(proxy.predict(1));
@@ -512,14 +517,15 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
         let without = behind.proxy(&server, &json!({"proxy": {"connection": {"http2": http2}}}));
         assert_failure(&without.ask(&without.predict(1)).await, 502, "GRP3307", "upstream_tls");
     }
-    // Its own, of another authority first.
+    // The proxy has a certificate, at first of another authority.
     let own = tempfile::tempdir().unwrap();
     let (cert, key) = Authority::new("other").sign(&["groupage"]).write(own.path());
     let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": {"certFile": cert, "keyFile": key}}}));
     assert_failure(&proxy.ask(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
     let applied = r#"groupage_tls_reloads_total{side="upstream",result="applied"}"#;
     let right = callers.sign(&["groupage"]);
-    // Replaced as a whole, one after the other, as a tool does it; in between they do not fit together.
+    // Both files are replaced completely, one after the other, as tools do it. In between they do
+    // not match.
     for (path, text) in [(&cert, &right.cert), (&key, &right.key)] {
         let beside = own.path().join("new");
         fs::write(&beside, text).unwrap();
@@ -547,7 +553,8 @@ async fn the_logs_say_in_words_what_is_wrong_with_the_upstreams_certificate_and_
     let line = binary.log.until(|line| line["msg"] == "upstream not reachable").await;
     let error = line["error"].as_str().unwrap();
     assert!(error.contains("for another name") && error.contains("proxy.upstreamTls.serverName"), "{error}");
-    // A file that is written in place and never closed is not told by the kernel as whole; a signal has it read.
+    // The kernel does not report a file that is written in place and never closed. A signal makes
+    // the process read it.
     fs::remove_file(behind.folder.path().join("tls.key")).unwrap();
     binary.signal(Signal::HUP);
     let line = binary.log.until(|line| line["msg"] == "certificates refused; those before stay in use").await;
@@ -592,7 +599,8 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     assert_answer(&asked.answer().await, 200, &predictions(&[1]));
     assert_eq!(through.metric(r#"groupage_connections_relayed_total{reason="not_http"}"#), 1);
 
-    // The sidecar has certificates, and the application speaks plain: calls inside are merged.
+    // The sidecar has certificates, and the application speaks plain HTTP: calls inside TLS are
+    // merged.
     let folder = Folder::with(&here(&authority));
     let mut spec = spec;
     lay_over(&mut spec, &folder.shown(&json!({})));
@@ -608,7 +616,7 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));
     }
-    // What is inside and is no HTTP is carried on to the application, without the TLS.
+    // Data inside TLS that is not HTTP is relayed to the application, without the TLS.
     let app = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let captures = [format!(":{}@0", app.local_addr().unwrap().port())];
     let binary = Proxy::captured(&captures, "", &spec);
@@ -619,7 +627,7 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     let mut came = [0; 8];
     let mut accepted = loop {
         let (mut accepted, _) = within(app.accept()).await.unwrap();
-        // The look for the application says nothing.
+        // The probe of the application sends nothing.
         if within(accepted.read_exact(&mut came)).await.is_ok() {
             break accepted;
         }

@@ -1,4 +1,5 @@
-//! Certificates of the test's own, and the two halves of a tunnel, so that clients and servers that know no TLS speak it.
+//! Test certificates, and the two ends of a TLS tunnel, so that clients and servers without TLS can
+//! use it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::setup::within;
 
-/// Somebody who signs.
+/// A certificate authority.
 pub(super) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     pub(super) pem: String,
@@ -30,13 +31,13 @@ pub(super) struct Pair {
     pub(super) key: String,
 }
 
-/// One half: a port before another one.
+/// One end of a tunnel: a port in front of another one.
 #[derive(Debug)]
 pub(super) struct Tunnel {
     pub(super) address: SocketAddr,
-    /// What came of each handshake: the protocol that was chosen, or what was wrong.
+    /// Result of each handshake: the negotiated protocol, or the error.
     pub(super) shaken: mpsc::Receiver<Result<Option<String>, String>>,
-    /// What the half that ends TLS shows and speaks.
+    /// Certificate and protocols of the end that terminates TLS.
     config: Option<Arc<Mutex<Arc<ServerConfig>>>>,
     running: JoinHandle<()>,
 }
@@ -53,7 +54,7 @@ impl Authority {
         Self { issuer: Issuer::new(params, key), pem }
     }
 
-    /// A certificate for these names or addresses.
+    /// Returns a certificate for these names or addresses.
     pub(super) fn sign(&self, names: &[&str]) -> Pair {
         let key = KeyPair::generate().unwrap();
         let mut params =
@@ -69,7 +70,8 @@ impl Authority {
         roots
     }
 
-    /// A client that trusts nobody else and speaks these, the first one rather; shows a certificate if it has one.
+    /// Returns the configuration of a client that trusts only this authority and offers these
+    /// protocols in order of preference. It presents a certificate if `shows` is set.
     pub(super) fn client(&self, protocols: &[&str], shows: Option<&Pair>) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(groupage::tls::provider())
             .with_safe_default_protocol_versions()
@@ -95,7 +97,7 @@ impl Pair {
         PrivateKeyDer::from_pem_slice(self.key.as_bytes()).unwrap()
     }
 
-    /// Writes both.
+    /// Writes the certificate and the key, and returns their paths.
     pub(super) fn write(&self, folder: &Path) -> (PathBuf, PathBuf) {
         let (cert, key) = (folder.join("tls.crt"), folder.join("tls.key"));
         std::fs::write(&cert, &self.cert).unwrap();
@@ -103,7 +105,8 @@ impl Pair {
         (cert, key)
     }
 
-    /// A server that shows it and speaks these; with `clients` it wants a certificate of that authority.
+    /// Returns the configuration of a server that presents this certificate and speaks these
+    /// protocols. With `clients` it requires a client certificate of that authority.
     pub(super) fn server(&self, protocols: &[&str], clients: Option<&Authority>) -> Arc<ServerConfig> {
         let provider = groupage::tls::provider();
         let builder =
@@ -132,7 +135,7 @@ fn named(protocol: Option<&[u8]>) -> Option<String> {
 // === impl Tunnel ===
 
 impl Tunnel {
-    /// Plain in, TLS out.
+    /// Starts an end that accepts plain connections and connects with TLS.
     pub(super) async fn into_tls(to: SocketAddr, name: &str, config: Arc<ClientConfig>) -> Self {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         Self::start(move |mut plain, told| {
@@ -143,7 +146,8 @@ impl Tunnel {
                 match connector.connect(name, stream).await {
                     Ok(mut tls) => {
                         told.send(Ok(named(tls.get_ref().1.alpn_protocol()))).await.ok();
-                        // An end of either side is what tests are about, in the way it shows on the other.
+                        // Tests check how the end of one side appears on the other, so an error is
+                        // reported.
                         if let Err(error) = copy_bidirectional(&mut plain, &mut tls).await {
                             told.send(Err(error.to_string())).await.ok();
                         }
@@ -155,7 +159,7 @@ impl Tunnel {
         .await
     }
 
-    /// TLS in, plain out.
+    /// Starts an end that accepts TLS connections and connects without TLS.
     pub(super) async fn out_of_tls(to: SocketAddr, config: Arc<ServerConfig>) -> Self {
         let config = Arc::new(Mutex::new(config));
         let shown = config.clone();
@@ -178,7 +182,7 @@ impl Tunnel {
         this
     }
 
-    /// From the next connection on it shows and speaks something else.
+    /// Changes the certificate and protocols from the next connection on.
     pub(super) fn speak(&self, other: Arc<ServerConfig>) {
         *self.config.as_ref().unwrap().lock().unwrap() = other;
     }
@@ -190,7 +194,7 @@ impl Tunnel {
         let address = listener.local_addr().unwrap();
         let (told, shaken) = mpsc::channel(1024);
         let running = tokio::spawn(async move {
-            // In here, so that they end with the listener.
+            // Owned by this task, so that the connections end with the listener.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 stream.set_nodelay(true).unwrap();
@@ -204,7 +208,7 @@ impl Tunnel {
         format!("https://{}", self.address)
     }
 
-    /// What came of the next handshake, or how a connection broke.
+    /// Waits for the result of the next handshake, or for the error that broke a connection.
     pub(super) async fn shaken(&mut self) -> Result<Option<String>, String> {
         within(self.shaken.recv()).await.unwrap()
     }

@@ -1,4 +1,5 @@
-//! Seeing why: what a call is told of itself, what the admin port shows, and what `groupage explain` makes of it.
+//! Explanations of decisions: the response header of a call, the admin port, and
+//! `groupage explain`.
 
 use std::process::{Command, Output, Stdio};
 
@@ -13,7 +14,7 @@ use super::support::wire::{Headers, values};
 
 const DEBUG: (&str, &str) = ("x-groupage-debug", "1");
 
-/// One slot, and nothing waits while it is idle: what a test causes is what happens.
+/// Returns settings with one slot and without holds, so that every event is caused by the test.
 fn plain() -> Value {
     json!({"scheduling": {"policy": "WorkConserving"}})
 }
@@ -22,14 +23,14 @@ fn asking(proxy: &Proxy, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[DEBUG], &instances(&[item]))
 }
 
-/// What the proxy adds to `Server-Timing`.
+/// Returns the value that the proxy adds to `Server-Timing`.
 #[track_caller]
 fn timing(answer: &Answer) -> String {
     let lines = values(&answer.headers, "server-timing");
     String::from_utf8(lines.last().expect("it was asked").to_vec()).unwrap()
 }
 
-/// The milliseconds of a metric in it.
+/// Returns the milliseconds of one metric in it.
 #[track_caller]
 fn millis(timing: &str, name: &str) -> f64 {
     let rest = timing.split(", ").find_map(|part| part.strip_prefix(&format!("{name};dur=")));
@@ -47,7 +48,7 @@ pub(super) async fn scheduler(proxy: &Proxy) -> Value {
 #[tokio::test]
 async fn a_call_that_asks_is_told_its_batch_cause_wait_and_prediction() {
     let (proxy, mut hand) = by_hand(plain()).await;
-    // One that asks and one that does not still share: to ask changes nothing.
+    // Calls with and without the debug header still share a batch.
     let (callers, turn) = proxy.share(&mut hand, vec![asking(&proxy, 1), proxy.predict(2), asking(&proxy, 3)]).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
@@ -83,7 +84,7 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
     let caller = proxy.call(strange);
     let turn = hand.turn().await;
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty(), "it is this proxy that was asked");
-    // What the server says of its own stays, before ours.
+    // The server's own value is kept, before the proxy's.
     turn.raw(b"HTTP/1.1 200 OK\r\nserver-timing: model;dur=3\r\ncontent-length: 2\r\n\r\n{}").await;
     let answer = caller.answer().await;
     assert_eq!(values(&answer.headers, "server-timing").len(), 2);
@@ -162,7 +163,7 @@ async fn the_scheduler_shows_where_it_works_why_and_what_keeps_calls_apart() {
     let point = &class["operating_point"];
     assert_eq!((&point["last_items"], &point["best_items"].is_u64()), (&json!(1), &true));
     assert!(point["lone_us"].as_u64().unwrap() > 0);
-    // The first call has no such header: to be absent is a value too.
+    // The first call has no such header. Its absence counts as a value.
     let expected =
         json!({"keys": 4, "differs": [{"what": "header", "name": "x-user", "values": 4, "keys_without": 1}]});
     assert_eq!(class["apart"], expected);

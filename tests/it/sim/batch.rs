@@ -1,4 +1,4 @@
-//! What every batch must be, whichever it is.
+//! Checks that apply to every batch.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,17 @@ use groupage::batching::{Batch, Cause, InvariantId, Lone, Tick};
 use super::line::{Leaving, Rules, Waiting};
 use super::promise::{Held, promise};
 
-/// It names the limit that bound it, or why its line was due.
+/// Checks that the batch reports the limit that bounded it, or the reason why its queue was due.
 pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
-    // The drain names its batches whatever bound them (`scheduling.md` §2.1).
+    // Batches of a drain report the drain, whatever bounded them.
     let cause = match due {
         Cause::Drain => due,
         _ if leaving.retest.is_some() || leaving.trial => Cause::Probe,
         _ => leaving.bound.unwrap_or(due),
     };
     let said = (batch.cause, batch.lone);
-    // Of a batch that holds too much it is told below which limit it passed.
+    // A batch that holds too many calls is reported by the checks below, which name the exceeded
+    // limit.
     let broken =
         if leaving.lone == Some(Lone::Quarantined) { InvariantId::Quarantined } else { InvariantId::TrueCause };
     promise(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
@@ -24,7 +25,7 @@ pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
     })
 }
 
-/// It is what its members are, and none of them is late.
+/// Checks that the totals of the batch match its members and that no member is late.
 pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     let id = batch.id.0;
     let mut next = 0;
@@ -46,7 +47,7 @@ pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} takes {late:?} along past its deadline"))
 }
 
-/// If several share it, it passes no limit; a single call may.
+/// Checks that a batch of several members exceeds no limit. A single call may.
 pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leaving: &Leaving) -> Held {
     let [first, _, ..] = members else { return Ok(()) };
     let id = batch.id.0;
@@ -60,7 +61,7 @@ pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leavi
     promise(InvariantId::WithinLimits, batch.weight <= walls.weight && padded <= walls.padded, || {
         format!("batch {id} weighs {}, padded {padded}, of {walls:?}", batch.weight)
     })?;
-    // A ceiling that was learned may be asked again; what the policy says never.
+    // A learned ceiling may be exceeded by a retest; a configured limit never is.
     let limits = (scope.batch_items_max, scope.batch_weight_max.unwrap_or(u64::MAX));
     promise(InvariantId::WithinLimits, batch.items <= limits.0 && batch.weight <= limits.1, || {
         format!("batch {id} has {} items and weighs {} of {limits:?}", batch.items, batch.weight)

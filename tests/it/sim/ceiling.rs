@@ -1,18 +1,20 @@
-//! One ceiling as it must be known by now, counted plainly.
+//! The expected value of one learned ceiling, computed by simple counting.
 
 use std::time::Duration;
 
 use groupage::batching::Tick;
 
-/// The first time between retests: of what was found by trying, and of what the server named or its memory holds; and the longest.
+/// Initial interval between retests of a ceiling that was found by trial.
 const FOUND: Duration = Duration::from_secs(1);
+/// Initial interval between retests of a ceiling that the server named or that its memory imposes.
 const FIRM: Duration = Duration::from_secs(600);
+/// Maximum interval between retests.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// By one measure.
+/// A ceiling by one measure.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ceiling {
-    /// The most that worked.
+    /// Largest size that worked.
     pub(crate) worked: u64,
     published: Option<u64>,
     learned: Option<Learned>,
@@ -21,7 +23,7 @@ pub(crate) struct Ceiling {
 #[derive(Debug, Clone)]
 struct Learned {
     max: u64,
-    /// The least that was refused.
+    /// Smallest size that was refused.
     refused: u64,
     firm: bool,
     retest: Tick,
@@ -41,12 +43,13 @@ impl Ceiling {
         self.published = Some(self.published.map_or(max, |known| known.min(max)));
     }
 
-    /// Up to how much may be asked now, and how long the last refusal took.
+    /// Returns the size up to which the ceiling may be tested now, and the duration of the last
+    /// refusal.
     pub(crate) fn retest(&self, now: Tick, counted: bool) -> Option<(u64, Duration)> {
         let learned = self.learned.as_ref().filter(|learned| !learned.testing && learned.retest <= now)?;
         let far = learned.refused > learned.max + learned.max / 8 + 1;
         let up_to = match () {
-            // Half the way: asking for memory is dear.
+            // Only half-way, because running out of memory is expensive.
             () if learned.firm && far => half_way(learned.max, learned.refused),
             () if counted => learned.refused,
             () => learned.refused + learned.refused / 8,
@@ -59,7 +62,7 @@ impl Ceiling {
         self.learned.iter_mut().for_each(|learned| learned.testing = testing);
     }
 
-    /// A retest ended; if it was not answered it is asked another time.
+    /// Ends a retest. A retest without a result is repeated later.
     pub(crate) fn over(&mut self, now: Tick) {
         if let Some(learned) = self.learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
@@ -95,7 +98,7 @@ impl Ceiling {
     pub(crate) fn named(&mut self, now: Tick, limit: u64, took: Duration) {
         self.worked = self.worked.min(limit);
         match self.learned.clone().filter(|known| known.max <= limit) {
-            // A smaller one stays.
+            // A lower ceiling stays.
             Some(known) => {
                 let firm = known.firm || known.max == limit;
                 self.learn(now, (known.max, known.refused.min(limit + 1), firm), true, took);
@@ -112,7 +115,8 @@ impl Ceiling {
         self.learn(now, (max, refused.max(max + 1), true), known.is_some(), took);
     }
 
-    /// What was refused worked once: that was another server.
+    /// Forgets the largest size that worked if it contradicts a refusal of `size`: that was another
+    /// server.
     fn contradicted(&mut self, size: u64) {
         if size <= self.worked {
             self.worked = 0;
@@ -123,7 +127,8 @@ impl Ceiling {
         self.learned.as_ref().map_or(size, |known| known.refused.min(size))
     }
 
-    /// `same`: it says what was known. After a retest that is asked half as often.
+    /// Records a ceiling. `same` is set if it confirms the known one; the interval doubles if a
+    /// retest confirmed it.
     fn learn(&mut self, now: Tick, (max, refused, firm): (u64, u64, bool), same: bool, took: Duration) {
         let first = if firm { FIRM } else { FOUND };
         let wait = match self.learned.as_ref().filter(|_| same) {
@@ -135,7 +140,7 @@ impl Ceiling {
     }
 }
 
-/// Between what worked and what was refused, and below that.
+/// Returns the size half-way between one that worked and one that was refused, below the latter.
 fn half_way(worked: u64, refused: u64) -> u64 {
     let worked = worked.min(refused);
     (worked + (refused - worked) / 2).min(refused - 1).max(1)

@@ -1,12 +1,12 @@
-//! What `cargo test` runs of it.
+//! The tests that `cargo test` runs on the simulator.
 
 use super::promise::Tally;
 use super::story;
 
-/// Told in every run of the tests; more in `just sim`.
+/// Number of seeds in every test run. `just sim` runs more.
 const SEEDS: u64 = 1500;
 
-/// What the seeds above must touch, or they prove little.
+/// Situations that the seeds above must cover; otherwise they prove little.
 const TOUCHED: [&str; 29] = [
     "accepted",
     "aborted",

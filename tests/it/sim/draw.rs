@@ -1,8 +1,10 @@
-//! The one source of chance: a seed in, the same numbers out on every machine.
+//! The only source of randomness: a seed yields the same numbers on every machine.
 
 use std::time::Duration;
 
-/// splitmix64; the tests must not change when a library changes its generator.
+/// A SplitMix64 generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+/// OOPSLA 2014). It is written out here so that the tests do not change when a library changes its
+/// generator.
 #[derive(Debug, Clone)]
 pub(crate) struct Draw(u64);
 
@@ -21,12 +23,12 @@ impl Draw {
         z ^ (z >> 31)
     }
 
-    /// A number from `low` to `high`, both possible.
+    /// Returns a number from `low` to `high`, both inclusive.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.next() % (high - low + 1)
     }
 
-    /// The same for what is counted in 32 bits.
+    /// Like [`Self::between`], for 32-bit numbers.
     pub(crate) fn count(&mut self, low: u32, high: u32) -> u32 {
         u32::try_from(self.between(u64::from(low), u64::from(high))).unwrap_or(high)
     }
@@ -40,7 +42,8 @@ impl Draw {
         &of[usize::try_from(self.between(0, last)).unwrap_or(0)]
     }
 
-    /// A duration up to `millis`: whole milliseconds, so that instants coincide, or any nanosecond.
+    /// Returns a duration of up to `millis`, in whole milliseconds, so that instants coincide, or
+    /// in nanoseconds.
     pub(crate) fn span(&mut self, coarse: bool, millis: u64) -> Duration {
         if coarse {
             Duration::from_millis(self.between(0, millis))

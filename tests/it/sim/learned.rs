@@ -1,4 +1,4 @@
-//! What a cost class must have taught the core by now, counted plainly.
+//! The expected learned state of a cost class, computed by simple counting.
 
 use std::time::Duration;
 
@@ -6,35 +6,36 @@ use groupage::batching::{Bounded, Observed, ObservedOutcome, Tick};
 
 use super::ceiling::Ceiling;
 
-/// Executions whose shortest one says what a lone call can hope for.
+/// Number of recent executions, the shortest of which is the best time that an unbatched call can
+/// expect.
 const RECENT: usize = 16;
 
-/// What is known of the batch that ended.
+/// Properties of a completed batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size {
     pub(crate) items: u32,
     pub(crate) weight: u64,
-    /// Of the heaviest item.
+    /// Weight of the heaviest item.
     pub(crate) heaviest: u64,
-    /// More than one member.
+    /// `true` if the batch had more than one member.
     pub(crate) shared: bool,
-    /// It held as many items as a batch of its class might when it left.
+    /// `true` if it held as many items as its class allowed when it was dispatched.
     pub(crate) full: bool,
-    /// The ceiling that it was sent to ask again.
+    /// The ceiling that it was sent to retest.
     pub(crate) retest: Option<Bounded>,
 }
 
-/// One cost class.
+/// The learned state of one cost class.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Learned {
     items: Ceiling,
     weight: Ceiling,
     padded: Ceiling,
-    /// The size since the upstream said that it is overloaded.
+    /// Ceiling on items since the upstream reported an overload.
     overload: Option<u32>,
-    /// Full good batches since the overload size last moved.
+    /// Number of full successful batches since the overload ceiling last changed.
     good: u32,
-    /// It said when to come back, and nothing was answered well since.
+    /// `true` after an overload response with a retry delay, until the next successful response.
     refusing: bool,
     times: Vec<Duration>,
 }
@@ -47,12 +48,13 @@ impl Learned {
         [items, self.overload].into_iter().flatten().min()
     }
 
-    /// The most by one measure, but for overload.
+    /// Returns the ceiling by one measure, overload excluded.
     pub(crate) fn max(&self, bounded: Bounded) -> Option<u64> {
         self.by(bounded).max()
     }
 
-    /// What may be asked again now: up to how much, and how long the last refusal took.
+    /// Returns the ceiling that may be retested now, the size up to which it may be tested, and the
+    /// duration of the last refusal.
     pub(crate) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
         if self.overload.is_some() {
             return None;
@@ -86,7 +88,7 @@ impl Learned {
         self.times.last().copied()
     }
 
-    /// Whether even the fastest of the last executions took longer than this SLO.
+    /// Returns `true` if even the fastest of the recent executions took longer than this SLO.
     pub(crate) fn cannot_meet(&self, slo: Duration) -> bool {
         let from = self.times.len().saturating_sub(RECENT);
         self.times.get(from..).is_some_and(|recent| !recent.is_empty() && recent.iter().all(|time| *time > slo))
@@ -109,21 +111,22 @@ impl Learned {
                 if size.full && self.overload.is_some() {
                     self.good += 1;
                 }
-                // One item more for every eight full good batches.
+                // The ceiling rises by one item for every eight full successful batches.
                 if self.good == 8 {
                     self.good = 0;
-                    // As far as it bounds anything.
+                    // It is dropped once it no longer bounds anything.
                     let most = self.items.max().map_or(u64::from(most), |max| max.min(u64::from(most)));
                     self.overload = self.overload.map(|max| max + 1).filter(|max| u64::from(*max) < most);
                 }
             }
-            // A limit that the refused batch kept already is none.
+            // A named limit that the refused batch did not exceed is no limit.
             ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => {
                 self.items.named(now, limit.into(), took);
             }
-            // What is not shared says nothing about how large a batch may be.
+            // The refusal of a call that is not shared is no evidence about the size of batches.
             ObservedOutcome::TooLarge { .. } if size.shared => {
-                // Of two that were both larger than ever the one that grew more; the number of items if nothing tells them apart.
+                // If the batch was larger than ever by both measures, the one that grew more is
+                // blamed; by default the number of items.
                 let (items, weight) = (self.items.worked, self.weight.worked);
                 let by_weight = sizes[1] > weight
                     && (sizes[0] <= items
@@ -135,17 +138,17 @@ impl Learned {
                 self.by_mut(bounded).refused(now, size, took);
             }
             ObservedOutcome::OutOfMemory if size.shared => {
-                // What weighs nothing is counted.
+                // If the items have no weight, the number of items is blamed.
                 let (ceiling, size) =
                     if sizes[2] > 0 { (&mut self.padded, sizes[2]) } else { (&mut self.items, sizes[0]) };
                 ceiling.out_of_memory(now, size, took);
             }
-            // It would refuse any size.
+            // The upstream refuses any size at the moment, so the size is not the reason.
             ObservedOutcome::Overloaded { retry_after: Some(_) } if size.shared && self.refusing => {}
             ObservedOutcome::Overloaded { retry_after } if size.shared => {
                 self.refusing = retry_after.is_some();
                 let half = size.items / 2;
-                // An overload never lets batches grow.
+                // An overload never raises the ceiling.
                 self.overload = Some(self.overload.map_or(half, |known| known.min(half)));
                 self.good = 0;
             }
@@ -158,7 +161,7 @@ impl Learned {
             | ObservedOutcome::TimedOut
             | ObservedOutcome::Cancelled => {}
         }
-        // Whatever came of it, it is over.
+        // The retest is over, whatever its outcome.
         if let Some(bounded) = size.retest {
             self.by_mut(bounded).over(now);
         }

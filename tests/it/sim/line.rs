@@ -1,4 +1,4 @@
-//! When a line must leave, and who of it, by the plain reading of the promises.
+//! The expected dispatch time and members of a key queue, derived directly from the invariants.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use super::learned::Learned;
 pub(crate) struct Waiting {
     pub(crate) call: Call,
     pub(crate) arrived: Tick,
-    /// How long it has waited while a slot was free.
+    /// Time for which it has waited while a slot was free.
     pub(crate) beside_slot: Duration,
-    /// Its SLO could not be met by any execution, so it ends nothing; its later deadline does.
+    /// `true` if no execution could have met its SLO. The SLO then expires nothing, and the later
+    /// deadline applies.
     pub(crate) forgiven: bool,
 }
 
@@ -27,57 +28,58 @@ pub(crate) struct Line<'a> {
     pub(crate) calls: Vec<&'a Waiting>,
 }
 
-/// What a line is judged by.
+/// The inputs of a decision about a key queue.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rules<'a> {
     pub(crate) now: Tick,
     pub(crate) limits: &'a Limits,
     pub(crate) learned: Option<&'a Learned>,
     pub(crate) draining: bool,
-    /// Replays in hand.
+    /// Number of replays left in the budget.
     pub(crate) replays: u64,
-    /// The core before the event: whether a call is merged is predicted by its own tests, what follows from it here.
+    /// The core before the event. Whether a call may be merged is covered by the core's own tests;
+    /// the consequences are checked here.
     pub(crate) core: Option<&'a Batcher>,
 }
 
-/// What bounds a batch, but for its bytes.
+/// The limits of a batch, except for its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Walls {
     pub(crate) items: u32,
     pub(crate) weight: u64,
-    /// Items × the heaviest one.
+    /// Number of items times the weight of the heaviest one.
     pub(crate) padded: u64,
 }
 
-/// When a line must leave, a slot being free.
+/// Dispatch time of a key queue while a slot is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     Now(Cause),
     At(Tick),
 }
 
-/// Who must leave when a line does.
+/// The batch that a key queue must dispatch.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Leaving {
-    /// How many, from the front.
+    /// Number of calls, from the front.
     pub(crate) calls: usize,
-    /// The limit that kept the next one out, or that was reached.
+    /// The limit that excluded the next call, or that was reached.
     pub(crate) bound: Option<Cause>,
     pub(crate) lone: Option<Lone>,
-    /// A value that may stand in a batch once kept the next one out.
+    /// `true` if an exclusive value excluded the next call: it may occur only once in a batch.
     pub(crate) exclusive: bool,
-    /// What bounded it.
+    /// The limits that applied.
     pub(crate) walls: Walls,
-    /// The ceiling that it passes, to ask it again.
+    /// The ceiling that the batch exceeds as a retest.
     pub(crate) retest: Option<Bounded>,
-    /// It asks whether the server takes batches.
+    /// `true` if the batch tests whether the server accepts batches.
     pub(crate) trial: bool,
 }
 
 // === impl Waiting ===
 
 impl Waiting {
-    /// Until when it may be sent.
+    /// Returns the instant after which the call must not be dispatched.
     pub(crate) fn deadline(&self) -> Option<Tick> {
         let counts = if self.forgiven { self.call.later } else { self.call.deadline };
         counts.map(|deadline| deadline.at)
@@ -87,12 +89,13 @@ impl Waiting {
 // === impl Rules ===
 
 impl Rules<'_> {
-    /// Most items in a batch: the limit, or what was learned if that is less.
+    /// Returns the maximum number of items in a batch: the limit, or the learned ceiling if that is
+    /// lower.
     pub(crate) fn cap(&self, scope: &ScopeLimits) -> u32 {
         self.learned.and_then(Learned::ceiling).unwrap_or(u32::MAX).min(scope.batch_items_max)
     }
 
-    /// The smallest of the limits and of what was learned.
+    /// Returns the smallest of the limits and learned ceilings.
     pub(crate) fn walls(&self, scope: &ScopeLimits) -> Walls {
         let known = |bounded| self.learned.and_then(|learned| learned.max(bounded)).unwrap_or(u64::MAX);
         Walls {
@@ -102,7 +105,8 @@ impl Rules<'_> {
         }
     }
 
-    /// Items up to which a batch is filled: under `Window` and `Static` their `items`, if that is less.
+    /// Returns the number of items up to which a batch is filled: `cap`, or `items` of `Window` and
+    /// `Static` if that is less.
     fn fill(&self, cap: u32) -> u32 {
         match self.limits.policy {
             Policy::WorkConserving | Policy::Adaptive { .. } => cap,
@@ -110,13 +114,15 @@ impl Rules<'_> {
         }
     }
 
-    /// What is expected of an execution: the last one and a quarter of it, at least 4 ms.
+    /// Returns the expected execution time: the last one plus a quarter of it, or plus 4 ms if that
+    /// is more.
     fn expected(&self) -> Option<Duration> {
         let last = self.learned.and_then(Learned::last)?;
         Some(last + (last / 4).max(Duration::from_millis(4)))
     }
 
-    /// The most calls that may leave with this one, and why it is one.
+    /// Returns the maximum number of calls that may be dispatched with this one, and the reason if
+    /// it is one.
     pub(crate) fn merge_limit(&self, call: &Call) -> (usize, Option<Lone>) {
         self.core.map_or((usize::MAX, None), |core| core.merge_limit(self.now, call))
     }
@@ -129,14 +135,15 @@ impl Line<'_> {
         self.calls[0]
     }
 
-    /// When this line must leave.
+    /// Returns the instant at which this queue must be dispatched.
     pub(crate) fn due(&self, rules: Rules<'_>) -> Due {
         if rules.draining {
             return Due::Now(Cause::Drain);
         }
         let head = self.head();
         let scope = rules.limits.scope(head.call.scope);
-        // A window is time beside a free slot; any hold ends when that is as much as the limit of the route.
+        // A window is measured as time beside a free slot. Any hold ends once that time reaches the
+        // limit of the route.
         let until = |beside_slot: Duration| rules.now.after(beside_slot.saturating_sub(head.beside_slot));
         let (end, delay) = match rules.limits.policy {
             Policy::WorkConserving | Policy::Adaptive { .. } => return Due::Now(Cause::Idle),
@@ -154,7 +161,7 @@ impl Line<'_> {
         if items >= u64::from(fill) {
             return Due::Now(Cause::Full);
         }
-        // More than one batch holds: the next one is as large now as it will ever be.
+        // More is queued than one batch holds, so the next batch cannot grow any further.
         if sum(|call| call.weight.sum) > walls.weight {
             return Due::Now(Cause::Weight);
         }
@@ -165,7 +172,8 @@ impl Line<'_> {
         if rules.now >= hold_ends {
             return Due::Now(if delay == Duration::ZERO { Cause::Idle } else { Cause::Delay });
         }
-        // A deadline within the hold sends the batch early enough to be answered: by the last execution's time and a quarter of it, at least 4 ms.
+        // A deadline within the hold dispatches the batch early enough to be answered in time.
+        // Without a known execution, half of the time to the deadline is reserved.
         let urgent = self
             .calls
             .iter()
@@ -179,14 +187,16 @@ impl Line<'_> {
         }
     }
 
-    /// Who must leave together: as many from the front as the limits allow, and always the first; or some more, to ask a ceiling again.
+    /// Returns the calls that must be dispatched together: as many from the front as the limits
+    /// allow, and at least one; or more, to retest a ceiling.
     pub(crate) fn leaving(&self, rules: Rules<'_>) -> Leaving {
         let scope = rules.limits.scope(self.head().call.scope);
         let cut = self.up_to(rules, rules.walls(scope));
         self.asking(rules, &cut).unwrap_or(cut)
     }
 
-    /// The larger batch in place of this one, if a ceiling that cuts it is to be asked again and nobody would be late for it.
+    /// Returns the larger batch in place of this one, if the ceiling that cuts it is due for a
+    /// retest and no call would be late for it.
     fn asking(&self, rules: Rules<'_>, cut: &Leaving) -> Option<Leaving> {
         let (bounded, up_to, took) = rules.learned?.retest(rules.now)?;
         let by = if bounded == Bounded::Items { Cause::Full } else { Cause::Weight };
@@ -214,7 +224,7 @@ impl Line<'_> {
         };
         let beyond = rules.learned.and_then(|learned| learned.max(bounded)).is_some_and(|max| size > max);
         let one = rules.expected()?;
-        // If it is refused, its halves are sent one after the other.
+        // If the retest is refused, its halves are sent one after the other.
         let on_time = members.iter().enumerate().all(|(at, waiting)| {
             let parts = if at < members.len() / 2 { 1 } else { 2 };
             let counts = if waiting.forgiven { waiting.call.later } else { waiting.call.deadline };
@@ -225,7 +235,8 @@ impl Line<'_> {
         (beyond && members.len() > 1 && on_time && in_hand).then_some(Leaving { retest: Some(bounded), ..larger })
     }
 
-    /// As many from the front as these walls and the bytes allow, and always the first.
+    /// Returns as many calls from the front as these limits and the byte limit allow, and at least
+    /// one.
     fn up_to(&self, rules: Rules<'_>, walls: Walls) -> Leaving {
         let head = &self.head().call;
         let scope = rules.limits.scope(head.scope);
@@ -244,6 +255,8 @@ impl Line<'_> {
         let mut leaving =
             Leaving { calls: 0, bound: None, lone: None, exclusive: false, walls, retest: None, trial: false };
         let (mut items, mut weight, mut heaviest, mut bytes, mut values) = (0, 0, 0, 0, BTreeSet::new());
+        // The first call always fits. Further calls join until one exceeds a limit, repeats an
+        // exclusive value, goes alone, or the maximum number of members is reached.
         for Waiting { call, .. } in &self.calls {
             if leaving.calls > 0 {
                 if call.alone || leaving.calls >= most {

@@ -1,4 +1,5 @@
-//! A plain model that counts beside the core: no indexes, no cleverness, one assertion for each promise.
+//! A simple model that counts beside the core: no indexes, no optimizations, one assertion for each
+//! invariant.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,27 +15,28 @@ use super::line::{Due, Leaving, Line, Rules, Waiting};
 use super::promise::{Broken, Held, Tally, promise};
 use super::trace::{Event, Said};
 
-/// What the core must hold by now.
+/// The expected state of the core.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) now: Tick,
     pub(crate) tally: Tally,
     limits: Limits,
     draining: bool,
-    /// In order of arrival.
+    /// Queued calls in order of arrival.
     queue: Vec<Waiting>,
     flights: BTreeMap<BatchId, Flight>,
     learned: BTreeMap<CostClassId, Learned>,
-    /// Merge keys that the upstream wants nothing of, and until when.
+    /// Merge keys that the upstream has paused, with the end of each pause.
     paused: BTreeMap<KeyId, Tick>,
-    /// Calls accepted, with how they left.
+    /// Accepted calls and the way in which each left the queue; `None` while it is queued.
     fates: BTreeMap<CallId, Option<&'static str>>,
     batches: u64,
-    /// Duration and items of the executions that went well, as extremes.
+    /// The smallest and the largest duration and item count of successful executions.
     pace: Option<(Pace, Pace)>,
-    /// The last step forgave an SLO: a wake-up with nothing to show for it.
+    /// `true` if the last step ignored an expired SLO, which justifies a wake-up without a
+    /// decision.
     pub(crate) forgave: bool,
-    /// The core before the event that is judged.
+    /// The core before the event that is checked.
     before: Option<Batcher>,
 }
 
@@ -46,12 +48,12 @@ struct Pace {
 
 #[derive(Debug)]
 struct Flight {
-    /// None if it went alone.
+    /// `None` for a call that shares no batch.
     key: Option<KeyId>,
     class: CostClassId,
     scope: ScopeId,
     size: Size,
-    /// Members that have neither gone nor been answered.
+    /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
     abort: Abort,
 }
@@ -84,7 +86,7 @@ impl Model {
         }
     }
 
-    /// Holds what the core said to an event, and what it holds after it, against the promises.
+    /// Checks the core's response to an event, and its state after it, against the invariants.
     pub(crate) fn step(&mut self, event: &Event, said: &Said, core: &Batcher) -> Held {
         let held = self.judge(event, said, core);
         self.before = Some(core.clone());
@@ -101,6 +103,7 @@ impl Model {
         | Event::Poll(now) = event
         {
             let now = self.now.max(*now);
+            // The time since the last event counts as waiting beside a free slot.
             if self.slot_is_free() {
                 let gone = now.since(self.now);
                 self.queue.iter_mut().for_each(|waiting| waiting.beside_slot += gone);
@@ -141,12 +144,12 @@ impl Model {
         self.compare(core)
     }
 
-    /// A bound for the decisions that may follow at one instant.
+    /// Returns an upper bound on the number of decisions at one instant.
     pub(crate) fn decisions_max(&self) -> usize {
         self.queue.len() + self.flights.len() + 2
     }
 
-    /// What must hold when nothing is left to happen.
+    /// Checks the final state, when no event is left.
     pub(crate) fn ended(&self) -> Held {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
         promise(InvariantId::LeavesOnce, stuck.is_empty(), || format!("calls {stuck:?} were accepted and never left"))?;
@@ -179,12 +182,12 @@ impl Model {
         }
     }
 
-    /// Until when nothing of this key is sent; while draining nothing waits.
+    /// Returns the end of a key's pause, or `None` if it is not paused. A drain ignores pauses.
     fn paused(&self, key: KeyId) -> Option<Tick> {
         self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
 
-    /// Lines in order of their first calls.
+    /// Returns the key queues in order of their first calls.
     fn lines(&self) -> Vec<Line<'_>> {
         let mut lines: Vec<Line<'_>> = Vec::new();
         for waiting in &self.queue {
@@ -205,7 +208,8 @@ impl Model {
         calls.fold((0, 0), |(items, bytes), call| (items + u64::from(call.items), bytes + call.bytes))
     }
 
-    /// An SLO that ends now, though no execution could have met it, ends nothing.
+    /// Marks the calls with an SLO that expires now but could not be met by any execution. Such an
+    /// SLO expires nothing.
     fn forgive(&mut self) {
         self.forgave = false;
         for waiting in &mut self.queue {
@@ -234,7 +238,7 @@ impl Model {
         })
     }
 
-    /// Which refusal the limits ask for.
+    /// Returns the rejection that the limits require.
     fn refusal(&self, call: &Call) -> Option<RejectionReason> {
         if self.queue.is_empty() {
             return None;
@@ -252,7 +256,8 @@ impl Model {
         {
             Some(RejectionReason::BytesFull)
         } else if own > 0 && own < items && items >= items_max / 2 && own + more > items_max / 2 {
-            // Somebody else waits too, and the queue is half full: half of it is this one's share.
+            // Other tenants wait too and the queue is half full, so this tenant's share is half of
+            // the queue.
             Some(RejectionReason::TenantShare)
         } else {
             None
@@ -302,7 +307,8 @@ impl Model {
         }
     }
 
-    /// The least and the most that `Retry-After` may say: the mean of what was seen lies between its extremes, the draw between one and 1.5.
+    /// Returns the bounds of `Retry-After` in seconds. The observed mean lies between its extremes,
+    /// and the jitter factor between 1 and 1.5.
     fn drain_seconds(&self) -> (u64, u64) {
         let Some((least, most)) = self.pace else { return (1, 1) };
         let (items, _) = self.held(|_| true);
@@ -310,7 +316,7 @@ impl Model {
             pace.duration.as_nanos() * u128::from(items.div_ceil(u64::from(items_each))) / u128::from(self.limits.slots)
         };
         let whole = |nanos: u128| u64::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u64::MAX);
-        // A thousandth for the rounding of running means.
+        // A tolerance of one thousandth covers the rounding of running means.
         let low = nanos(least, most.items) * 999 / 1000;
         let high = nanos(most, least.items) * 1501 / 1000;
         (whole(low).clamp(1, 3600), whole(high).clamp(1, 3600))
@@ -343,7 +349,7 @@ impl Model {
     fn completed(&mut self, batch: BatchId, observed: &Observed) {
         let Some(Flight { key, class, size, .. }) = self.flights.remove(&batch) else { return };
         if let ObservedOutcome::Overloaded { retry_after } = observed.outcome {
-            // At most a second.
+            // A pause lasts at most 100 ms.
             let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));
             if let (Some(key), Some(until)) = (key, until) {
                 let known = self.paused.entry(key).or_default();
@@ -470,7 +476,8 @@ impl Model {
         Ok(())
     }
 
-    /// The first line that is due leaves, from its front, with as many as the limits allow. Says also whether the batch is as large as its class allows.
+    /// Checks that the first key queue that is due is dispatched, from its front, with as many
+    /// calls as the limits allow. Also returns `true` if the batch is as large as its class allows.
     fn in_order(&self, batch: &Batch) -> Result<(Leaving, Cause, bool), Broken> {
         let id = batch.id.0;
         let lines = self.lines();
@@ -494,7 +501,8 @@ impl Model {
         promise(InvariantId::InOrder, front == members, || {
             format!("batch {id} holds {members:?} and the front of its line is {front:?}")
         })?;
-        // More than the limits allow is told apart below, by the limit.
+        // A batch that holds more than the limits allow is reported by the checks that follow,
+        // which name the limit.
         promise(InvariantId::NoIdleWait, members.len() >= leaving.calls, || {
             format!("batch {id} leaves with {} calls where {} may share it", members.len(), leaving.calls)
         })?;
@@ -539,7 +547,7 @@ impl Model {
         })
     }
 
-    /// Counters agree with what is held.
+    /// Checks that the core's counters and ceilings match the model.
     fn compare(&self, core: &Batcher) -> Held {
         let (items, bytes) = self.held(|_| true);
         let expected = Counts {

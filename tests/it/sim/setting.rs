@@ -1,4 +1,5 @@
-//! What a seed draws before its story begins: limits small enough that each is hit, who calls, and how the upstream is.
+//! The parameters that a seed draws for a run: limits small enough to be reached, clients, and
+//! upstream behaviour.
 
 use std::time::Duration;
 
@@ -9,52 +10,54 @@ use groupage::batching::{
 
 use super::draw::Draw;
 
-/// The circumstances of a story.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub(crate) struct Setting {
-    /// Instants are whole milliseconds.
+    /// `true` if all instants are whole milliseconds.
     pub(crate) coarse: bool,
-    /// Calls to come.
+    /// Total number of calls.
     pub(crate) calls: u64,
-    /// Longest time between bursts, in milliseconds.
+    /// Maximum time between bursts, in milliseconds.
     pub(crate) gap: u64,
-    /// Calls that come at one instant, at most.
+    /// Maximum number of calls in a burst.
     pub(crate) burst: u64,
-    /// How often in a thousand a caller goes.
+    /// Probability that a client cancels its call, in thousandths.
     pub(crate) cancels: u64,
-    /// How often in a thousand something else happens beside a burst.
+    /// Probability of another event beside a burst, in thousandths.
     pub(crate) turns: u64,
-    /// How late `poll` may be called after `next_wakeup`, in milliseconds.
+    /// Maximum delay of `poll` after `next_wakeup`, in milliseconds.
     pub(crate) late: u64,
-    /// When the process is told to end, in milliseconds; else once nothing more comes.
+    /// Instant at which the drain starts, in milliseconds; `None` for a drain after the last call.
     pub(crate) drain: Option<u64>,
-    /// Batches may be large.
+    /// `true` if large batches are likely.
     friendly: bool,
-    /// A key names a class and a route.
+    /// Cost class and route of each key.
     keys: Vec<(CostClassId, ScopeId)>,
     tenants: u32,
     items: u32,
     exclusive: bool,
-    /// How often in a thousand a call has a deadline, and the longest.
+    /// Probability that a call has a deadline, in thousandths.
     deadlines: u64,
+    /// Maximum time to a deadline, in milliseconds.
     deadline: u64,
     quarantine: Duration,
     /// An execution takes `base + each * items` and up to `jitter`, in milliseconds.
     base: u64,
     each: u64,
     jitter: u64,
-    /// How often in a thousand an execution goes wrong, and how.
+    /// Probability that an execution fails, in thousandths.
     faults: u64,
+    /// The outcome of every failed execution; `None` if it is drawn each time.
     fault: Option<ObservedOutcome>,
     refuses: Option<Refuses>,
 }
 
-/// What an upstream does not take.
+/// Sizes above which the upstream refuses a batch.
 #[derive(Debug, Clone, Copy)]
 struct Refuses {
     items: Option<u32>,
     weight: Option<u64>,
-    /// It does not refuse more weight but runs out of memory.
+    /// `true` if a heavier batch runs out of memory instead of being refused.
     memory: bool,
 }
 
@@ -63,7 +66,8 @@ struct Refuses {
 impl Setting {
     pub(crate) fn new(draw: &mut Draw) -> Self {
         let long = draw.chance(40);
-        // Large shares need company: calls of one item, few keys, room, an upstream that mostly works.
+        // Large batches need calls of one item, few keys, room in the queue, and an upstream that
+        // mostly succeeds.
         let friendly = long || draw.chance(400);
         let slow = draw.chance(100);
         let scopes = draw.between(1, 3);
@@ -113,7 +117,7 @@ impl Setting {
         }
     }
 
-    /// Limits, first or new ones.
+    /// Returns random limits, for the start or for an edit.
     pub(crate) fn limits(&self, draw: &mut Draw) -> Limits {
         let (items, delay) = (draw.count(1, 8), draw.span(self.coarse, 20) * draw.count(0, 2));
         let policy = match draw.between(0, 4) {
@@ -146,12 +150,13 @@ impl Setting {
         }
     }
 
-    /// The next caller's call.
+    /// Returns a random call.
     pub(crate) fn call(&self, draw: &mut Draw, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
         let alone = draw.chance(40);
-        // A call that goes alone has a key of its own; that it shares nothing must hold whatever its key is.
+        // A call that goes alone has a key of its own. That it shares no batch must hold for any
+        // key.
         let key = if alone && draw.chance(700) { KeyId(1000 + id.0) } else { KeyId(at) };
         let items = if draw.chance(600) { 1 } else { draw.count(1, self.items) };
         let max = draw.between(0, 9);
@@ -186,7 +191,7 @@ impl Setting {
         }
     }
 
-    /// How an execution of this many items and this weight will end.
+    /// Returns the outcome of an execution with this many items and this weight.
     pub(crate) fn execution(&self, draw: &mut Draw, items: u32, weight: u64) -> Observed {
         let millis = self.base + self.each * u64::from(items);
         let duration = Duration::from_millis(millis) + draw.span(self.coarse, self.jitter);

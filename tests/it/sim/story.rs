@@ -1,4 +1,4 @@
-//! A seed's whole story: run, run again, replayed.
+//! The complete check of one seed: a run, a second run and a replay.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,7 +8,7 @@ use super::promise::{Broken, Held, Tally, promise};
 use super::trace::Trace;
 use super::world::World;
 
-/// What a seed told.
+/// The result of a seed's run.
 #[derive(Debug)]
 pub(crate) struct Story {
     pub(crate) trace: Trace,
@@ -16,10 +16,10 @@ pub(crate) struct Story {
     pub(crate) end: Held,
 }
 
-/// Tells the story of a seed once.
+/// Runs the simulation of a seed once.
 pub(crate) fn tell(seed: u64) -> Story {
     let mut world = World::new(seed);
-    // A panic of the core is a broken promise like any other, and the story up to it is worth reading.
+    // A panic of the core counts as a violated invariant, and the trace up to it is kept.
     let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
         let how = panic
             .downcast_ref::<String>()
@@ -31,10 +31,11 @@ pub(crate) fn tell(seed: u64) -> Story {
     Story { trace: world.trace, tally: world.model.tally, end }
 }
 
-/// Tells a story twice and replays it: the promises hold, and nothing but the seed decides.
+/// Runs a seed twice and replays it: the invariants hold, and the run depends on nothing but the
+/// seed.
 ///
 /// # Errors
-/// The promise that broke, with the seed.
+/// Returns the violated invariant and the seed.
 pub(crate) fn check(seed: u64) -> Result<Story, String> {
     let story = tell(seed);
     let held = story.end.clone().and_then(|()| {

@@ -1,4 +1,4 @@
-//! What the core was told and what it said: the story, and its replay.
+//! Records the events applied to the core and its responses, and replays them.
 
 use std::fmt::{self, Write as _};
 
@@ -6,7 +6,7 @@ use groupage::batching::{
     Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Limits, Observed, Rejection, Tick,
 };
 
-/// One thing told to the core.
+/// An event that is applied to the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     Offer(Tick, Call),
@@ -20,14 +20,14 @@ pub(crate) enum Event {
     Poll(Tick),
 }
 
-/// What the core said to it.
+/// The core's response to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Said {
     Nothing,
     Offered(Result<(), Rejection>),
     Cancelled(bool),
     Decided(Decision),
-    /// `poll` had nothing; when it will have.
+    /// `poll` returned no decision. Carries the next wake-up.
     Idle(Option<Tick>),
 }
 
@@ -37,11 +37,11 @@ pub(crate) struct Trace {
     pub(crate) limits: Limits,
     pub(crate) seed: u64,
     pub(crate) events: Vec<Event>,
-    /// As long as `events`, or one shorter if the core panicked.
+    /// One response per event, or one less if the core panicked.
     pub(crate) said: Vec<Said>,
 }
 
-/// Tells the core one thing.
+/// Applies an event to the core.
 pub(crate) fn tell(core: &mut Batcher, event: &Event) -> Said {
     match event.clone() {
         Event::Offer(now, call) => return Said::Offered(core.offer(now, call)),
@@ -62,13 +62,13 @@ pub(crate) fn tell(core: &mut Batcher, event: &Event) -> Said {
 // === impl Trace ===
 
 impl Trace {
-    /// What a fresh core says to the same events.
+    /// Applies the same events to a new core and returns its responses.
     pub(crate) fn replay(&self) -> Vec<Said> {
         let mut core = Batcher::new(self.limits.clone(), self.seed);
         self.events.iter().map(|event| tell(&mut core, event)).collect()
     }
 
-    /// The story in words, a line for each event.
+    /// Returns the run as text, one line per event.
     pub(crate) fn text(&self) -> String {
         let mut text = format!("limits {:?}\n", self.limits);
         let mut said = self.said.iter();

@@ -1,4 +1,4 @@
-//! Callers, a fake upstream and the clock around one core.
+//! Clients, a fake upstream and a virtual clock around one core.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::promise::{Broken, Held, promise};
 use super::setting::Setting;
 use super::trace::{Event, Said, Trace, tell};
 
-/// What will happen.
+/// A scheduled event.
 #[derive(Debug, Clone, Copy)]
 enum Planned {
     Burst,
@@ -22,7 +22,7 @@ enum Planned {
     Drain,
 }
 
-/// One story in the making.
+/// A simulation in progress.
 #[derive(Debug)]
 pub(crate) struct World {
     pub(crate) trace: Trace,
@@ -56,13 +56,14 @@ impl World {
         }
     }
 
-    /// Lives through the story to its end, or to the first promise that breaks.
+    /// Runs the simulation to its end, or to the first invariant violation.
     pub(crate) fn run(&mut self) -> Held {
         self.plan(Tick::from_millis(1), Planned::Burst);
         if let Some(at) = self.setting.drain {
             self.plan(Tick::from_millis(at), Planned::Drain);
         }
-        // A call comes, is cancelled, answered and ends in an execution at most once each, and none has more than three wake-ups of its own.
+        // Each call arrives, is cancelled, is answered and ends its execution at most once, and
+        // causes at most three wake-ups of its own.
         let steps_max = 8 * self.setting.calls + 100;
         let mut wakeup = None;
         for _ in 0..steps_max {
@@ -102,7 +103,8 @@ impl World {
         Ok(said)
     }
 
-    /// The next planned thing, and sometimes the others of that instant before anybody polls.
+    /// Applies the next scheduled event, and sometimes the others of the same instant before the
+    /// next poll.
     fn happen(&mut self) -> Held {
         while let Some(((at, _), planned)) = self.planned.pop_first() {
             self.now = self.now.max(at);
@@ -130,7 +132,7 @@ impl World {
                 let at = self.now.after(self.draw.span(self.setting.coarse, 40));
                 self.plan(at, Planned::Cancel(id));
             }
-            // A shell may read the clock before another's event was told.
+            // The shell may read the clock before another event is applied.
             let seen = if self.draw.chance(30) { self.now.before(self.draw.span(true, 5)) } else { self.now };
             self.tell(Event::Offer(seen, call))?;
         }
@@ -147,7 +149,7 @@ impl World {
         Ok(())
     }
 
-    /// What is rare, and what means nothing.
+    /// Applies a rare event or one without effect.
     fn turn(&mut self) -> Held {
         let unknown = 1_000_000;
         let event = match self.draw.between(0, 7) {
@@ -161,7 +163,7 @@ impl World {
         self.tell(event).map(|_| ())
     }
 
-    /// Asks until there is nothing to do; says when there will be.
+    /// Polls until there is no decision. Returns the next wake-up.
     fn decide(&mut self, woken: bool) -> Result<Option<Tick>, Broken> {
         for asked in 0..=self.model.decisions_max() {
             match self.tell(Event::Poll(self.now))? {
@@ -185,7 +187,8 @@ impl World {
         let observed = self.setting.execution(&mut self.draw, batch.items, batch.weight);
         let end = self.now.after(observed.duration);
         self.plan(end, Planned::End(batch.id, observed));
-        // Isolation answers members one by one before the end; so do upstreams that answer early.
+        // Isolation answers members one by one before the end of the execution, and so does an
+        // upstream that answers early.
         let early = observed.outcome != ObservedOutcome::Ok || self.draw.chance(100);
         if early && self.draw.chance(700) {
             for member in &batch.members {
@@ -199,7 +202,7 @@ impl World {
         }
     }
 
-    /// The execution is dropped; its end is told at once or a moment later.
+    /// Drops the execution. Its completion is reported at once or shortly afterwards.
     fn abort(&mut self, batch: BatchId) {
         let end = self.planned.iter().find_map(|(at, planned)| match planned {
             Planned::End(id, observed) if *id == batch => Some((*at, *observed)),

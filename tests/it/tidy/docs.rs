@@ -1,4 +1,5 @@
-//! What is written down, held to what is there: error codes, metric names, decisions, the map's length.
+//! Compares the documentation with the code: error codes, metric names, decision records, and the
+//! length of the architecture page.
 
 use std::fmt::Write as _;
 
@@ -201,7 +202,7 @@ fn the_map_names_every_module_and_no_module_that_is_not_there() {
     for name in map.split('`').skip(1).step_by(2) {
         let path: Vec<&str> = name.split("::").collect();
         let is_ours = there.iter().any(|module| module == path[0]) && path.len() == 2;
-        // `batching::Batcher` is a type: it stands somewhere below its module.
+        // `batching::Batcher` is a type. It is defined somewhere below its module.
         let is_type = path.last().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_uppercase()));
         assert!(
             !is_ours || is_type || there.iter().any(|module| module == name),

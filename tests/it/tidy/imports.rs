@@ -1,4 +1,5 @@
-//! Who may name whom: our modules, and the crates of others.
+//! Rules for imports: the modules that each module may name, and the modules that may name each
+//! third-party crate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -6,7 +7,8 @@ use std::fmt::Write as _;
 use super::lex::{Kind, Token};
 use super::{Source, golden_section, metadata, sources};
 
-/// Every module in reading order, and which of those above it it may name. `lib` and `main` only put things together.
+/// Every module in reading order, with the modules above it that it may name. `lib` and `main` only
+/// assemble the others.
 const OURS: [(&str, &[&str]); 29] = [
     ("error", &[]),
     ("batching", &[]),
@@ -107,8 +109,8 @@ const OURS: [(&str, &[&str]); 29] = [
     ),
 ];
 
-/// Every crate of others, and who may name it. What is in no row of a pure module keeps it pure: `batching` names nothing at all, `protocol` neither
-/// tokio nor hyper.
+/// Every third-party crate, with the modules that may name it. The table keeps the pure modules
+/// pure: `batching` is in no row, and `protocol` is neither in that of tokio nor in that of hyper.
 const OTHERS: [(&str, &[&str]); 37] = [
     ("axum", &["places", "admin", "controller"]),
     ("blake3", &["tls", "protocol", "proxy", "admin", "control", "standin", "rollout", "injector", "controller"]),
@@ -230,14 +232,15 @@ const OTHERS: [(&str, &[&str]); 37] = [
     ("tracing-subscriber", &["telemetry", "config"]),
 ];
 
-/// For tests and the packer of images only; anybody's.
+/// Crates for tests and for the image packer only. Any test may use them.
 const FOR_TESTS: [&str; 8] = ["aws-lc-rs", "flate2", "kube-cel", "proptest", "regex", "rustix", "tar", "tempfile"];
 
 fn allowed(module: &str) -> Option<&'static [&'static str]> {
     OURS.iter().find(|(name, _)| *name == module).map(|(_, may)| *may)
 }
 
-/// The modules of ours that a source names from the crate's root, each with a line: `crate::x`, `crate::{x, y}`, and `super::` up to the root.
+/// Returns the modules of this crate that a source names from the crate root, with a line each:
+/// `crate::x`, `crate::{x, y}`, and `super::` up to the root.
 fn named(source: &Source, tokens: &[Token<'_>]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut inline = Vec::new();
@@ -270,7 +273,7 @@ fn named(source: &Source, tokens: &[Token<'_>]) -> Vec<(String, usize)> {
     found
 }
 
-/// The first names of a path or of a group of paths.
+/// Returns the first names of a path or of a group of paths.
 fn heads(tokens: &[Token<'_>], at: usize) -> Vec<(String, usize)> {
     let Some(first) = tokens.get(at) else { return Vec::new() };
     if !first.is("{") {
@@ -306,7 +309,7 @@ fn each_module_names_only_those_above_it_that_it_may() {
             writeln!(wrong, "{}: module `{module}` has no row in the table", source.path).unwrap();
             continue;
         };
-        // Tests beside the code may look around.
+        // Unit tests beside the code may use any module.
         for (name, line) in named(&source, &source.code()) {
             if name != module && allowed(&name).is_some() && !may.contains(&name.as_str()) {
                 writeln!(wrong, "{}:{line}: `{module}` may not name `{name}`", source.path).unwrap();

@@ -1,11 +1,10 @@
-//! Rust source as tokens, so that a rule about code is not fooled by a comment or a string.
+//! Splits Rust source into tokens, so that rules about code ignore comments and strings.
 
-/// What a token is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// An identifier, a keyword or a number.
     Word,
-    /// The inside of a string, prefix and quotes left out.
+    /// The contents of a string, without prefix and quotes.
     Text,
     /// `::`, or one byte of punctuation.
     Mark,
@@ -27,7 +26,7 @@ impl Token<'_> {
     }
 }
 
-/// Every token of a source; comments, characters and lifetimes are left out.
+/// Returns the tokens of a source, without comments, character literals and lifetimes.
 pub(super) fn lex(source: &str) -> Vec<Token<'_>> {
     let bytes = source.as_bytes();
     let mut tokens = Vec::new();
@@ -67,7 +66,8 @@ fn next(rest: &[u8]) -> (Option<Kind>, usize) {
     if rest[0].is_ascii_whitespace() { (None, 1) } else { (Some(Kind::Mark), 1) }
 }
 
-/// Bytes past ASCII stand in identifiers only where they stand in code at all, and a token may not end inside a character.
+/// Returns `true` for a byte of an identifier or a number. In code, bytes past ASCII occur in
+/// identifiers only, and a token must not end inside a character.
 fn is_word(byte: u8) -> bool {
     byte == b'_' || byte.is_ascii_alphanumeric() || !byte.is_ascii()
 }
@@ -89,7 +89,8 @@ fn block_comment(rest: &[u8]) -> usize {
     pos
 }
 
-/// The length of a string literal, with prefix, hashes and quotes; none where there is none.
+/// Returns the length of a string literal with prefix, hashes and quotes, or `None` if there is
+/// none.
 fn string(rest: &[u8]) -> Option<usize> {
     let prefix = usize::from(matches!(rest[0], b'b' | b'c'));
     let raw = rest.get(prefix) == Some(&b'r');
@@ -119,11 +120,12 @@ fn inside(literal: &str) -> &str {
     literal.get(from..to).unwrap_or_default()
 }
 
-/// The length of a character literal, or of the quote of a lifetime.
+/// Returns the length of a character literal, or of the quote of a lifetime.
 fn character(rest: &[u8]) -> usize {
     let open = 1 + usize::from(rest[0] == b'b');
     let first = if rest.get(open) == Some(&b'\\') { open + 1 } else { open };
-    // A character is at most four bytes, `\u{10ffff}` nine; a lifetime has no quote that near but before another one.
+    // A character has at most four bytes, and an escape such as `\u{10ffff}` nine after the
+    // backslash. A lifetime has no quote this close, except before another lifetime or character.
     let close = rest.iter().skip(first + 1).take(9).position(|byte| *byte == b'\'').map(|at| first + 1 + at);
     match close {
         Some(close)

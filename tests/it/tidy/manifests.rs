@@ -1,4 +1,4 @@
-//! Manifests are written by the binary: what lies in the tree is what it writes.
+//! Tests that the manifests in the tree match those that the binary writes.
 
 use std::process::Command;
 
@@ -14,7 +14,7 @@ fn groupage(args: &[&str]) -> String {
 fn the_definitions_in_the_tree_are_those_that_are_printed() {
     let printed = groupage(&["crds"]);
     golden_file("manifests/crds.yaml", &printed);
-    // The chart's own: helm reads nothing outside of it.
+    // The chart has its own copy, because helm reads no file outside the chart.
     golden_file("charts/groupage/files/crds.yaml", &printed);
 }
 
@@ -56,7 +56,8 @@ fn the_charts_page_names_every_value_and_no_other() {
     }
 }
 
-/// KEDA divides a prometheus trigger's value by the threshold and takes that for the number of replicas: a mean over pods would send pods away under load.
+/// KEDA divides the value of a prometheus trigger by the threshold to get the number of replicas. A
+/// mean over pods would scale down under load.
 #[test]
 fn the_sample_scaler_hands_over_the_sum_of_what_waits() {
     let sample = super::read("examples/kubernetes/autoscale.yaml");

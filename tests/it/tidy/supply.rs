@@ -1,13 +1,15 @@
-//! What we build on: licences, bans, sources and doubles, read from `Cargo.lock`, `cargo metadata` and `cargo tree`.
+//! Rules for dependencies: licences, bans, sources and duplicate versions, read from `Cargo.lock`,
+//! `cargo metadata` and `cargo tree`.
 //!
-//! `cargo deny` (`just audit`) knows advisories too; this holds the rest in every run of the tests, without a network and without a tool.
+//! `cargo deny` (`just audit`) checks advisories too. These tests check the rest in every run,
+//! without a network and without extra tools.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use super::{metadata, read, root};
 
-/// Licences that ask for no more than to be named.
+/// Licences that require no more than attribution.
 const LICENCES: [&str; 12] = [
     "0BSD",
     "Apache-2.0",
@@ -23,7 +25,7 @@ const LICENCES: [&str; 12] = [
     "Zlib",
 ];
 
-/// Crates that must not come in, not even through others.
+/// Crates that must not be in the tree, not even as transitive dependencies.
 const BANNED: [(&str, &str); 8] = [
     ("ring", "aws-lc-rs is the one provider of cryptography"),
     ("openssl", "as ring"),
@@ -35,16 +37,17 @@ const BANNED: [(&str, &str); 8] = [
     ("opentelemetry-prometheus", "discontinued"),
 ];
 
-/// At most one of these may be in the tree.
+/// Providers of cryptography. At most one of them may be in the tree.
 const CRYPTO: [&str; 6] = ["aws-lc-rs", "ring", "openssl", "boring", "mbedtls", "rustls-rustcrypto"];
 
-/// The oldest versions without a known hole that bears on us.
+/// Minimum versions without a known vulnerability that affects this crate.
 const FLOORS: [(&str, (u64, u64, u64), &str); 2] = [
     ("h2", (0, 4, 16), "RUSTSEC-2026-0258: empty DATA frames without end"),
     ("tracing-subscriber", (0, 3, 20), "RUSTSEC-2025-0055: terminal escapes in logs"),
 ];
 
-/// Crates of which there are two versions, and why that is nobody's fault here. A row that is not needed any more fails too.
+/// Crates with two versions in the tree, and the reason why this cannot be resolved here. A row
+/// that is no longer needed fails the test too.
 const DOUBLES: [(&str, &str); 16] = [
     ("base64", "k8s-openapi is a version behind kube"),
     ("getrandom", "rand 0.9 asks for 0.3; tempfile and rand 0.10, both of tests only, for 0.4"),
@@ -95,9 +98,11 @@ fn lock() -> Vec<Locked> {
     lock
 }
 
-/// Name and version of every crate that is built, for any platform. `Cargo.lock` names more: what an optional feature of somebody's would bring if it were on.
+/// Returns the name and version of every crate that is built, for any platform. `Cargo.lock` lists
+/// more: it includes dependencies of optional features that are off.
 ///
-/// What only other platforms need may have to be fetched first; where that cannot be, this one's alone are looked at.
+/// Crates that only other platforms need may have to be fetched first. If this is not possible,
+/// only those of this platform are checked.
 #[expect(clippy::print_stderr, reason = "a part that is skipped says so")]
 fn built() -> BTreeSet<(String, String)> {
     let tree = |more: &[&str]| {
@@ -120,9 +125,9 @@ fn built() -> BTreeSet<(String, String)> {
     crates
 }
 
-/// Whether an SPDX expression can be met by the licences that we accept.
+/// Returns `true` if the accepted licences satisfy an SPDX expression.
 fn acceptable(expression: &str) -> bool {
-    // `A/B` is an old way to write `A OR B`.
+    // `A/B` is a deprecated notation of `A OR B`.
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
     let mut at = 0;
@@ -158,7 +163,7 @@ fn one(words: &[&str], at: &mut usize) -> bool {
         return met && closed;
     }
     if words.get(*at) == Some(&"WITH") {
-        // An exception only ever permits more.
+        // An exception only grants further permissions.
         *at += 2;
     }
     LICENCES.contains(word)

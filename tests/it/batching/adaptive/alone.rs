@@ -1,4 +1,4 @@
-//! A lone call beside an idle upstream: where nothing but chance brings calls together, it is never held.
+//! A single call on an idle upstream: if arrivals are independent, it is never held.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,14 +10,15 @@ use groupage::batching::{
 use super::world::exponential;
 use crate::sim::draw::Draw;
 
-/// Lone calls of a seed, and how many of them left in the poll that followed their arrival.
+/// Number of calls that arrived alone, and of those dispatched in the poll that followed.
 #[derive(Debug, Default, Clone, Copy)]
 struct Lone {
     came: u32,
     left: u32,
 }
 
-/// Independent calls to a server of so many slots that takes `base` and `each` more for an item.
+/// Simulates independent calls to a server with this many slots, on which a batch takes `base` and
+/// `each` for every item.
 fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Duration) -> Lone {
     let mut draw = Draw::new(seed);
     let limits = Limits { policy: Policy::Adaptive { hold_permille: 0 }, slots: 16, ..Limits::default() };
@@ -53,7 +54,8 @@ fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Durati
             core.set_plan(now, class, solve(&input));
         }
         wakeup = core.next_wakeup();
-        // Sampled once the profiles have seen some events: before, nothing is held at all.
+        // Counts calls that arrived while nothing was queued or in flight. The first calls count
+        // too, although nothing is held before the profiles have seen some events.
         if alone {
             lone.came += 1;
             lone.left += u32::from(sent);

@@ -1,4 +1,4 @@
-//! What every batch must be, whichever it is.
+//! Checks that apply to every batch.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use groupage::batching::{Batch, Cause, DeadlineSource, InvariantId, Limits, Tick
 use super::watch::{Known, Waiting};
 use crate::sim::promise::{Held, promise};
 
-/// What a batch is judged by.
+/// The inputs of the checks of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
     pub(super) known: Known,
-    /// The most items that the core itself knows for the class.
+    /// Maximum number of items that the core itself has learned for the class.
     pub(super) ceiling: Option<u32>,
 }
 
-/// It is what its members are, and none of them is late.
+/// Checks that the totals of the batch match its members and that no member is late.
 pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     let id = batch.id.0;
     let mut next = 0;
@@ -35,7 +35,8 @@ pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     promise(InvariantId::Balanced, (batch.items, batch.weight, batch.bytes) == (next, weight, bytes), || {
         format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
     })?;
-    // An SLO that no execution can meet ends nothing, so a call may leave after it; never after what a caller or the route said.
+    // An SLO that no execution can meet expires nothing, so a call may be dispatched after it. A
+    // deadline of the client or of the route is never passed.
     let hard = |waiting: &Waiting| {
         let deadlines = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
         deadlines.filter(|deadline| deadline.source != DeadlineSource::Slo).map(|deadline| deadline.at).min()
@@ -46,12 +47,13 @@ pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} takes {late:?} along past its deadline"))
 }
 
-/// If several share it, it passes no limit; a single call may, and says so.
+/// Checks that a batch of several members exceeds no limit. A single call may, and reports it.
 pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> Held {
     let id = batch.id.0;
     let scope = rules.limits.scope(members[0].call.scope);
     let known = rules.known;
-    // What the policy says and what is published is never passed; what was learned may be asked again, a name by one item more.
+    // A configured or published limit is never exceeded. A learned ceiling may be retested; one
+    // that the server named, by one item more.
     let firm = [known.published, known.items_max.map(|max| max.saturating_add(1))].into_iter().flatten();
     let firm = firm.fold(scope.batch_items_max, u32::min);
     let cap = [rules.ceiling, known.items_max].into_iter().flatten().fold(firm, u32::min);

@@ -1,4 +1,4 @@
-//! What a seed draws before its story begins: limits, who calls and how.
+//! The parameters that a seed draws for a run: limits and client behaviour.
 
 use std::time::Duration;
 
@@ -12,55 +12,59 @@ use crate::sim::draw::Draw;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// How callers come.
+/// The arrival process of the clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Crowd {
-    /// Independent of each other, so often in the mean.
+    /// Independent calls with this mean interval.
     Poisson { gap: Duration },
-    /// Each sends again shortly after its answer.
+    /// A closed loop: each client calls again shortly after its answer.
     Loop { clients: u32 },
-    /// Many at once, spread over a moment.
+    /// Many calls at once, spread over a short time.
     FanOut { calls: u64, gap: Duration },
-    /// At whole milliseconds, several in one instant.
+    /// Bursts at whole milliseconds, several calls at one instant.
     Bursts { calls: u64, gap: u64 },
 }
 
-/// The circumstances of a story.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "drawn one by one, and each means itself")]
 pub(super) struct Setting {
     pub(super) crowd: Crowd,
-    /// Calls to come.
+    /// Total number of calls.
     pub(super) calls: u64,
     pub(super) nature: Nature,
-    /// How often in a thousand a caller goes, limits are edited, the upstream becomes another.
+    /// Probability that a client cancels its call, in thousandths.
     pub(super) cancels: u64,
+    /// Probability that the limits are edited, in thousandths.
     pub(super) edits: u64,
+    /// Probability that the upstream changes, in thousandths.
     pub(super) changes: u64,
-    /// How late `poll` may be called after `next_wakeup`, in microseconds.
+    /// Maximum delay of `poll` after `next_wakeup`, in microseconds.
     pub(super) late: u64,
-    /// Plans are solved and given back.
+    /// `true` if plans are solved and installed.
     pub(super) plans: bool,
-    /// The process is told to end when nothing more comes, with calls still queued.
+    /// `true` if the process drains after the last arrival, with calls still queued.
     pub(super) drains: bool,
-    /// Among the limits that are edited is the policy.
+    /// `true` if the edits of the limits include the policy.
     policies: bool,
     hold_permille: u32,
-    /// A key names a class and a route.
+    /// Cost class and route of each key.
     keys: Vec<(CostClassId, ScopeId)>,
     items: u32,
     weight: u64,
     exclusive: bool,
     slo: Option<Duration>,
-    /// How often in a thousand a caller names a deadline, and the longest, in milliseconds.
+    /// Probability that a client sets a deadline, in thousandths.
     deadlines: u64,
+    /// Maximum time to such a deadline, in milliseconds.
     deadline: u64,
     timeout: Option<Duration>,
     quarantine: Duration,
     roomy: bool,
-    /// Tenants and classes that calls are spread over; 0: one of each.
+    /// Number of tenants and classes that the calls are spread over; 0 for one of each.
     flows: u64,
-    /// No limit of the policy holds calls of one item: what is measured of the server decides.
+    /// `true` if no limit of the policy holds calls of one item, so that the measurements of the
+    /// server decide.
     unbounded: bool,
 }
 
@@ -68,8 +72,8 @@ pub(super) struct Setting {
 
 impl Setting {
     pub(super) fn new(draw: &mut Draw) -> Self {
-        // What is measured only after many calls needs the time: does the server batch by itself,
-        // does a batch pay?
+        // Some properties are measured only after many calls and need a long run: a server that
+        // batches by itself, and the gain of batching.
         let long = draw.chance(60);
         let linear = long && draw.clone().chance(500);
         let nature = match long {
@@ -80,8 +84,8 @@ impl Setting {
         let work = nature.alone(1);
         let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
         let crowd = match draw.between(0, 6) {
-            // Below the largest wall on requests in flight, which would hold calls whatever was
-            // measured.
+            // Fewer clients than the largest limit on requests in flight, which would hold calls
+            // whatever was measured.
             _ if linear => Crowd::Loop { clients: 14 },
             _ if long => Crowd::Loop { clients: *draw.pick(&[16, 40]) },
             0..=2 => Crowd::Poisson { gap },
@@ -114,15 +118,17 @@ impl Setting {
             timeout: draw.chance(600).then(|| work.mul_f64(*draw.pick(&[0.5, 10.0, 1000.0]))),
             quarantine: draw.count(1, 200) * MS,
             roomy: draw.chance(800),
-            // Drawn beside: what else happens in a story does not depend on whose the calls are.
+            // Drawn from a clone of the generator, so that the rest of the run does not depend on
+            // tenants and classes.
             flows: *draw.clone().pick(&[0, 0, 2, 5]),
             unbounded: linear,
         };
-        // Calls of one item that all are served: what a batch costs beside them is plain to see.
+        // With calls of one item that are all served, the relative cost of a batch is easy to
+        // measure.
         if linear { Self { items: 1, slo: None, deadlines: 0, timeout: None, ..setting } } else { setting }
     }
 
-    /// Limits, first or new ones.
+    /// Returns random limits, for the start or for an edit.
     pub(super) fn limits(&self, draw: &mut Draw) -> Limits {
         let adaptive = Policy::Adaptive { hold_permille: self.hold_permille };
         let policy = if self.policies && draw.chance(500) {
@@ -175,7 +181,7 @@ impl Setting {
         (0..self.flows.min(3)).map(|_| class(draw)).collect()
     }
 
-    /// The next caller's call.
+    /// Returns a random call.
     pub(super) fn call(&self, draw: &mut Draw, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
@@ -187,13 +193,14 @@ impl Setting {
             exclusive.extend((0..draw.between(0, 2)).map(|_| draw.between(0, 30)));
             exclusive.dedup();
         }
-        // As the proxy does: the earliest counts, and after an SLO the earliest of the others.
+        // As in the proxy, the earliest deadline applies, and after an SLO the earliest of the
+        // others.
         let until = |after: Duration, source| Deadline { at: now.after(after), source };
         let caller = draw.chance(self.deadlines).then(|| draw.span(false, self.deadline));
         let caller = caller.map(|after| until(after, DeadlineSource::Caller));
         let timeout = self.timeout.map(|after| until(after, DeadlineSource::Timeout));
         let hard = caller.into_iter().chain(timeout).min_by_key(|deadline| deadline.at);
-        // Routes that share a key may have SLOs of their own.
+        // Routes that share a key may have different SLOs.
         let slo = self.slo.map(|slo| until(if draw.chance(900) { slo } else { slo / 8 }, DeadlineSource::Slo));
         let (deadline, later) = match (slo, hard) {
             (Some(slo), hard) if hard.is_none_or(|hard| slo.at < hard.at) => (Some(slo), hard),

@@ -1,4 +1,5 @@
-//! A model server that hides how it is: its slots, its curve, what it refuses, whether it batches by itself.
+//! A simulated model server with hidden properties: slots, cost curve, refusals, and batching by
+//! itself.
 
 use std::time::Duration;
 
@@ -7,51 +8,53 @@ use groupage::batching::{Batch, BatchId, Observed, ObservedOutcome, Tick};
 use crate::sim::draw::Draw;
 
 const MS: Duration = Duration::from_millis(1);
-/// Items that a server which batches by itself runs together.
+/// Maximum number of items that a server that batches by itself runs together.
 const INNER_MAX: u32 = 32;
 
-/// How a server is, until it becomes another.
+/// The properties of a server, until they change.
 #[derive(Debug, Clone)]
 pub(super) struct Nature {
     slots: usize,
-    /// It collects what comes while it runs, and runs that together.
+    /// `true` if it collects requests during a run and then runs them together.
     batches: bool,
     base: Duration,
     each: Duration,
-    /// For each item and unit of the heaviest one's weight, in nanoseconds.
+    /// Time for each item and unit of the heaviest item's weight, in nanoseconds.
     padded: u64,
-    /// It pays for the next power of two.
+    /// `true` if a batch costs as much as one of the next power of two.
     steps: bool,
-    /// How much longer one may take than another, and how often in a thousand one stalls.
+    /// Maximum random increase of the execution time, in percent.
     noise: u64,
+    /// Probability that an execution stalls, in thousandths.
     stalls: u64,
     items_max: Option<(u32, bool)>,
     weight_max: Option<u64>,
     running_max: Option<usize>,
-    /// How often in a thousand an answer has the wrong shape, or fails.
+    /// Probability that a response has the wrong shape, in thousandths.
     mismatches: u64,
+    /// Probability that a response is a failure, in thousandths.
     failures: u64,
 }
 
-/// The server.
+/// The simulated server.
 #[derive(Debug)]
 pub(super) struct Upstream {
     nature: Nature,
-    /// When each slot is free.
+    /// Instant at which each slot is free.
     free: Vec<Tick>,
-    /// Of a server that batches by itself: what waits for the run that is on.
+    /// Requests collected for the next run by a server that batches by itself.
     waiting: Vec<(BatchId, u32, Tick)>,
     running: Vec<(BatchId, Tick)>,
 }
 
-/// What it does with a batch.
+/// The reaction to a batch.
 #[derive(Debug)]
 pub(super) enum Does {
-    /// It answers at this instant.
+    /// The batch is answered at this instant.
     Ends(Tick, Observed),
-    /// It takes it into a later run.
+    /// The batch is collected for a later run.
     Collects,
-    /// A run begins that ends then.
+    /// A run starts that ends at this instant.
     Runs(Tick),
 }
 
@@ -77,19 +80,19 @@ impl Nature {
         }
     }
 
-    /// It batches by itself, and refuses nothing.
+    /// Returns the properties of a server that batches by itself and refuses nothing.
     pub(super) fn batching(draw: &mut Draw) -> Self {
         Self { batches: true, items_max: None, weight_max: None, running_max: None, stalls: 0, ..Self::new(draw) }
     }
 
-    /// It runs one call at a time, takes as long for each item in a batch as for one alone, and
-    /// refuses nothing.
+    /// Returns the properties of a server that runs one call at a time, takes as long for each item
+    /// in a batch as for one alone, and refuses nothing.
     pub(super) fn linear(draw: &mut Draw) -> Self {
         let (base, each) = (Duration::ZERO, 4 * MS);
         Self { slots: 1, batches: false, base, each, padded: 0, steps: false, noise: 4, ..Self::batching(draw) }
     }
 
-    /// Somewhat or entirely another.
+    /// Changes some or all properties.
     fn change(&mut self, draw: &mut Draw) {
         match draw.between(0, 4) {
             0 => (self.base, self.each) = (self.base * 2, self.each * 2),
@@ -100,7 +103,7 @@ impl Nature {
         }
     }
 
-    /// What so many items of weight 0 take alone.
+    /// Returns the execution time of this many items of weight 0.
     pub(super) fn alone(&self, items: u32) -> Duration {
         self.base + self.each * if self.steps { items.next_power_of_two() } else { items }
     }
@@ -123,7 +126,7 @@ impl Upstream {
         Self { nature, free: Vec::new(), waiting: Vec::new(), running: Vec::new() }
     }
 
-    /// Becomes another; what a lone item takes from now on.
+    /// Changes the server. Returns the new execution time of a single item.
     pub(super) fn change(&mut self, draw: &mut Draw) -> Duration {
         self.nature.change(draw);
         self.nature.alone(1)
@@ -162,7 +165,7 @@ impl Upstream {
         Does::Ends(end, Observed { duration: end.since(now), first_byte: None, outcome })
     }
 
-    /// A server that batches by itself begins with what waits: when that ends.
+    /// Starts a run of the collected requests. Returns its end, or `None` if there are none.
     fn run(&mut self, draw: &mut Draw, now: Tick) -> Option<Tick> {
         let mut items = 0;
         while let Some((id, more, sent)) = self.waiting.first().copied() {
@@ -176,14 +179,14 @@ impl Upstream {
         (items > 0).then(|| now.after(self.nature.takes(draw, items, 0)))
     }
 
-    /// Its run is over: who is answered, and when the next run ends.
+    /// Ends a run. Returns the answered batches and the end of the next run.
     pub(super) fn ran(&mut self, draw: &mut Draw, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
         let answered = std::mem::take(&mut self.running);
         let next = self.run(draw, now);
         (answered, next)
     }
 
-    /// The batch was given up by its callers; a run that is on goes on.
+    /// Drops a batch that its clients have cancelled. A run in progress continues.
     pub(super) fn forget(&mut self, batch: BatchId) {
         self.waiting.retain(|(id, ..)| *id != batch);
     }

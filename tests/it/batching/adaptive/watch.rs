@@ -1,4 +1,4 @@
-//! What must be true of every step, whatever was learned.
+//! Checks that hold for every step, whatever was learned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::batch::{self, Rules};
 use crate::sim::promise::{Broken, Held, Tally, promise};
 use crate::sim::trace::{Event, Said};
 
-/// What the core must hold by now.
+/// The expected state of the core.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) tally: Tally,
@@ -22,16 +22,17 @@ pub(super) struct Watch {
     queue: BTreeMap<CallId, Waiting>,
     flights: BTreeMap<BatchId, Flight>,
     classes: BTreeMap<CostClassId, Known>,
-    /// Calls accepted, with how they left.
+    /// Accepted calls and the way in which each left the queue; `None` while it is queued.
     fates: BTreeMap<CallId, Option<&'static str>>,
-    /// Merge keys of which the upstream wants nothing, and until when.
+    /// Merge keys that the upstream has paused, with the end of each pause.
     paused: BTreeMap<KeyId, Tick>,
     batches: u64,
-    /// The longest execution that went well, by class.
+    /// The longest successful execution by class.
     slowest: BTreeMap<CostClassId, Duration>,
-    /// Every wake-up is kept to the instant.
+    /// `true` if every wake-up is exact.
     punctual: bool,
-    /// Half of the least that one item ever takes alone: no core that knows this upstream thinks that a shorter SLO can be met.
+    /// Half of the least time that a single item ever takes. A core that knows this upstream never
+    /// concludes that a shorter SLO can be met.
     pub(super) hopeless: Duration,
 }
 
@@ -40,22 +41,22 @@ pub(super) struct Watch {
 pub(super) struct Waiting {
     pub(super) call: Call,
     arrived: Tick,
-    /// How long it has waited with nothing in flight.
+    /// Time for which it has waited with nothing in flight.
     beside_idle: Duration,
-    /// The first deadline was an SLO and passed: the later one counts.
+    /// `true` if its first deadline was an SLO that has passed, so that the later one applies.
     forgiven: bool,
 }
 
 #[derive(Debug)]
 struct Flight {
-    /// None if it went alone.
+    /// `None` for a call that shares no batch.
     key: Option<KeyId>,
     class: CostClassId,
     scope: ScopeId,
     items: u32,
     members: usize,
     heaviest: u64,
-    /// Members that have neither gone nor been answered.
+    /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
     abort: Abort,
 }
@@ -67,17 +68,17 @@ enum Abort {
     Told,
 }
 
-/// What the upstream has said about a class.
+/// Limits of a class that the upstream has reported.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Known {
-    /// It names, and may be asked again.
+    /// Limit that the upstream named in a refusal. It may be retested.
     pub(super) items_max: Option<u32>,
-    /// The least items that it refused.
+    /// Smallest number of items that it refused.
     refused: Option<u32>,
-    /// It publishes, which is never passed.
+    /// Published limit, which is never exceeded.
     pub(super) published: Option<u32>,
     pub(super) weight_published: Option<u64>,
-    /// The key whose batch mismatched last, and until when it is in quarantine.
+    /// Key of the last batch with a mismatched response, and the end of its quarantine.
     pub(super) quarantined: Option<(KeyId, Tick)>,
 }
 
@@ -123,27 +124,29 @@ impl Watch {
         self.queue.contains_key(&id)
     }
 
-    /// Members of a batch in flight that still wait for their answer.
+    /// Returns the members of a batch in flight that are not answered yet.
     pub(super) fn waiting(&self, batch: BatchId) -> Vec<CallId> {
         self.flights.get(&batch).map(|flight| flight.waiting.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// How many calls a batch in flight holds.
+    /// Returns the number of calls in a batch in flight.
     pub(super) fn members(&self, batch: BatchId) -> usize {
         self.flights.get(&batch).map_or(0, |flight| flight.members)
     }
 
-    /// What the heaviest item of a batch in flight weighs.
+    /// Returns the weight of the heaviest item of a batch in flight.
     pub(super) fn heaviest(&self, batch: BatchId) -> u64 {
         self.flights.get(&batch).map_or(0, |flight| flight.heaviest)
     }
 
-    /// A bound for the decisions that may follow at one instant.
+    /// Returns an upper bound on the number of decisions at one instant.
     pub(super) fn decisions_max(&self) -> usize {
         2 * self.queue.len() + self.flights.len() + 2
     }
 
-    /// Holds what the core said to an event, and what it holds after it, against the promises. `ceiling`: the most items that the core knows for the class of a batch that it is about to send.
+    /// Checks the core's response to an event, and its state after it, against the invariants.
+    /// `ceiling` returns the maximum number of items that the core had learned for a class before
+    /// the event.
     pub(super) fn step(
         &mut self,
         event: &Event,
@@ -159,6 +162,7 @@ impl Watch {
         | Event::Drain(now)
         | Event::Poll(now) = event
         {
+            // The time since the last event counts as waiting beside an idle upstream.
             if self.flights.is_empty() {
                 let gone = now.since(self.now);
                 self.queue.values_mut().for_each(|waiting| waiting.beside_idle += gone);
@@ -191,6 +195,7 @@ impl Watch {
             (Event::Poll(_), Said::Idle(wakeup)) => self.idle(*wakeup)?,
             _ => unreachable!("{said:?} is no answer to {event:?}"),
         }
+        // The core's counters match the calls and batches held here.
         let counts = core.counts();
         let held = (
             self.queue.len(),
@@ -202,7 +207,7 @@ impl Watch {
         })
     }
 
-    /// What must hold when nothing is left to happen.
+    /// Checks the final state, when no event is left.
     pub(super) fn ended(&self) -> Held {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
         promise(InvariantId::LeavesOnce, stuck.is_empty(), || format!("calls {stuck:?} were accepted and never left"))?;
@@ -221,7 +226,7 @@ impl Watch {
         known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items_max.saturating_add(1)));
     }
 
-    /// Until when nothing of this key may leave.
+    /// Returns the end of a key's pause, or `None` if it is not paused. A drain ignores pauses.
     fn paused(&self, key: KeyId) -> Option<Tick> {
         self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
@@ -282,7 +287,7 @@ impl Watch {
             ObservedOutcome::Ok => {
                 let slowest = self.slowest.entry(class).or_default();
                 *slowest = observed.duration.max(*slowest);
-                // It took as much as it had refused: it refuses no more.
+                // The server accepted a size that it had refused, so the refusal no longer holds.
                 let known = self.classes.entry(class).or_default();
                 if known.refused.is_some_and(|refused| refused <= items) {
                     (known.refused, known.items_max) = (None, None);
@@ -320,7 +325,8 @@ impl Watch {
         let waiting = self.leave(id, "expired")?;
         if reason == Expiry::Deadline {
             self.saw("expired: deadline");
-            // An SLO that was forgiven counts no more; whether it was is not for the outside to know.
+            // An SLO that was ignored no longer applies, but this cannot be observed from outside.
+            // So either deadline may have passed.
             let of = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
             let passed = of.map(|deadline| deadline.at).any(|at| at <= self.now);
             promise(InvariantId::OnTime, passed, || format!("call {} expires before its deadline", id.0))?;
@@ -339,7 +345,8 @@ impl Watch {
         let first = waiting.call.deadline;
         let passed = first.is_some_and(|deadline| deadline.source == DeadlineSource::Slo && deadline.at <= self.now);
         let counts = if passed { waiting.call.later } else { first };
-        // The route's `timeout` is the longest wait in the queue: what is dispatched within it is not late.
+        // The route's `timeout` bounds the wait in the queue: a call that is dispatched within it
+        // is not late.
         let useless = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
         promise(InvariantId::OnTime, useless.is_some(), || {
             format!("call {} is said to be late, and nobody needs its answer by any instant: {counts:?}", id.0)
@@ -414,10 +421,12 @@ impl Watch {
         Ok(())
     }
 
-    /// Standing aside has a wall of its own, for single calls (README 13a).
+    /// Checks the limits on requests in flight. Single calls that are passed through have a limit
+    /// of their own.
     fn within_slots(&self, batch: &Batch, scope: ScopeId) -> Held {
         let id = batch.id.0;
-        // One that is too large, or in quarantine, says so instead; which of them stand aside the core itself checks, in builds like this one.
+        // A passed-through call that is too large or in quarantine reports that reason instead. The
+        // core's debug assertions check which single calls are passed through.
         let aside = batch.lone.is_some() || self.tally.contains_key("alone: no gain");
         if aside && batch.members.len() == 1 {
             return promise(
@@ -468,7 +477,8 @@ impl Watch {
         })
     }
 
-    /// What is still queued past its deadline had an SLO that cannot be met; nothing else outlives its deadline.
+    /// Checks that a call queued past its deadline had an SLO that cannot be met. No other call
+    /// outlives its deadline.
     fn forgive(&mut self) -> Held {
         let mut forgave = 0;
         for waiting in self.queue.values_mut() {
@@ -477,7 +487,8 @@ impl Watch {
                 format!("the deadline has passed of call {}, and it stays queued", waiting.call.id.0)
             })?;
             let slo = deadline.at.since(waiting.arrived);
-            // The core goes by what a lone call takes but once in fifty times: at most 1.6 × the mean (`scheduling.md` §3, "tail q").
+            // The core uses the time that a single call exceeds only once in fifty times: at most
+            // 1.6 times the mean.
             let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest * 16 / 10 > slo);
             promise(InvariantId::OnTime, hopeless, || {
                 format!("the SLO has passed of call {}, which could be met, and it stays queued", waiting.call.id.0)

@@ -1,4 +1,4 @@
-//! Callers, the upstream and the clock around one core.
+//! Clients, a simulated upstream and a virtual clock around one core.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,10 +18,10 @@ use crate::sim::trace::{Event, Said, tell};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What will happen.
+/// A scheduled event.
 #[derive(Debug)]
 enum Planned {
-    /// So many calls, the next ones after them if they are `leading`.
+    /// Arrival of this many calls. It schedules the next arrival if it is `leading`.
     Arrive {
         calls: u64,
         leading: bool,
@@ -29,13 +29,13 @@ enum Planned {
     Cancel(CallId),
     Answer(CallId),
     End(BatchId, Observed),
-    /// The run of a server that batches by itself.
+    /// End of the current run of a server that batches by itself.
     Ran,
     Plan(CostClassId, Plan),
     Drain,
 }
 
-/// What the core was told.
+/// An entry of the log: an event with the core's response, or a plan.
 #[derive(Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "plans are few beside events")]
 pub(super) enum Told {
@@ -43,7 +43,7 @@ pub(super) enum Told {
     Plan(Tick, CostClassId),
 }
 
-/// One story in the making.
+/// A simulation in progress.
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) log: Vec<Told>,
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    /// The last steps, to be read.
+    /// Returns the last steps as text.
     pub(super) fn text(&self, steps: usize) -> String {
         let mut text = format!("{:?}\nlimits {:?}\n", self.setting, self.limits);
         for told in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
@@ -94,7 +94,7 @@ impl World {
         text
     }
 
-    /// Lives through the story to its end, or to the first promise that breaks.
+    /// Runs the simulation to its end, or to the first invariant violation.
     pub(super) fn run(&mut self) -> Held {
         match self.setting.crowd {
             Crowd::Loop { clients } => {
@@ -105,7 +105,8 @@ impl World {
             }
             _ => self.plan(Tick::from_millis(1), Planned::Arrive { calls: 1, leading: true }),
         }
-        // A call comes, is cancelled, answered and ends at most once each, and has some wake-ups: to lead, to gather, by a plan, by a deadline.
+        // Each call arrives, is cancelled, is answered and ends at most once, and causes some
+        // wake-ups: for a lead, a hold, a plan or a deadline.
         let steps_max = 20 * self.setting.calls + 200;
         let mut wakeup = None;
         for _ in 0..steps_max {
@@ -141,7 +142,8 @@ impl World {
 
     fn tell(&mut self, event: Event) -> Result<Said, Broken> {
         let ceilings: Vec<_> = (0..3).map(|class| self.core.ceiling(CostClassId(class))).collect();
-        // Before the core is asked: what it panics at is then the last of the story.
+        // Logged before it is applied, so that an event at which the core panics is the last of the
+        // log.
         self.log.push(Told::Event(event, Said::Nothing));
         let Some(Told::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
         let said = tell(&mut self.core, event);
@@ -152,7 +154,8 @@ impl World {
         Ok(said)
     }
 
-    /// The next planned thing, and sometimes the others of that instant before anybody polls.
+    /// Applies the next scheduled event, and sometimes the others of the same instant before the
+    /// next poll.
     fn happen(&mut self) -> Held {
         while let Some(((at, _), planned)) = self.planned.pop_first() {
             self.now = self.now.max(at);
@@ -161,7 +164,8 @@ impl World {
                 Planned::Cancel(id) => {
                     let queued = self.watch.is_queued(id);
                     self.tell(Event::Cancel(self.now, id))?;
-                    // One that goes while it executes comes again with its batch.
+                    // If a call is cancelled during its execution, its client calls again when the
+                    // batch completes.
                     self.left(usize::from(queued), MS);
                 }
                 Planned::Answer(id) => _ = self.tell(Event::Answered(id))?,
@@ -240,7 +244,7 @@ impl World {
         Ok(())
     }
 
-    /// So many callers have their answer, or none: in a loop they come again.
+    /// Records that calls have ended, answered or not. In a closed loop their clients call again.
     fn left(&mut self, callers: usize, pause: Duration) {
         if let Crowd::Loop { .. } = self.setting.crowd {
             for _ in 0..callers {
@@ -264,7 +268,7 @@ impl World {
         self.tell(Event::SetLimits(self.limits.clone())).map(|_| ())
     }
 
-    /// Asks until there is nothing to do; says when there will be.
+    /// Polls until there is no decision. Returns the next wake-up.
     fn decide(&mut self) -> Result<Option<Tick>, Broken> {
         for _ in 0..=self.watch.decisions_max() {
             match self.tell(Event::Poll(self.now))? {
@@ -302,7 +306,8 @@ impl World {
         }
     }
 
-    /// Isolation answers members one by one before the end; so do upstreams that answer early.
+    /// Answers some members early: isolation answers members one by one before the end of the
+    /// execution, and so does an upstream that answers early.
     fn answer_early(&mut self, batch: BatchId, end: Tick) {
         for id in self.watch.waiting(batch) {
             if self.draw.chance(600) {
@@ -332,7 +337,7 @@ impl World {
         Ok(())
     }
 
-    /// The execution is dropped; its end is told at once or a moment later.
+    /// Drops the execution. Its completion is reported at once or shortly afterwards.
     fn abort(&mut self, batch: BatchId) {
         self.upstream.forget(batch);
         let end = self.planned.iter().find(|(_, planned)| matches!(planned, Planned::End(id, _) if *id == batch));
@@ -345,7 +350,9 @@ impl World {
     }
 }
 
-/// An exponential draw with this mean, by comparisons only (von Neumann), so that it is the same on every machine.
+/// Returns an exponentially distributed duration with this mean. Uses von Neumann's comparison
+/// method ("Various techniques used in connection with random digits", 1951), which needs no
+/// floating-point logarithm, so the result is the same on every machine.
 pub(super) fn exponential(draw: &mut Draw, mean: Duration) -> Duration {
     let mut whole = 0_u32;
     loop {

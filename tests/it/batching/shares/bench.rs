@@ -1,4 +1,5 @@
-//! One core before a server of one slot that takes the same time for the same size, so that shares can be told to the batch.
+//! A core in front of a server with one slot and a fixed time for each size, so that shares can be
+//! checked to the batch.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -10,10 +11,10 @@ use groupage::batching::{
 
 const US: Duration = Duration::from_micros(1);
 
-/// The weight of a heavy item; a light one weighs 1.
+/// Weight of a heavy item; a light one weighs 1.
 pub(super) const HEAVY: u64 = 20;
 
-/// What a batch of so many items takes.
+/// Returns the execution time of a batch of this many items.
 pub(super) fn takes(items: u32) -> Duration {
     4000 * US + 250 * US * items
 }
@@ -23,15 +24,15 @@ pub(super) fn takes(items: u32) -> Duration {
 pub(super) struct Bench {
     pub(super) core: Batcher,
     pub(super) now: Tick,
-    /// Calls queued.
+    /// Queued calls, with their arrival times.
     pub(super) queued: BTreeMap<CallId, (Call, Tick)>,
     flight: Option<(Tick, Duration, Batch)>,
     calls: u64,
-    /// The server pays for every item as if it were the heaviest.
+    /// `true` if the server spends as much on each item as on the heaviest one.
     padded: bool,
 }
 
-/// A batch that left, and since when its calls had waited.
+/// A dispatched batch, with the arrival times of its calls.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) batch: Batch,
@@ -39,7 +40,7 @@ pub(super) struct Left {
     pub(super) calls: Vec<(Call, Tick)>,
 }
 
-/// Walls of so many items a batch, these classes, one slot, and a queue that holds everything.
+/// Returns limits with this many items per batch, these classes, one slot, and an unbounded queue.
 pub(super) fn limits(items: u32, priorities: &[Priority]) -> Limits {
     let scope = ScopeLimits {
         batch_items_max: items,
@@ -56,7 +57,7 @@ pub(super) fn limits(items: u32, priorities: &[Priority]) -> Limits {
     }
 }
 
-/// A class of this weight.
+/// Returns a class of this weight.
 pub(super) fn weighing(weight: u32) -> Priority {
     Priority { weight, ..Priority::PLAIN }
 }
@@ -73,11 +74,11 @@ impl Bench {
         Self { core, now: Tick::from_millis(1), queued, flight: None, calls: 0, padded: false }
     }
 
-    /// A core that knows the server: it has answered calls of every size up to this one.
+    /// Returns a core that knows the server: it has answered calls of every size up to this one.
     pub(super) fn warm(limits: Limits, items: u32) -> Self {
-        // It takes the server for a serial one from the start.
+        // Without pass-through, the core treats the server as serial from the start.
         let mut bench = Self::of(Batcher::new(limits, 7).without(Skill::StandAside));
-        // A pair shows that the server takes batches.
+        // A pair of calls shows that the server accepts batches.
         for _ in 0..2 {
             bench.offer(|call| call);
         }
@@ -89,8 +90,8 @@ impl Bench {
         bench
     }
 
-    /// A core that knows a server which pads: it has answered batches of light, of heavy and of
-    /// both kinds of calls.
+    /// Returns a core that knows a padding server: it has answered batches of light calls, of heavy
+    /// calls and of both.
     pub(super) fn padded(limits: Limits) -> Self {
         let core = Batcher::new(limits, 7).without(Skill::StandAside);
         let mut bench = Self { padded: true, ..Self::of(core) };
@@ -108,7 +109,7 @@ impl Bench {
         self.offer_weighing(1, of)
     }
 
-    /// A call whose items weigh this much each.
+    /// Offers a call with items of this weight.
     pub(super) fn offer_weighing(&mut self, weight: u64, of: impl FnOnce(Call) -> Call) -> CallId {
         let call = of(Call::new(CallId(self.calls)));
         let call = Call { weight: Weight { sum: weight * u64::from(call.items), max: weight }, ..call };
@@ -119,7 +120,7 @@ impl Bench {
         id
     }
 
-    /// What the core decides now; `None` while it does nothing.
+    /// Returns the batch that the core dispatches now, or `None`.
     pub(super) fn poll(&mut self) -> Option<Left> {
         while let Some((class, input)) = self.core.plan_due() {
             self.core.set_plan(self.now, class, solve(&input));
@@ -147,7 +148,8 @@ impl Bench {
         if self.padded { 4000 * US + 50 * US * items * heaviest } else { takes(items) }
     }
 
-    /// Goes on to the end of the batch in flight, or to the core's next wake-up.
+    /// Advances the time to the end of the batch in flight, or to the core's next wake-up. Returns
+    /// `false` if there is neither.
     pub(super) fn step(&mut self) -> bool {
         if let Some((at, took, batch)) = self.flight.take() {
             self.now = self.now.max(at);
@@ -160,13 +162,13 @@ impl Bench {
         wakeup.is_some()
     }
 
-    /// The same unless that is not before this instant.
+    /// Does the same if the next event is before this instant, and returns `false` otherwise.
     pub(super) fn step_until(&mut self, end: Tick) -> bool {
         let next = self.flight.as_ref().map(|(at, ..)| *at).or_else(|| self.core.next_wakeup());
         next.is_some_and(|next| next < end) && self.step()
     }
 
-    /// The next batch, whenever it leaves.
+    /// Returns the next batch, advancing the time as needed.
     pub(super) fn next(&mut self) -> Left {
         loop {
             if let Some(left) = self.poll() {
@@ -184,7 +186,8 @@ impl Bench {
         }
     }
 
-    /// Until then calls come as `coming` says, in order; the batches that leave.
+    /// Offers the calls of `coming` at their arrival times until an instant. Returns the dispatched
+    /// batches.
     pub(super) fn run(&mut self, until: Tick, mut coming: VecDeque<(Tick, Call)>) -> Vec<Left> {
         let mut all = Vec::new();
         while self.now < until {
@@ -215,7 +218,7 @@ impl Left {
         self.calls.iter().map(|(call, _)| call.id).collect()
     }
 
-    /// Items of the calls that are such.
+    /// Returns the number of items of the calls that match.
     pub(super) fn items(&self, such: impl Fn(&Call) -> bool) -> u32 {
         self.calls.iter().filter(|(call, _)| such(call)).map(|(call, _)| call.items).sum()
     }

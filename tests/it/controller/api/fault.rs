@@ -1,25 +1,25 @@
-//! The ways to fail, by name.
+//! Faults that the API server injects.
 
 use std::time::Duration;
 
-/// How a question is failed.
+/// The way in which a request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in super::super) enum What {
-    /// 410: the version asked for is gone.
+    /// 410: the requested version is gone.
     Gone,
-    /// A watch that begins and then says 410 in its first frame.
+    /// A watch that begins and then reports 410 in its first frame.
     GoneInStream,
-    /// No answer at all, not even a head.
+    /// No response at all, not even a head.
     Silence,
-    /// A watch that begins and never says anything, not even what happens.
+    /// A watch that begins and never sends anything, not even changes.
     HungWatch,
-    /// A watch that ends within a frame.
+    /// A watch that ends in the middle of a frame.
     EofInFrame,
-    /// A watch that ends as soon as it began, in good order.
+    /// A watch that ends as soon as it has begun, in good order.
     EndsAtOnce,
-    /// A watch with a frame that is no JSON.
+    /// A watch with a frame that is not JSON.
     Garbage,
-    /// 429, to be tried again after so many seconds.
+    /// 429, to be retried after this many seconds.
     TooMany(u64),
     /// 409.
     Conflict,
@@ -27,13 +27,13 @@ pub(in super::super) enum What {
     Forbidden,
     /// 500, 503 and others.
     Status(u16),
-    /// The connection is closed without a word.
+    /// The connection is closed without a response.
     Reset,
-    /// The answer is right and comes late.
+    /// The response is correct but late.
     Slow(Duration),
 }
 
-/// What is to fail, and how often.
+/// A fault, with the requests that it applies to and the number of times left.
 #[derive(Debug, Clone)]
 pub(in super::super) struct Fault {
     verb: Option<&'static str>,
@@ -45,31 +45,31 @@ pub(in super::super) struct Fault {
 // === impl Fault ===
 
 impl Fault {
-    /// Fails everything, always.
+    /// Fails every request, always.
     pub(in super::super) fn always(what: What) -> Self {
         Self { verb: None, resource: None, left: usize::MAX, what }
     }
 
-    /// Only this verb of this resource.
+    /// Restricts the fault to a verb of a resource.
     pub(in super::super) fn on(mut self, verb: &'static str, resource: &'static str) -> Self {
         (self.verb, self.resource) = (Some(verb), Some(resource));
         self
     }
 
-    /// Only every verb of this resource.
+    /// Restricts the fault to a resource, with any verb.
     pub(in super::super) fn of(mut self, resource: &'static str) -> Self {
         self.resource = Some(resource);
         self
     }
 
-    /// Only so often.
+    /// Restricts the fault to this many requests.
     pub(in super::super) fn times(mut self, times: usize) -> Self {
         self.left = times;
         self
     }
 }
 
-/// The fault that this question meets.
+/// Returns the fault that applies to a request.
 pub(super) fn meet(faults: &mut [Fault], verb: &str, resource: &str) -> Option<What> {
     let fault = faults.iter_mut().find(|fault| {
         fault.left > 0

@@ -1,11 +1,12 @@
-//! Server-side apply, for what one manager owns beside others.
+//! Server-side apply, for one field manager beside others.
 //!
-//! What a manager applied before and applies no more is taken out; what it applies now is laid over the rest. Lists are one value, but those that have
-//! keys: their elements are merged by them.
+//! Fields that the manager applied before and no longer applies are removed; fields that it applies
+//! now overwrite the rest. A list is a single value, except for lists with keys: their elements are
+//! merged by key. See <https://kubernetes.io/docs/reference/using-api/server-side-apply/>.
 
 use serde_json::Value;
 
-/// Lists with keys, by their name; these names mean nothing else in the objects that are used.
+/// Lists with keys, by field name. These names have no other meaning in the objects that are used.
 const KEYED: [(&str, &str); 4] =
     [("webhooks", "name"), ("conditions", "type"), ("podTunings", "pod"), ("ports", "name")];
 
@@ -13,7 +14,7 @@ fn key_of(field: &str) -> Option<&'static str> {
     KEYED.iter().find(|(name, _)| *name == field).map(|(_, key)| *key)
 }
 
-/// `object` after a manager applied `now`, where `before` is what it applied last.
+/// Applies `now` on behalf of a manager; `before` is the value that it applied last.
 pub(super) fn apply(object: &mut Value, before: Option<&Value>, now: &Value) {
     if let Some(before) = before {
         take_out(object, before, now, "");
@@ -36,6 +37,8 @@ fn take_out(object: &mut Value, before: &Value, now: &Value, field: &str) {
         return;
     }
     let (Some(fields), Some(before)) = (object.as_object_mut(), before.as_object()) else { return };
+    // Fields that the manager no longer applies are removed. An object or a keyed list may contain
+    // fields of other managers, so only the parts of this manager are removed from it.
     for (name, was) in before {
         match now.get(name) {
             None if was.is_object() => {

@@ -1,13 +1,13 @@
-//! What the roles of the installation allow, and nothing more: the tests fail where the controller asks for other things.
+//! The permissions of the installed roles. Tests fail if the controller requests anything else.
 //!
-//! Read from `manifests/install.yaml`, so that a right that is taken away there is missed here.
+//! They are read from `manifests/install.yaml`, so that a permission removed there is missing here.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-/// Who the controller is in the manifest; its roles have the same name.
+/// Name of the controller's service account in the manifest. Its roles have the same name.
 const CONTROLLER: &str = "groupage-controller";
 
 #[derive(Debug, Deserialize)]
@@ -26,7 +26,7 @@ struct Metadata {
 struct Rule {
     resources: Vec<String>,
     verbs: BTreeSet<String>,
-    /// The only names, if there are any.
+    /// Names that the rule is restricted to; empty for any name.
     #[serde(default)]
     resource_names: Vec<String>,
 }
@@ -40,7 +40,7 @@ static RULES: LazyLock<Vec<Rule>> = LazyLock::new(|| {
 });
 
 pub(super) fn allow(verb: &str, resource: &str, name: &str) -> bool {
-    // Of the server's version everybody may ask.
+    // Any client may read the server's version.
     (verb, resource) == ("get", "version")
         || RULES.iter().any(|rule| {
             rule.resources.iter().any(|known| known == resource)

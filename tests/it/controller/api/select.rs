@@ -1,8 +1,8 @@
-//! Label and field selectors, as far as they are used.
+//! Label and field selectors, to the extent that the controller uses them.
 
 use serde_json::Value;
 
-/// Which objects somebody asks for.
+/// The objects that a request selects.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Selection {
     pub(super) namespace: String,
@@ -26,7 +26,7 @@ impl Selection {
     }
 }
 
-/// The terms of a selector; commas in parentheses belong to a term.
+/// Returns the terms of a selector. A comma in parentheses belongs to a term.
 fn terms(selector: &str) -> impl Iterator<Item = String> {
     let mut terms = vec![String::new()];
     let mut depth = 0;

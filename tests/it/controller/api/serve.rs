@@ -1,4 +1,4 @@
-//! The server's side of HTTP.
+//! The HTTP side of the API server.
 
 use std::convert::Infallible;
 use std::sync::atomic::Ordering;
@@ -20,13 +20,13 @@ use super::select::Selection;
 use super::store::{Change, Kind, Refusal, api_version};
 use super::{Api, Asked, Inner, rules};
 
-/// A concrete one: a boxed one makes futures that no executor takes.
+/// A concrete type: with a boxed error, the futures cannot be spawned.
 type Error = std::io::Error;
 type Body = BoxBody<Bytes, Error>;
-/// How a request was answered; an error closes the connection.
+/// The response to a request. An error closes the connection.
 type Answer = Result<Response<Body>, Error>;
 
-/// What a path names.
+/// The object or collection that a path names.
 struct Target {
     kind: Kind,
     namespace: String,
@@ -104,7 +104,7 @@ async fn answer(api: Api, request: Request<Incoming>) -> Answer {
     } else {
         format!("{}/{}", target.kind.resource, target.part)
     };
-    // Rules for one name hold for lists and watches of it too.
+    // Rules restricted to a name also apply to lists and watches of that name.
     let name = ask("fieldSelector").strip_prefix("metadata.name=").unwrap_or(&target.name);
     let forbidden = note(&api, verb, &resource, (&target.namespace, name), parts.uri.query().unwrap_or_default());
     if forbidden {
@@ -241,7 +241,8 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/PART` or `RESOURCE/NAME/PART`.
+/// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/PART` or
+/// `RESOURCE/NAME/PART`.
 fn target(api: &Api, path: &str) -> Option<Target> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let (group, version) = match *parts.first()? {
@@ -292,7 +293,7 @@ fn shown(object: &Value, metadata_only: bool) -> Value {
     }
 }
 
-/// An item of a list does not say what it is; the list does.
+/// Returns an item of a list. Items carry no `apiVersion` and `kind`; the list does.
 fn item(object: &Value, metadata_only: bool) -> Value {
     let mut item = shown(object, metadata_only);
     if let Some(fields) = item.as_object_mut().filter(|_| !metadata_only) {
@@ -317,7 +318,7 @@ fn begin(
     let (send, body) = stream();
     let mut ends = api.0.end.subscribe();
     let mut changes = api.0.changed.subscribe();
-    // A handle would keep the server alive as long as somebody watches.
+    // A strong handle would keep the server alive for as long as a watch is open.
     let inner = std::sync::Arc::downgrade(&api.0);
     drop(ends.borrow_and_update());
     tokio::spawn(async move {
@@ -341,7 +342,7 @@ fn begin(
                 }
                 if version > from {
                     from = version;
-                    // A real one sends them every minute; here whenever something happened.
+                    // A real API server sends bookmarks every minute; this one after every change.
                     let object = json!({"apiVersion": api_version(kind), "kind": kind.kind, "metadata": {"resourceVersion": version.to_string()}});
                     let object = if metadata_only { shown(&object, true) } else { object };
                     if send.send(Ok(line(&json!({"type": "BOOKMARK", "object": object})))).await.is_err() {
@@ -360,7 +361,7 @@ fn begin(
                 }
             }
         };
-        // The end of the time is a good end.
+        // Reaching the timeout is a regular end.
         tokio::time::timeout(timeout, work).await.ok();
     });
     response(StatusCode::OK, body)
@@ -409,7 +410,7 @@ async fn failed(api: &Api, what: What) -> Answer {
     }
 }
 
-/// A watch that begins, says this and ends.
+/// Returns a watch that begins, sends these frames and ends.
 fn in_stream(frames: Vec<Result<Bytes, Error>>) -> Answer {
     let (send, body) = stream();
     for frame in frames {
@@ -418,7 +419,7 @@ fn in_stream(frames: Vec<Result<Bytes, Error>>) -> Answer {
     Ok(response(StatusCode::OK, body))
 }
 
-/// Until the faults are taken back, or the server ends.
+/// Waits until the faults are cleared, or the server ends.
 async fn hang(api: &Api) {
     let (mut ends, mut stop) = (api.0.end.subscribe(), api.0.stop.subscribe());
     drop(ends.borrow_and_update());

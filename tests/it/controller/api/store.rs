@@ -1,4 +1,4 @@
-//! Objects, their versions and their history.
+//! Stores objects, their versions and their history.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::patch;
 use super::select::Selection;
 
-/// A resource that is served.
+/// A resource that the server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) group: &'static str,
@@ -48,10 +48,10 @@ const KINDS: [Kind; 18] = [
     kind("serving.kserve.io", "v1beta1", "inferenceservices", "InferenceService", true),
 ];
 
-/// Definitions that are not there until a test says so.
+/// Resources without a definition until a test adds it.
 const OPTIONAL: [&str; 2] = ["inferencepools", "inferenceservices"];
 
-/// Why something was not done.
+/// The reason why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: u16,
@@ -59,7 +59,7 @@ pub(super) struct Refusal {
     pub(super) message: String,
 }
 
-/// What happened to an object.
+/// A recorded change of an object.
 #[derive(Debug, Clone)]
 struct Logged {
     version: u64,
@@ -70,7 +70,7 @@ struct Logged {
 
 type Key = (&'static str, String, String);
 
-/// How an object is changed.
+/// A change of an object.
 #[derive(Debug, Clone)]
 pub(super) enum Change {
     Merge(Value),
@@ -80,14 +80,14 @@ pub(super) enum Change {
 
 pub(in super::super) struct Store {
     version: u64,
-    /// Versions up to this one are forgotten.
+    /// Versions up to this one are no longer available.
     forgotten: u64,
     uids: u64,
     objects: BTreeMap<Key, Value>,
     log: Vec<Logged>,
     applied: HashMap<(Key, String, String), Value>,
     absent: BTreeSet<&'static str>,
-    /// What the server's own clock says, in seconds since 1970.
+    /// The server's own clock, in seconds since 1970.
     wall: i64,
 }
 
@@ -153,7 +153,7 @@ impl Store {
         self.objects.iter().filter(move |(key, _)| key.0 == resource).map(|(_, object)| object)
     }
 
-    /// Makes or replaces an object, status and all.
+    /// Creates or replaces an object, including its status.
     pub(super) fn put(&mut self, object: Value) -> Result<Value, Refusal> {
         let (api, name) =
             (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
@@ -210,7 +210,7 @@ impl Store {
         Ok(object)
     }
 
-    /// Changes an object, or its part `status`, which is changed in no other way.
+    /// Changes an object, or only its part `status`, which cannot be changed in any other way.
     #[expect(clippy::needless_pass_by_value, reason = "as a request is")]
     pub(super) fn change(
         &mut self,
@@ -259,7 +259,7 @@ impl Store {
             }
         }
         self.note_applied(&key, part, &change);
-        // Each part is written by its own way only.
+        // Each part is written only through its own endpoint.
         let (written, kept) = if part == "status" { (&before, &after) } else { (&after, &before) };
         let mut whole = written.clone();
         match kept.get("status") {
@@ -283,7 +283,7 @@ impl Store {
         if let Some(before) = &before {
             object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
             object["metadata"]["uid"] = before["metadata"]["uid"].clone();
-            // What changes nothing makes no version.
+            // A write that changes nothing creates no version.
             if *before == object {
                 return object;
             }
@@ -299,7 +299,7 @@ impl Store {
         object
     }
 
-    /// What somebody who watches a selection is told of after a version.
+    /// Returns the events that a watch on a selection receives after a version.
     pub(super) fn since(&self, version: u64, resource: &str, selection: &Selection) -> Vec<(u64, &'static str, Value)> {
         let told = |logged: &Logged| {
             let was = logged.before.as_ref().filter(|object| selection.has(object));

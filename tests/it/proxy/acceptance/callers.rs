@@ -1,16 +1,17 @@
-//! Who shares a call, and who goes alone (cases 35, 51).
+//! Selection of the calls that share a batch, and of those that are forwarded alone.
 
 use serde_json::json;
 
 use super::super::setup::{PREDICT, Proxy, assert_answer, by_hand, learning, predictions};
 use super::super::support::client::Outgoing;
 
-/// Rows of so many numbers, declared as such: what the server computes together must be of one shape.
+/// Returns a call that declares its shape. The server can compute only calls of one shape together.
 fn row(proxy: &Proxy, shape: &str, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[], &format!("{{\"instances\": [{item}], \"shape\": {shape}}}"))
 }
 
-/// Case 35: 2 + 2 would be a round size, but only what is of one shape is computed together; the third of the first shape joins its peer.
+/// 2 + 2 is a round size, but only calls of one shape are merged: the third call, of the shape of
+/// the first, joins it.
 #[tokio::test]
 async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_that_comes_later_joins() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
@@ -32,7 +33,7 @@ async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_
     }
 }
 
-/// Case 51, second half: without a delay nothing is ever held, and everything works.
+/// If no delay is allowed, nothing is ever held, and everything still works.
 #[tokio::test]
 async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still_shares() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "0ms", "slotsMax": 1}}))).await;
@@ -54,7 +55,8 @@ async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still
             assert_answer(&caller.answer().await, 200, &predictions(&[item]));
         }
     }
-    // What a batch costs is learned here from a hand on a machine with other work: at times one call alone looks cheaper.
+    // The cost of a batch is learned here from a test on a busy machine, so at times an unbatched
+    // call looks cheaper.
     assert!(shared > 0);
     assert_eq!(proxy.metric(r#"groupage_dispatches_total{cause="delay"}"#), 0);
 }

@@ -1,4 +1,4 @@
-//! Too much at once (cases 23, 25; case 24 stands in `overload`).
+//! Overload by more calls than the server and the queue can take.
 
 use http::Request;
 use serde_json::json;
@@ -10,7 +10,7 @@ use super::super::setup::{
 };
 use super::super::support::client::{Client, Outgoing};
 
-/// Streams of one HTTP/2 connection; the policy's default allows 128.
+/// Number of streams of one HTTP/2 connection. The policy's default limit is 128.
 const STREAMS: usize = 100;
 
 fn post(proxy: &Proxy, item: u64) -> Request<Body> {
@@ -20,7 +20,8 @@ fn post(proxy: &Proxy, item: u64) -> Request<Body> {
         .unwrap()
 }
 
-/// Case 23: the server hangs. 500 of 2000 wait, the others hear so at once, nothing grows, and when the server comes back everybody who waited is served.
+/// The server hangs. 500 of 2000 calls wait, the others are rejected at once, no buffer grows, and
+/// every waiting call is served once the server recovers.
 #[tokio::test]
 async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers_with_the_server() {
     let spec = json!({"limits": {"queueItemsMax": 500, "slotsMax": 1}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
@@ -67,7 +68,8 @@ fn gauge(text: &str, name: &str) -> String {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap().to_owned()
 }
 
-/// Case 25: calls, leavings and questions hail on a full queue; nothing panics, and who is queued is served.
+/// Calls, disconnects and admin requests flood a full queue. Nothing panics, and the queued calls
+/// are served.
 #[tokio::test]
 async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
@@ -86,7 +88,7 @@ async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
         let flood: Vec<_> = (0..20).map(|item| proxy.call(proxy.predict(100 + item))).collect();
         for caller in flood {
             if round % 2 == 0 {
-                // Wherever it is by now.
+                // The call may be in any state by now.
                 caller.0.abort();
             } else {
                 assert_failure(&caller.answer().await, 503, "GRP3101", "queue_full");

@@ -1,4 +1,4 @@
-//! The process when nobody needs it (case 60).
+//! The process while it is idle.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,10 +12,11 @@ use super::super::binary::Binary;
 use super::super::setup::{learning, within};
 use super::ms;
 
-/// How long it is looked at.
+/// Duration of the observation.
 const WATCHED: Duration = Duration::from_secs(2);
 
-/// Case 60: after it has served, learned and planned, an idle proxy is woken by nothing: at most one context switch a second, and next to no CPU.
+/// After it has served, learned and planned, an idle proxy is not woken: at most two context
+/// switches per second, and almost no CPU time.
 #[tokio::test]
 async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
     let server = Server::start(ServerConfig::default()).await.unwrap();
@@ -31,7 +32,8 @@ async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
         served += report.served;
     }
     until_alone(&binary).await;
-    // Until what the last question caused and a plan that is being solved are over: then nothing happens for a quarter of the time.
+    // The effects of the last request and a plan that is being solved end first: nothing happens
+    // for a quarter of the observation.
     let mut ticks = tokio::time::interval(WATCHED / 4);
     let calm = async {
         loop {
@@ -67,7 +69,7 @@ async fn until_alone(binary: &Binary) {
     .await;
 }
 
-/// By thread.
+/// Returns the context switches of a process by thread.
 fn context_switches(pid: u32) -> BTreeMap<String, u64> {
     let of = |(thread, text): (String, String)| {
         let counts = text.lines().filter_map(|line| {
@@ -84,7 +86,8 @@ fn cpu(pid: u32) -> Duration {
     Duration::from_nanos(threads(pid, "schedstat").iter().map(|(_, text)| nanos(text)).sum())
 }
 
-/// A file of each thread of a process, by the thread's id and name; one that ends meanwhile has none.
+/// Returns a file of each thread of a process, by the thread's id and name. Threads that end
+/// meanwhile are left out.
 fn threads(pid: u32, file: &str) -> Vec<(String, String)> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().map(|task| task.unwrap().path());
     let read = |task: std::path::PathBuf| {

@@ -1,4 +1,4 @@
-//! When nothing waits, and what may end a wait (cases 17, 22, 26, 29).
+//! Calls that must not wait, and events that end a wait.
 
 use serde_json::json;
 
@@ -16,13 +16,14 @@ fn due(proxy: &Proxy, millis: u64, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[(LATE, &millis.to_string())], &instances(&[item]))
 }
 
-/// Case 17: the server is busy for 600 ms, then takes what came meanwhile at once. A window that began anew would last a minute here.
+/// The server is busy for 600 ms. Calls that arrive meanwhile are dispatched as soon as it is free.
+/// A window that started then would last a minute here.
 #[tokio::test]
 async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_window_begins_anew() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
     let (first, turn) = proxy.occupy(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
-    // Another call's own deadline is the clock.
+    // The deadline of another call serves as the clock.
     let busy = proxy.post(PREDICT, &[(LATE, "600"), ("x-other", "1")], &instances(&[2]));
     assert_failure(&proxy.call(busy).answer().await, 504, "GRP3201", "deadline");
     let free = now();
@@ -38,12 +39,13 @@ async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_windo
     }
 }
 
-/// Case 22: callers who cannot be served in time are told so, and cost the others and the server nothing.
+/// Calls that cannot be served in time are rejected and cost neither the other calls nor the server
+/// anything.
 #[tokio::test]
 async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone() {
     let config = ServerConfig { base: ms(40), ..ServerConfig::default() };
     let (proxy, server) = before(config, &json!({})).await;
-    // It is known what a call costs.
+    // The proxy learns the cost of a call.
     for item in 0..4 {
         assert_eq!(proxy.ask(&proxy.predict(item)).await.status, Some(200));
     }
@@ -62,11 +64,11 @@ async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone()
     assert_eq!(server.stats().items, 54, "nothing was computed for those who could not wait");
 }
 
-/// Case 26, first half: no slot frees, and the answer is there at the deadline all the same.
+/// No slot becomes free, and the call is still answered at its deadline.
 #[tokio::test]
 async fn a_deadline_is_answered_in_time_although_no_slot_ever_frees() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
-    // Cold, and knowing what a call costs.
+    // First without learned state, then with a known cost.
     for _ in 0..2 {
         let (first, turn) = proxy.occupy(&mut hand).await;
         let answer = proxy.call(due(&proxy, 100, 1)).answer().await;
@@ -80,7 +82,8 @@ async fn a_deadline_is_answered_in_time_although_no_slot_ever_frees() {
     }
 }
 
-/// Case 26, second half: under a preset that lets calls wait for company, a deadline before the end of the wait sends it early.
+/// Under a preset that holds calls, a deadline before the end of the hold dispatches the call
+/// early.
 #[tokio::test]
 async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
     let spec = json!({
@@ -92,7 +95,7 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
     assert!(answer.done.unwrap().duration_since(answer.sent.unwrap()) < HANG / 4);
 }
 
-/// Case 29: who expires takes nobody with him: the others leave together, at once.
+/// A call that expires affects no other: the others are dispatched together at once.
 #[tokio::test]
 async fn the_first_expires_and_the_next_two_leave_together_at_once() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
