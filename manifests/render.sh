@@ -1,5 +1,6 @@
 #!/bin/sh
-# Renders install.yaml from the chart with its default values: render.sh [HELM]. The e2e suite compares.
+# Renders install.yaml from the chart with its default values: render.sh [HELM]. The e2e suite
+# verifies that it is up to date.
 set -eu
 cd "$(dirname "$0")"
 helm=${1:-helm}

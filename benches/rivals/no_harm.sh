@@ -1,7 +1,11 @@
 #!/bin/sh
-# Real servers directly and through the proxy in one run: no_harm.sh [SECONDS [PART-OF-A-NAME]...]. FastAPI with async handlers, the same behind LiteLLM
-# with a key for each caller, a server that takes one text a call, an ASGI echo, KServe and BentoML. Some ten minutes; made by hand, since it downloads.
-# Each venv is made where it is missing; what cannot be installed is reported and counts as missed. GROUPAGE names the binary.
+# Measures real servers directly and through the proxy: no_harm.sh [SECONDS [PART-OF-A-NAME]...].
+#
+# The servers are FastAPI with async handlers, the same behind LiteLLM with an API key per client, a
+# server that accepts one text per call, an ASGI echo, KServe and BentoML. Takes some ten minutes,
+# and is run manually because it downloads packages. Missing virtual environments are created. A
+# package that cannot be installed is reported and counts as missed. GROUPAGE is the path of the
+# binary.
 set -eu
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}

@@ -1,7 +1,11 @@
 #!/bin/sh
-# Once before the real things: KServe's server, which does not batch, and BentoML's, which does. Equal answers from both, and standing aside from the one
-# that batches by itself. Minutes; made by hand, since it downloads: KServe's environment is that of tests/servers/setup.sh, BentoML's is made here.
-# Prints a line for each server and `N met, N missed`; fails if one is missed. What cannot be installed is said and counts as missed.
+# Tests the proxy with KServe's server, which does not batch, and BentoML's, which does. Both must
+# return equal answers, and calls to the one that batches by itself should be passed through.
+#
+# Takes minutes, and is run manually because it downloads packages: the environment of KServe is
+# that of tests/servers/setup.sh, that of BentoML is created here. Prints a line for each server and
+# `N met, N missed`, and fails if one is missed. A package that cannot be installed is reported and
+# counts as missed.
 set -eu
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}

@@ -54,7 +54,8 @@ async def main(url):
     for check in CHECKS:
         try:
             await asyncio.wait_for(check(url), 20)
-        except Exception as error:  # a report, whatever it is
+        except Exception as error:
+            # Every exception is reported as a fault.
             faults.append(f"{check.__name__}: {type(error).__name__} {error}")
     print(json.dumps({"checks": len(CHECKS), "faults": faults}))
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes the virtual environment of tests/servers from PyPI, or leaves it alone where it has all it needs.
-# GROUPAGE_SERVERS_VENV names another place than the target folder.
+# Creates the virtual environment of tests/servers from PyPI, unless it is complete already.
+# GROUPAGE_SERVERS_VENV selects a location other than the target folder.
 set -eu
 cd "$(dirname "$0")/../.."
 venv=${GROUPAGE_SERVERS_VENV:-${CARGO_TARGET_DIR:-target}/servers-venv}

@@ -20,7 +20,7 @@ groupage.dev/component: controller
 {{ .Values.stream.address | default (printf "https://groupage-stream.%s.svc:9444" .Release.Namespace) }}
 {{- end -}}
 
-{{/* The certificate's Secret: the controller's own, or one that is given. */}}
+{{/* Name of the Secret with the certificate: the controller's own, or the configured one. */}}
 {{- define "groupage.secret" -}}
 {{- if eq .Values.injector.certificate.source "Secret" }}{{ .Values.injector.certificate.secretName }}{{ else }}groupage-tls{{ end -}}
 {{- end -}}
