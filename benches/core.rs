@@ -80,7 +80,7 @@ fn main() {
     if wants("idle") {
         let mut rig = Rig::new(Load::MID);
         rig.run(scale.warm);
-        assert_eq!(rig.wakeup_when_idle(), None, "an idle core wakes nobody");
+        assert_eq!(rig.wakeup_when_idle(), None, "an idle core requests no wake-up");
         println!("idle: no wake-up");
     }
     if wants("group") {

@@ -29,7 +29,7 @@ use groupage::standin::{Route, Target};
 #[path = "data_path/pass_through.rs"]
 mod pass_through;
 #[path = "data_path/process.rs"]
-#[expect(dead_code, reason = "the bench of no harm looks at the admin port")]
+#[expect(dead_code, reason = "the no_harm bench reads the admin port")]
 mod process;
 #[path = "data_path/rivals.rs"]
 mod rivals;

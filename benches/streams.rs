@@ -11,7 +11,7 @@
 //! sidecars receive the policy.
 
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
-#![expect(clippy::unwrap_used, reason = "a bench that cannot go on should say where")]
+#![expect(clippy::unwrap_used, reason = "a bench that cannot continue reports its place")]
 
 use std::time::Duration;
 
@@ -51,10 +51,10 @@ async fn run(streams: usize, test: bool) {
     let mut rig = Rig::start(streams).await;
     let empty = rig.memory_mib();
     let opened = rig.open().await;
-    println!("{streams} streams open and told after {opened:.1?} (tokens are reviewed at 50/s)");
+    println!("{streams} streams open and configured after {opened:.1?} (tokens are reviewed at 50/s)");
     if test {
         rig.edit().await;
-        println!("ok: an edit was told to all");
+        println!("ok: an edit was pushed to all");
         return;
     }
     let before = rig.processor();
@@ -72,7 +72,7 @@ async fn run(streams: usize, test: bool) {
     }
     times.sort();
     let (median, worst) = (times[EDITS / 2], times[EDITS - 1]);
-    println!("an edit told to all: median {median:.2?}, worst {worst:.2?} of {EDITS}");
+    println!("an edit pushed to all: median {median:.2?}, worst {worst:.2?} of {EDITS}");
     println!("memory after them: {} MiB resident", rig.memory_mib());
     let met = |met: bool| if met { "met" } else { "missed" };
     println!(

@@ -82,7 +82,7 @@ impl Cluster {
 
     /// Returns the node, or an error if the cluster was not started by this run.
     pub(crate) fn node(&self) -> Result<&Node, Fault> {
-        self.node.as_ref().ok_or_else(|| "needs a node of ours".into())
+        self.node.as_ref().ok_or_else(|| "requires an own node".into())
     }
 
     /// Runs helm on this cluster.

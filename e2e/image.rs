@@ -117,7 +117,7 @@ fn build(profile: &str) -> Result<PathBuf, Fault> {
     let folder = cache()?.join("release");
     let kept = folder.join(made_of(profile)?);
     if !kept.exists() {
-        println!("building the binary of the image, some 8 minutes at first; it is kept as {}", kept.display());
+        println!("building the binary of the image, about 8 minutes the first time; it is kept as {}", kept.display());
         let built = cargo(profile, &cache()?.join("target"))?;
         std::fs::create_dir_all(&folder)?;
         prune(&folder)?;
@@ -212,7 +212,7 @@ fn stripped(binary: &Path) -> Result<PathBuf, Fault> {
     Ok(bare)
 }
 
-#[expect(clippy::cast_precision_loss, reason = "sizes for people")]
+#[expect(clippy::cast_precision_loss, reason = "sizes for display")]
 fn mebibytes(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1024 * 1024)
 }

@@ -145,7 +145,7 @@ impl Installation {
     pub(crate) async fn injects(&self) -> Result<(), Fault> {
         until("injection", INJECTS_MAX, async || match self.would_inject().await? {
             true => Ok(()),
-            false => Err("a pod that asks for a sidecar gets none".into()),
+            false => Err("a pod that requests a sidecar gets none".into()),
         })
         .await
     }

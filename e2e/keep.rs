@@ -54,7 +54,7 @@ async fn of_pod(cluster: &Cluster, folder: &Path, pod: &Pod) -> Result<(), Fault
 }
 
 fn write(file: &Path, found: Result<String, Fault>) -> Result<(), Fault> {
-    Ok(fs::write(file, found.unwrap_or_else(|fault| format!("cannot be had: {fault}\n")))?)
+    Ok(fs::write(file, found.unwrap_or_else(|fault| format!("not available: {fault}\n")))?)
 }
 
 fn restarted(pod: &Pod) -> bool {

@@ -98,10 +98,10 @@ fn go_version() -> Option<(u32, u32)> {
 pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
     let wanted: Vec<_> = cases::all().filter(|case| case.is_wanted(&options.cases)).collect();
     if wanted.is_empty() && !options.shell {
-        return Err("no case has such a name; --list names all".into());
+        return Err("no case has that name; --list prints all".into());
     }
     let needed = |need| wanted.iter().any(|case| case.needs.contains(&need));
-    let unused = || Err("not asked for".to_owned());
+    let unused = || Err("not selected".to_owned());
     if options.kubeconfig.is_none() {
         packages()?;
     }
@@ -170,7 +170,7 @@ fn kubernetes() -> Result<PathBuf, Fault> {
     // The binary inspects its own name to select the program to run.
     let binary = folder.join("kube");
     if !binary.exists() {
-        println!("building Kubernetes, some 5 minutes; it is kept as {}", binary.display());
+        println!("building Kubernetes, about 5 minutes; it is kept as {}", binary.display());
         std::fs::create_dir_all(&folder)?;
         // Built under another name first, so that an interrupted build is not mistaken for a
         // complete one.
@@ -185,7 +185,7 @@ fn helm() -> Result<PathBuf, Fault> {
     let folder = cache()?.join(format!("helm-{HELM}"));
     let binary = folder.join("helm");
     if !binary.exists() {
-        println!("building helm {HELM}, some 2 minutes; it is kept as {}", binary.display());
+        println!("building helm {HELM}, about 2 minutes; it is kept as {}", binary.display());
         let module = format!("helm.sh/helm/v4/cmd/helm@{HELM}");
         quietly(Command::new("go").args(["install", &module]).env("GOBIN", &folder).env("CGO_ENABLED", "0"))?;
     }
@@ -217,7 +217,7 @@ impl Kit {
     /// Returns the interpreter of a virtual environment of `e2e/python/requirements`, or the reason
     /// for its absence.
     pub(crate) fn venv(&self, name: &str) -> Result<PathBuf, String> {
-        self.venvs.get(name).cloned().unwrap_or_else(|| Err("not asked for".to_owned()))
+        self.venvs.get(name).cloned().unwrap_or_else(|| Err("not selected".to_owned()))
     }
 }
 

@@ -100,7 +100,7 @@ async fn all(cluster: Cluster) -> ExitCode {
         }
     }
     if let Err(fault) = installation::uninstall(&cluster).await {
-        println!("what was installed is left: {fault}");
+        println!("the installation was not removed: {fault}");
     }
     let Totals { passed, failed, skipped } = totals;
     let took = now().duration_since(begun).as_secs_f64();
@@ -111,7 +111,7 @@ async fn all(cluster: Cluster) -> ExitCode {
 /// Returns a requirement of the case that this run does not meet.
 fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
     case.needs.iter().find_map(|need| match need {
-        Need::Node => cluster.node.is_none().then(|| "needs a node of ours".to_owned()),
+        Need::Node => cluster.node.is_none().then(|| "requires an own node".to_owned()),
         Need::Helm => cluster.kit.helm.as_ref().err().cloned(),
         Need::Python => cluster.kit.python.as_ref().err().cloned(),
         Need::Venv(name) => cluster.kit.venv(name).err(),

@@ -39,7 +39,7 @@ pub(crate) async fn errors(cluster: &Cluster, case: &str, over: Duration) -> Vec
 
 fn is_error(line: &str) -> bool {
     let Ok(line) = serde_json::from_str::<Value>(line) else { return false };
-    let refused = line["msg"].as_str().is_some_and(|text| text.starts_with("a write was refused"));
+    let refused = line["msg"].as_str().is_some_and(|text| text.starts_with("the API server rejected a write"));
     let ends = line["error"].as_str().is_some_and(|text| ENDING.iter().any(|ending| text.contains(ending)));
     (line["level"] == "ERROR" || refused) && !ends
 }

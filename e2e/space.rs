@@ -100,7 +100,7 @@ impl Space {
     /// Applies a manifest that the API server must reject. Returns the error message.
     pub(crate) async fn refused(&self, manifest: &str) -> Result<String, Fault> {
         match self.apply(manifest).await {
-            Ok(said) => Err(format!("this was to be refused: {said}").into()),
+            Ok(said) => Err(format!("expected a refusal: {said}").into()),
             Err(fault) => Ok(fault.to_string()),
         }
     }
@@ -133,7 +133,7 @@ impl Space {
             Err(_) => {
                 let object = serde_json::to_value(self.api::<K>().get_opt(name).await?)?;
                 let so = brief(object.get("status").unwrap_or(&Value::Null));
-                Err(format!("{kind} {name}: \"{what}\" is not so within {} s; {so}", WAIT_MAX.as_secs()).into())
+                Err(format!("{kind} {name}: \"{what}\" is not true within {} s; {so}", WAIT_MAX.as_secs()).into())
             }
         }
     }

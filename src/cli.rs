@@ -1,6 +1,6 @@
 //! The command line: its subcommands, and the composition root that assembles a running proxy.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line talks to its user")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the command line prints for its user")]
 
 mod check;
 mod cluster;

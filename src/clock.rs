@@ -87,7 +87,7 @@ impl Alarm {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
         #[expect(
             deprecated,
-            reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor open, which is all that it asks for"
+            reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor open, which is all that is required"
         )]
         let timer = AsyncFd::new(timer)?;
         Ok(Self { clock, timer, set_for: None })

@@ -105,8 +105,8 @@ impl FailureKind {
         match self {
             Self::QueueFull => ("GRP3101", "queue_full", 503, "queue full"),
             Self::BytesFull => ("GRP3102", "bytes_full", 503, "buffers full"),
-            Self::TenantShare => ("GRP3103", "tenant_share", 429, "share of the queue used up"),
-            Self::LatePredicted => ("GRP3104", "late_predicted", 503, "would be late"),
+            Self::TenantShare => ("GRP3103", "tenant_share", 429, "tenant's share of the queue is used up"),
+            Self::LatePredicted => ("GRP3104", "late_predicted", 503, "would miss its deadline"),
             Self::Draining => ("GRP3105", "draining", 503, "shutting down; the call may have been executed"),
             Self::SlowBody => ("GRP3106", "slow_body", 408, "request body too slow"),
             Self::ConnectionsFull => ("GRP3107", "connections_full", 503, "all upstream connections in use"),
@@ -114,10 +114,10 @@ impl FailureKind {
             Self::UpstreamRefused => ("GRP3301", "upstream_refused", 503, "upstream not reachable"),
             Self::UpstreamBroken => ("GRP3302", "upstream_broken", 502, "upstream connection broken"),
             Self::UpstreamTimeout => ("GRP3303", "upstream_timeout", 504, "upstream timeout"),
-            Self::Mismatch => ("GRP3304", "mismatch", 502, "upstream answer cannot be split"),
+            Self::Mismatch => ("GRP3304", "mismatch", 502, "upstream response cannot be split"),
             Self::BatchFailed => ("GRP3305", "batch_failed", 502, "batch failed"),
-            Self::AnswerTooLarge => ("GRP3306", "answer_too_large", 502, "upstream answer too large"),
-            Self::UpstreamTls => ("GRP3307", "upstream_tls", 502, "no TLS with the upstream"),
+            Self::AnswerTooLarge => ("GRP3306", "answer_too_large", 502, "upstream response too large"),
+            Self::UpstreamTls => ("GRP3307", "upstream_tls", 502, "TLS handshake with the upstream failed"),
             Self::UpstreamOverloaded => ("GRP3308", "upstream_overloaded", 503, "upstream overloaded"),
             Self::Internal => ("GRP3401", "internal", 502, "internal error"),
         }
@@ -179,10 +179,10 @@ impl Fault {
     #[must_use]
     pub const fn whose(self) -> &'static str {
         match self {
-            Self::Load => "nobody's: more work than the limits allow",
-            Self::Client => "the caller's",
-            Self::Upstream => "the model server's",
-            Self::Internal => "ours",
+            Self::Load => "none: more load than the limits allow",
+            Self::Client => "caller",
+            Self::Upstream => "model server",
+            Self::Internal => "Groupage",
         }
     }
 }

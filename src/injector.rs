@@ -154,7 +154,7 @@ pub fn inject(pod: &Value, context: &Context) -> Outcome {
         Ok(None) => {}
         Ok(Some(mut skipped)) => {
             if before.is_some() {
-                skipped.detail.push_str("; it has the sidecar all the same, and groupage uninject takes it out");
+                skipped.detail.push_str("; it still has the sidecar: remove it with groupage uninject");
             }
             return Outcome::Skipped(skipped);
         }

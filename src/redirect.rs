@@ -59,22 +59,22 @@ pub enum RedirectError {
     Asked(String),
     /// The process lacks the capability `NET_ADMIN`.
     #[error(
-        "the kernel takes no rules from this process: it needs the capability NET_ADMIN in the pod's network (Pod Security below privileged forbids it: capture by Named or Loopback instead)"
+        "the kernel rejects rules from this process: it needs the capability NET_ADMIN in the pod's network (Pod Security levels below privileged forbid it: use capture Named or Loopback instead)"
     )]
     NoRight,
     /// The kernel has no `nf_tables`.
     #[error(
-        "the kernel has no nf_tables (module nf_tables, CONFIG_NF_TABLES): no port can be redirected on this node; capture by Named or Loopback instead"
+        "the kernel has no nf_tables (module nf_tables, CONFIG_NF_TABLES): no port can be redirected on this node; use capture Named or Loopback instead"
     )]
     NoTables,
     /// The kernel has `nf_tables`, but cannot redirect with it.
     #[error(
-        "the kernel's nf_tables cannot redirect in the family inet (Linux 5.2 or later with nft_chain_nat and nft_redir): no port can be redirected on this node; capture by Named or Loopback instead"
+        "the kernel's nf_tables cannot redirect in the family inet (Linux 5.2 or later with nft_chain_nat and nft_redir): no port can be redirected on this node; use capture Named or Loopback instead"
     )]
     NoNat,
     /// An existing rule redirects a port.
     #[error(
-        "{0}: two redirects of one port would fight; capture by Named or Loopback instead, or take the pod out of what redirects it"
+        "{0}: two redirects of one port conflict; use capture Named or Loopback instead, or exclude the pod from the other redirect"
     )]
     Taken(String),
     /// Any other error.
@@ -96,9 +96,9 @@ impl FromStr for Redirect {
     fn from_str(text: &str) -> Result<Self, String> {
         let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
         let both = text.split_once('=').and_then(|(port, listen)| Some((number(port)?, number(listen)?)));
-        let (port, listen) = both.ok_or("PORT=LISTEN is wanted, both 1 to 65535, as in 8080=15080")?;
+        let (port, listen) = both.ok_or("expected PORT=LISTEN, both 1 to 65535, as in 8080=15080")?;
         if port == listen {
-            return Err(format!("port {port} would be led to itself"));
+            return Err(format!("port {port} would be redirected to itself"));
         }
         Ok(Self { port, listen })
     }
@@ -106,7 +106,7 @@ impl FromStr for Redirect {
 
 impl fmt::Display for Redirect {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "port {} is led to {}", self.port, self.listen)
+        write!(f, "port {} is redirected to {}", self.port, self.listen)
     }
 }
 
@@ -136,16 +136,16 @@ pub fn write(redirects: &[Redirect]) -> Result<Written, RedirectError> {
 fn check(redirects: &[Redirect]) -> Result<(), RedirectError> {
     let asked = |why: String| Err(RedirectError::Asked(why));
     if redirects.is_empty() {
-        return asked("no port is named: --redirect PORT=LISTEN".to_owned());
+        return asked("no port given: use --redirect PORT=LISTEN".to_owned());
     }
     if redirects.len() > REDIRECTS_MAX {
-        return asked(format!("{} ports are named, and a sidecar captures {REDIRECTS_MAX}", redirects.len()));
+        return asked(format!("{} ports given, and a sidecar captures at most {REDIRECTS_MAX}", redirects.len()));
     }
     let twice = redirects
         .iter()
         .enumerate()
         .find(|(at, redirect)| redirects.iter().take(*at).any(|before| before.port == redirect.port));
-    twice.map_or(Ok(()), |(_, redirect)| asked(format!("port {} is named twice", redirect.port)))
+    twice.map_or(Ok(()), |(_, redirect)| asked(format!("port {} is given twice", redirect.port)))
 }
 
 #[cfg(test)]
@@ -170,7 +170,7 @@ mod tests {
         let many: Vec<Redirect> = (1..=65).map(|port| Redirect { port, listen: 15080 }).collect();
         let twice =
             [Redirect { port: 80, listen: 1 }, Redirect { port: 81, listen: 2 }, Redirect { port: 80, listen: 3 }];
-        for (redirects, why) in [(&[][..], "no port"), (&many, "65 ports"), (&twice, "port 80 is named twice")] {
+        for (redirects, why) in [(&[][..], "no port"), (&many, "65 ports"), (&twice, "port 80 is given twice")] {
             let error = write(redirects).unwrap_err();
             assert!(matches!(&error, RedirectError::Asked(text) if text.contains(why)), "{error}");
         }
@@ -198,7 +198,7 @@ mod tests {
             (line == "there\n").then_some(holder)
         });
         let Some(mut holder) = there else {
-            skipped("no network namespace can be made here (it takes root and unshare)");
+            skipped("cannot create a network namespace (requires root and unshare)");
             return;
         };
         let namespace = std::fs::File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
@@ -243,7 +243,7 @@ mod tests {
             Kernel::open().unwrap().commit(&theirs).unwrap();
             assert_eq!(counted(), (2, 2));
             let error = write(&[grpc, web]).unwrap_err().to_string();
-            let told = "port 8080 is redirected already, by chain prerouting of table inet somebody: ";
+            let told = "port 8080 is already redirected by chain prerouting of table inet somebody: ";
             assert!(error.starts_with(told), "{error}");
             assert_eq!(counted(), (2, 2), "nothing was changed");
             assert_eq!(write(&[grpc]).unwrap(), Written::default());

@@ -292,7 +292,7 @@ fn spread(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-#[expect(clippy::disallowed_methods, reason = "a bench stands outside and measures")]
+#[expect(clippy::disallowed_methods, reason = "a bench measures from outside")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -82,7 +82,7 @@ impl StandIn {
         let mut first = String::new();
         let stdout = child.stdout.take().expect("a pipe");
         BufReader::new(stdout).read_line(&mut first).expect("a first line");
-        // The line is "stand-in model serving on ADDR, orders on ADDR".
+        // The line is "stand-in model serving on ADDR, commands on ADDR".
         let mut addresses = first.split([' ', ',']).filter_map(|word| word.trim().parse().ok());
         let listen = addresses.next().expect("where it serves");
         let control = addresses.next().expect("where it is controlled");

@@ -58,7 +58,7 @@ struct Process {
 
 impl Rig {
     /// Starts a controller with `streams` pods in its cluster and no stream.
-    #[expect(clippy::disallowed_methods, reason = "a bench may be told which binary it measures")]
+    #[expect(clippy::disallowed_methods, reason = "the binary to measure is configurable")]
     pub(crate) async fn start(streams: usize) -> Self {
         let api = Api::start().await;
         api.put(policy());
@@ -94,7 +94,8 @@ impl Rig {
                 }
             }
         });
-        let address = tokio::time::timeout(HANG, found).await.unwrap().expect("the controller says where it listens");
+        let address =
+            tokio::time::timeout(HANG, found).await.unwrap().expect("the controller reports where it listens");
         let secret = api.until_object(("secrets", "groupage-system", "groupage-tls"), |secret| {
             secret["data"]["ca.crt"].is_string()
         });
@@ -165,7 +166,7 @@ impl Rig {
             }
         };
         let told = || self.shared.told.load(Ordering::SeqCst);
-        assert!(tokio::time::timeout(HANG, wait).await.is_ok(), "{} of {} were told", told(), self.streams);
+        assert!(tokio::time::timeout(HANG, wait).await.is_ok(), "{} of {} received it", told(), self.streams);
     }
 
     /// Returns the resident memory of the controller.

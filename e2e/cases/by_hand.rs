@@ -56,11 +56,11 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     let template =
         |pods: &[Pod]| pods.first().and_then(|pod| pod.metadata.labels.as_ref()?.get("pod-template-hash").cloned());
     if template(&before).is_none() || template(&before) != template(&after) {
-        return Err("what was taken out is another template than before".into());
+        return Err("the template without the sidecar differs from the original".into());
     }
     caller.reaches("model:80", "/health").await?;
     Ok(format!(
-        "{CALLERS} answers equal, mean batch {:.1}; taken out, the template is the one before",
+        "{CALLERS} answers equal, mean batch {:.1}; after uninject the template is the original",
         metrics.batch_mean()
     ))
 }
@@ -86,7 +86,7 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
     let enabled = groupage(&["enable", "--slo-p99", "400ms", "--slo-late", "Refuse"]).await?;
     let with = space.deployment_ready("model").await?;
     if !with.iter().all(has_sidecar) || !enabled.contains("has the sidecar") {
-        return Err(format!("enabled, it said {enabled}").into());
+        return Err(format!("after enable, the output is {enabled}").into());
     }
     let slo =
         space.kubectl(&["get", "bpol", "model", "--output=jsonpath={.spec.slo.latencyP99} {.spec.slo.late}"]).await?;
@@ -97,9 +97,9 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
     let disabled = groupage(&["disable"]).await?;
     let without = space.deployment_ready("model").await?;
     if without.iter().any(has_sidecar) || !disabled.contains("has no sidecar") {
-        return Err(format!("disabled, it said {disabled}").into());
+        return Err(format!("after disable, the output is {disabled}").into());
     }
-    Ok(format!("the sidecar came and went, with a policy of {slo}"))
+    Ok(format!("the sidecar was added and removed, with a policy of {slo}"))
 }
 
 /// A Service as created by `kubectl expose`, under Pod Security `restricted`: traffic bypasses the

@@ -67,7 +67,7 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
     let count = |bundle: &[u8]| String::from_utf8_lossy(bundle).matches("BEGIN CERTIFICATE").count();
     let counts: Vec<_> = [&first, &second, &third].iter().map(|all| all.first().map_or(0, |one| count(one))).collect();
     Ok(format!(
-        "made anew twice; believed authorities {counts:?}; sidecars from before had an edit of controllers from after {:.0} s later; {injected} of {} pods injected",
+        "recreated twice; trusted authorities {counts:?}; old sidecars had an edit of new controllers {:.0} s later; {injected} of {} pods injected",
         back.as_secs_f64(),
         pods.len()
     ))
@@ -79,7 +79,7 @@ async fn until_other(installation: &Installation, before: &[Vec<u8>]) -> Result<
         let now = installation.believed().await?;
         let same = now.iter().all(|bundle| Some(bundle) == now.first() && !bundle.is_empty());
         let other = now.iter().zip(before).all(|(now, before)| now != before);
-        if same && other { Ok(now) } else { Err("the webhook is believed by the old ones".into()) }
+        if same && other { Ok(now) } else { Err("the webhook is trusted with the old ones".into()) }
     })
     .await
 }

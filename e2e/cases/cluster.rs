@@ -75,7 +75,7 @@ async fn pods_and_services_answer_over_both_families_and_by_name(space: &Space) 
         caller.reaches(name, "/health").await?;
     }
     let unknown = caller.call("no-such-service:80", Call::get("/health")).await;
-    let Err(why) = unknown else { return Err("a Service that is not there answered".into()) };
+    let Err(why) = unknown else { return Err("a Service that does not exist answered".into()) };
     Ok(format!("{v4} addresses of version 4, {v6} of version 6, {} names; an unknown name: {why}", names.len()))
 }
 
@@ -144,7 +144,7 @@ spec:
     space.apply(pod).await?;
     let pod = space.pod_ready("model").await?;
     let token = space.token_of(&pod, "groupage.dev").await?;
-    let user = review(space, &token).await?.user.ok_or("the token is nobody's")?;
+    let user = review(space, &token).await?.user.ok_or("the token belongs to no account")?;
     let extra = user.extra.unwrap_or_default();
     let named = |key: &str| extra.get(&format!("authentication.kubernetes.io/{key}")).and_then(|all| all.first());
     if named("pod-name") != pod.metadata.name.as_ref() || named("pod-uid") != pod.metadata.uid.as_ref() {

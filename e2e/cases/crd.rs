@@ -27,7 +27,7 @@ async fn definitions_accept_and_refuse_what_they_should(space: &Space) -> Verdic
         let text = std::fs::read_to_string(file)?;
         let expected: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(REFUSED)).map(str::trim).collect();
         if expected.is_empty() {
-            return Err(format!("{} does not say `{REFUSED} …`", file.display()).into());
+            return Err(format!("{} does not contain `{REFUSED} …`", file.display()).into());
         }
         let why = space.refused(&text).await.map_err(|fault| format!("{}: {fault}", file.display()))?;
         if let Some(part) = expected.iter().find(|part| !why.contains(**part)) {

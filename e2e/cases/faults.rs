@@ -83,7 +83,7 @@ async fn calls_go_on_while_the_control_plane_is_away(space: &Space) -> Verdict {
     node.kill("etcd")?;
     let client = &space.cluster.client;
     if client.apiserver_version().await.is_ok() {
-        return Err("the API server answers though it was killed".into());
+        return Err("the API server answers although it was killed".into());
     }
     node.start("etcd")?;
     node.start("kube-apiserver")?;
@@ -93,7 +93,7 @@ async fn calls_go_on_while_the_control_plane_is_away(space: &Space) -> Verdict {
     let hung = tokio::time::timeout(HANGS, client.apiserver_version()).await.is_err();
     node.hang("kube-apiserver", false)?;
     if !hung {
-        return Err("the API server answers though it was stopped".into());
+        return Err("the API server answers although it was stopped".into());
     }
     until("the load", BACK_MAX, async || load.now().await.map(drop)).await?;
     load.until_served(100).await?;

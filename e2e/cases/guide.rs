@@ -66,7 +66,10 @@ async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict 
     std::fs::remove_dir_all(&home)?;
     let (calls, lines) = done?;
     let commands: usize = blocks.iter().map(Block::commands).sum();
-    Ok(format!("{} blocks of {commands} commands, {lines} lines said; {calls} calls beside, none lost", blocks.len()))
+    Ok(format!(
+        "{} blocks of {commands} commands, {lines} lines of output; {calls} calls beside, none lost",
+        blocks.len()
+    ))
 }
 
 /// A block of commands.
@@ -136,7 +139,7 @@ fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
     let (kit, runner) = (&space.cluster.kit, std::env::current_exe()?);
     // The command that `just image` runs.
     script("just", format!("[ \"$1\" = image ] && exec '{}' --image --profile '{}'", runner.display(), kit.profile))?;
-    let node = space.cluster.node.as_ref().ok_or("no node of ours")?;
+    let node = space.cluster.node.as_ref().ok_or("no own node")?;
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let ctr = std::env::split_paths(&paths).map(|path| path.join("ctr")).find(|file| file.is_file()).ok_or("no ctr")?;
     script("ctr", format!("exec '{}' -a '{}' \"$@\"", ctr.display(), node.socket.display()))?;

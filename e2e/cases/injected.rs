@@ -36,7 +36,7 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
     space.apply(&model.yaml()).await?;
     let bare = space.deployment_ready("model").await?;
     if bare.iter().any(has_sidecar) {
-        return Err("a pod that did not ask has a sidecar".into());
+        return Err("a pod that did not request a sidecar has one".into());
     }
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
@@ -48,7 +48,7 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
     let pods = space.deployment_alone("model").await?;
     let pod = pods.first().ok_or("no pod")?;
     if !has_sidecar(pod) {
-        return Err("the pod asked for a sidecar and has none".into());
+        return Err("the pod requested a sidecar and has none".into());
     }
     caller.reaches("model:80", "/health").await?;
     let mut told = Vec::new();
@@ -79,7 +79,7 @@ async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &Space
     let plain =
         |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).any(|container| container.name == "groupage");
     if !pods.iter().all(plain) {
-        return Err("the sidecar is no plain container".into());
+        return Err("the sidecar is not a plain container".into());
     }
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
@@ -133,8 +133,8 @@ async fn a_namespace_may_ask_and_a_pod_may_say_no(space: &Space) -> Verdict {
     let asked = space.deployment_ready("model").await?;
     let left = space.deployment_ready("other").await?;
     match (asked.iter().all(has_sidecar), left.iter().any(has_sidecar)) {
-        (true, false) => Ok("injected by the namespace's label, left alone by the pod's annotation".to_owned()),
-        (asked, left) => Err(format!("asked by its namespace: {asked}; said no: {left}").into()),
+        (true, false) => Ok("injected by the namespace's label, not injected by the pod's annotation".to_owned()),
+        (asked, left) => Err(format!("requested by its namespace: {asked}; disabled by the pod: {left}").into()),
     }
 }
 
@@ -200,7 +200,7 @@ async fn a_number_is_redirected_unless_the_installation_says_never(space: &Space
     let never = never.await;
     installation.set(&["--set=injector.redirect=WhenNeeded"]).await?;
     if !never?.iter().all(|pod| has_sidecar(pod) && !redirects(pod)) {
-        return Err("it was redirected though the installation says Never".into());
+        return Err("it was redirected although the installation has Never".into());
     }
     space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
     let pods = space.deployment_alone("model").await?;

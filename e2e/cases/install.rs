@@ -35,10 +35,10 @@ async fn replicas_are_ready_under_their_own_account_and_inject(space: &Space) ->
         .kubectl(&["get", "lease", "groupage-controller", "--output=jsonpath={.spec.holderIdentity}"])
         .await?;
     if !pods.iter().any(|pod| held.starts_with(&pod.name_any())) {
-        return Err(format!("nobody leads: the lease is held by {held:?}").into());
+        return Err(format!("no leader: the lease is held by {held:?}").into());
     }
     let checked = space.cluster.groupage(&["check", "--try-in", &space.name], "").await?;
-    if checked.contains('×') || !checked.contains("a pod that asks for a sidecar gets one") {
+    if checked.contains('×') || !checked.contains("a pod that requests a sidecar gets one") {
         return Err(format!("groupage check: {checked}").into());
     }
     Ok(format!("{} replicas, {held} leads, groupage check finds nothing wrong", pods.len()))
@@ -100,11 +100,11 @@ async fn an_upgrade_leaves_what_the_controller_wrote(space: &Space) -> Verdict {
     installation.ready().await?;
     let after = installation.believed().await?;
     if before != after {
-        return Err("the webhook's certificates are others after an upgrade".into());
+        return Err("the webhook's certificates differ after an upgrade".into());
     }
     let revision = space.cluster.helm(&["status", RELEASE, "--namespace", NAMESPACE, "--output=json"]).await?;
     let revision: serde_json::Value = serde_json::from_str(&revision)?;
-    Ok(format!("revision {}, {} entries believe the same certificate", revision["version"], after.len()))
+    Ok(format!("revision {}, {} entries trust the same certificate", revision["version"], after.len()))
 }
 
 async fn its_rights_were_enough_and_nothing_failed(space: &Space) -> Verdict {
@@ -120,7 +120,7 @@ async fn its_rights_were_enough_and_nothing_failed(space: &Space) -> Verdict {
     if restarts > 0 {
         return Err(format!("{restarts} restarts of the controller").into());
     }
-    Ok(format!("{} lines of logs, none about a right that is missing, none an error; no restart", logs.lines().count()))
+    Ok(format!("{} lines of logs, none about a missing permission, none an error; no restart", logs.lines().count()))
 }
 
 /// Verifies that a controller's log contains no errors and no missing permissions.

@@ -83,10 +83,10 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
     space.apply(&manifest).await?;
     let pod = until_started(space, "app=digits").await?;
     if !has_sidecar(&pod) {
-        return Err("the pod asked for a sidecar and has none".into());
+        return Err("the pod requested a sidecar and has none".into());
     }
     if is_ready(&pod) {
-        return Err("the pod is ready before its model is there".into());
+        return Err("the pod is ready before its model is loaded".into());
     }
     std::fs::rename(trained.join("model.joblib"), model.join("model.joblib"))?;
     let pod = space.pod_ready(&pod.name_any()).await?;

@@ -127,7 +127,7 @@ async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Spac
     space.deployment_ready("model").await?;
     let around = until_said(space, "model", "TrafficCaptured=False/Bypassed").await?;
     if !around.contains("svc/model") {
-        return Err(format!("it does not name the Service: {around}").into());
+        return Err(format!("the message does not name the Service: {around}").into());
     }
     let annotations = format!("{ASKS}, groupage.dev/app-listen: 'arg:--listen=127.0.0.1:8080'");
     let model = Model { target: "8080", annotations: &annotations, args: ", --base, 20ms", ..Model::default() };

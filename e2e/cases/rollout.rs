@@ -38,7 +38,7 @@ async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &Space) -> Verd
     installed(space).await?;
     space.apply(&Model { replicas: 2, args: QUICK, ..Model::default() }.yaml()).await?;
     if !space.deployment_ready("model").await?.iter().all(has_sidecar) {
-        return Err("a pod asked for a sidecar and has none".into());
+        return Err("a pod requested a sidecar and has none".into());
     }
     restarted_under_load(space).await
 }

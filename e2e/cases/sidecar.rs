@@ -93,7 +93,7 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdic
     space.deployment_ready("model").await?;
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;
-    Ok("not ready while the model was closed, ready once it listened".to_owned())
+    Ok("not ready while the model was closed, ready when it listened".to_owned())
 }
 
 async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {

@@ -28,7 +28,7 @@ async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(spa
     }
     let stats = model_stats(space, &pod.name_any()).await?;
     if (stats.calls, stats.items) != (2, 4) {
-        return Err(format!("two calls with two items each, and the model says {stats:?}").into());
+        return Err(format!("two calls with two items each, and the model reports {stats:?}").into());
     }
     let user = user(space, pod)?;
     Ok(format!("{user}{} calls, {} items", stats.calls, stats.items))

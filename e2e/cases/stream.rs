@@ -149,7 +149,7 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
     space.apply(TOLD).await?;
     space.apply(&Model::default().yaml()).await?;
     let victim = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    until("what the victim is told", BACK_MAX, async || match is_told(&space.metrics(&victim).await?) {
+    until("the message to the victim", BACK_MAX, async || match is_told(&space.metrics(&victim).await?) {
         true => Ok(()),
         false => Err(Fault::from("nothing")),
     })

@@ -219,7 +219,7 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
         let selector = "reason=SlotsLowered,involvedObject.kind=BatchPolicy,involvedObject.name=model";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
         let said = space.kubectl(&events).await?;
-        if said.contains("slotsMax 16 → ") { Ok(said) } else { Err(Fault::from(format!("it says {said:?}"))) }
+        if said.contains("slotsMax 16 → ") { Ok(said) } else { Err(Fault::from(format!("the Event is {said:?}"))) }
     })
     .await?;
     until("the sidecar's slots", MOVES_MAX, async || {
@@ -267,7 +267,7 @@ spec:
   targetRefs: [{group: apps, kind: Deployment, name: model}]
   slo: {latencyP99: 500ms}
 ";
-const BEGINS: &str = "begins with what other pods learned";
+const BEGINS: &str = "starting with values that other pods learned";
 
 async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space: &Space) -> Verdict {
     installed(space).await?;

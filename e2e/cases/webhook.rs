@@ -30,22 +30,22 @@ async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_aft
     let event = until("the event", REPORTED_MAX, async || {
         let args = ["get", "events", "--field-selector", "reason=SidecarMissing,involvedObject.kind=Deployment"];
         let events = space.kubectl(&[&args[..], &["--output=jsonpath={.items[*].message}"]].concat()).await?;
-        if events.contains("without the sidecar") { Ok(events) } else { Err("no event".into()) }
+        if events.contains("the requested sidecar was not injected") { Ok(events) } else { Err("no event".into()) }
     });
     let event = event.await?;
     // The command given in the notes of the chart.
     let ours = space.kubectl(&["get", "events", "--field-selector", "reportingComponent=groupage-controller"]).await?;
     if !ours.contains("SidecarMissing") {
-        return Err(format!("not found by who reported it: {ours}").into());
+        return Err(format!("not found under its reporter: {ours}").into());
     }
     space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
     let pods = space.deployment_ready("model").await?;
     if !pods.iter().all(has_sidecar) {
-        return Err("a pod that was made anew has no sidecar".into());
+        return Err("a recreated pod has no sidecar".into());
     }
     until_counted(space, "model", |pods| (pods.matched, pods.injected) == (1, 1)).await?;
     until_said(space, "model", "TrafficCaptured=True").await?;
-    Ok(format!("policy: {message}; event: {event}; made anew it was injected"))
+    Ok(format!("policy: {message}; event: {event}; injected after it was recreated"))
 }
 
 async fn while_away(space: &Space, installation: &Installation) -> Verdict {
@@ -53,7 +53,7 @@ async fn while_away(space: &Space, installation: &Installation) -> Verdict {
     space.apply(&Model::default().yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     if pods.iter().any(has_sidecar) || !installation.pods().await?.is_empty() {
-        return Err("injected though the controller is away".into());
+        return Err("injected although the controller is not running".into());
     }
     let caller = Caller::start(space).await?;
     caller.reaches("model:80", "/health").await?;

@@ -93,7 +93,7 @@ impl Starting {
         // Pods are rejected until the controller manager has created the default service account.
         let accounts: Api<v1::ServiceAccount> = Api::default_namespaced(client.clone());
         let there = await_condition(accounts, "default", |account: Option<&v1::ServiceAccount>| account.is_some());
-        tokio::time::timeout(START_MAX, there).await.map_err(|_| "no service account is made")??;
+        tokio::time::timeout(START_MAX, there).await.map_err(|_| "no service account was created")??;
         Ok(client)
     }
 

@@ -111,8 +111,8 @@ pub fn merge_key(data: &[u8]) {
     for mut headers in heads {
         let before = callers(&headers);
         headers::strip_hop_by_hop(&mut headers);
-        assert_eq!(callers(&headers), before, "a connection took away who calls");
-        assert!(!headers.contains_key(CONNECTION), "what is of one connection goes no further");
+        assert_eq!(callers(&headers), before, "a connection header removed the credentials");
+        assert!(!headers.contains_key(CONNECTION), "hop-by-hop headers are not forwarded");
     }
 }
 

@@ -18,7 +18,7 @@ pub fn admission_review(data: &[u8]) {
     let review: Value = serde_json::from_slice(&answered.body).expect("an answer is JSON");
     let response = &review["response"];
     assert_eq!(response["uid"].as_str(), Some(question.uid.as_str()));
-    assert_eq!(response["allowed"], Value::Bool(true), "nobody is held up");
+    assert_eq!(response["allowed"], Value::Bool(true), "no request is delayed");
     for warning in response["warnings"].as_array().into_iter().flatten() {
         let warning = warning.as_str().expect("a warning is a text");
         assert!(warning.chars().count() <= 120 && !warning.chars().any(char::is_control), "{warning:?}");

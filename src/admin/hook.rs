@@ -31,7 +31,9 @@ async fn connect(Extract(state): Extract<State>, Path(port): Path<String>) -> Re
     let Ok(port) = port.parse() else { return StatusCode::NOT_FOUND.into_response() };
     match (state.connects)(port).await {
         Some(true) => "the application accepts connections\n".into_response(),
-        Some(false) => (StatusCode::SERVICE_UNAVAILABLE, "the application accepts no connections\n").into_response(),
+        Some(false) => {
+            (StatusCode::SERVICE_UNAVAILABLE, "the application does not accept connections\n").into_response()
+        }
         None => StatusCode::NOT_FOUND.into_response(),
     }
 }
@@ -57,9 +59,9 @@ async fn flush(
         return "flushing\n".into_response();
     }
     if flushed.await {
-        "flushed: everybody was answered\n".into_response()
+        "flushed: every call was answered\n".into_response()
     } else {
-        "flushed as far as the time went: some calls are not answered yet\n".into_response()
+        "flush timed out: some calls are not answered yet\n".into_response()
     }
 }
 

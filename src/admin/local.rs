@@ -108,7 +108,7 @@ async fn drain(Extract(state): Extract<State>) -> Response {
     if (state.drain.drain)().await {
         return answer(&json!({"stage": (state.drain.stage)()}));
     }
-    (StatusCode::SERVICE_UNAVAILABLE, json_error("the process is ending already")).into_response()
+    (StatusCode::SERVICE_UNAVAILABLE, json_error("the process is already shutting down")).into_response()
 }
 
 #[derive(Deserialize)]
@@ -120,7 +120,7 @@ async fn log_level(Extract(state): Extract<State>, body: Bytes) -> Response {
     let Ok(LogLevel { level }) = serde_json::from_slice(&body) else {
         return (
             StatusCode::BAD_REQUEST,
-            json_error("send {\"level\": \"info\"}: a level, or a filter as in RUST_LOG"),
+            json_error("send {\"level\": \"info\"}, with a level or a filter as in RUST_LOG"),
         )
             .into_response();
     };
@@ -129,10 +129,11 @@ async fn log_level(Extract(state): Extract<State>, body: Bytes) -> Response {
             tracing::info!(level, "log level changed");
             answer(&json!({"level": level}))
         }
-        Err(_) => {
-            (StatusCode::BAD_REQUEST, json_error("not a level: use error, warn, info, debug, trace, or target=level"))
-                .into_response()
-        }
+        Err(_) => (
+            StatusCode::BAD_REQUEST,
+            json_error("invalid log level: use error, warn, info, debug, trace, or target=level"),
+        )
+            .into_response(),
     }
 }
 

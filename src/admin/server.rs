@@ -68,7 +68,7 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
                             serve_router(listener, router, stop).await;
                         });
                     }
-                    Err(error) => tracing::error!(%error, "an admin port cannot be served"),
+                    Err(error) => tracing::error!(%error, "cannot serve an admin port"),
                 }
             }
             let mut stopped = stopped;

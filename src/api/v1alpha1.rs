@@ -6,7 +6,7 @@
 //! fields are the user-facing reference: the descriptions of the CRDs and `docs/configuration.md`
 //! are generated from them.
 
-#![expect(clippy::duplicated_attributes, reason = "columns are of few types, and each says its own")]
+#![expect(clippy::duplicated_attributes, reason = "the columns share few types, and each declares its own")]
 
 use std::collections::BTreeMap;
 

@@ -100,7 +100,7 @@ mod tests {
         (0..8 * 7).for_each(|_| admission.on_success(7));
         assert_eq!(admission.limit(false), Some(8));
         (0..10_000).for_each(|_| admission.on_success(3));
-        assert_eq!(admission.limit(false), Some(8), "calls with room to spare say nothing");
+        assert_eq!(admission.limit(false), Some(8), "calls with slack are no evidence");
         (0..10_000).for_each(|_| admission.on_success(16));
         assert_eq!(admission.limit(false), None, "at the configured number the limit ends");
     }

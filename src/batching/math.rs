@@ -71,11 +71,7 @@ pub(super) fn exp(x: f64) -> f64 {
 
 /// Returns the nearest integer: 0 for negative numbers and NaN, `u64::MAX` for numbers out of
 /// range.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "the cast saturates, which is what is asked for"
-)]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, as intended")]
 pub(super) fn whole(x: f64) -> u64 {
     (x + 0.5) as u64
 }

@@ -58,7 +58,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     cluster::run(async {
-        let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is no duration", args.wait))?;
+        let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;
         let cluster = args.target.connect().await?;
         let look = async || {
             let mut facts = gather(&cluster.client, &args.controller_namespace, args.pre).await?;

@@ -53,9 +53,9 @@ impl Target {
             }
             None => Config::infer().await.map_err(|error| error.to_string()),
         };
-        let config = config.map_err(|error| format!("no cluster: {error}"))?;
+        let config = config.map_err(|error| format!("no usable cluster configuration: {error}"))?;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-        let client = Client::try_from(config).map_err(|error| format!("no cluster: {error}"))?;
+        let client = Client::try_from(config).map_err(|error| format!("no usable cluster configuration: {error}"))?;
         Ok(Cluster { client, namespace })
     }
 }
@@ -68,19 +68,19 @@ impl WorkloadName {
     /// # Errors
     /// If the text has another form, or the kind is not supported. The message describes the form.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let (kind, name) = text.split_once('/').ok_or("a workload is KIND/NAME, such as deploy/web")?;
+        let (kind, name) = text.split_once('/').ok_or("expected KIND/NAME, such as deploy/web")?;
         let kind = match kind.to_ascii_lowercase().trim_end_matches(".apps") {
             "deploy" | "deployment" | "deployments" => "Deployment",
             "sts" | "statefulset" | "statefulsets" => "StatefulSet",
             "ds" | "daemonset" | "daemonsets" => "DaemonSet",
             other => {
                 return Err(format!(
-                    "{other} is no kind that is known here: deploy, sts or ds; for others annotate the pod template, or use groupage inject"
+                    "kind {other} is not supported: use deploy, sts or ds; for others annotate the pod template, or use groupage inject"
                 ));
             }
         };
         if name.is_empty() || name.contains('/') {
-            return Err("a workload is KIND/NAME, such as deploy/web".to_owned());
+            return Err("expected KIND/NAME, such as deploy/web".to_owned());
         }
         Ok(Self { kind, name: name.to_owned() })
     }
@@ -106,10 +106,10 @@ pub(super) fn ours(kind: &str, plural: &str) -> ApiResource {
 pub(super) fn explain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if status.code == 403 => {
-            format!("not allowed: {}; ask for a role that may", status.message)
+            format!("not allowed: {}; request a role that permits it", status.message)
         }
         kube::Error::Api(status) => status.message.clone(),
-        other => format!("the API server cannot be asked: {other}"),
+        other => format!("the request to the API server failed: {other}"),
     }
 }
 

@@ -122,7 +122,7 @@ fn assemble(
     let policy = if aside.is_some() { wanted.clone().stepped_aside(CRASHED) } else { wanted.clone() };
     let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max, clock);
     let certs = Certs::load(&policy.proxy)?;
-    let metrics = places.first().map(|place| place.metrics.clone()).ok_or("there is no port")?;
+    let metrics = places.first().map(|place| place.metrics.clone()).ok_or("no port is configured")?;
     let Process { connections_max, buffered_bytes_max } = policy.proxy.process;
     let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
     let upstream_places = UpstreamPlaces::new(connections_max, clock, buffers.clone());
@@ -221,7 +221,7 @@ fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
     let state = policy.proxy.state.clone();
     if captures.is_empty() {
         let target = target(policy).ok_or(
-            "GRP1102: no upstream: name the model server with --upstream URL, or with proxy.upstream in the policy",
+            "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",
         )?;
         let folder = state.map(|path| Folder::new(path, target.to_string()));
         let metrics = Arc::new(Metrics::new(METRICS_POLICY));
@@ -404,7 +404,7 @@ pub(super) fn upstream_alone(
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
 ) -> Result<Upstream, String> {
-    let target = target(policy).ok_or("no upstream is named")?;
+    let target = target(policy).ok_or("no upstream is configured")?;
     let certs = Certs::load(&policy.proxy).map_err(|error| error.to_string())?;
     let places = UpstreamPlaces::new(policy.proxy.process.connections_max, clock, buffers.clone());
     Ok(Upstream::new(upstream_config(policy, target, &certs), clock, (buffers, places), metrics))

@@ -169,28 +169,28 @@ fn quiet(level: &str) -> String {
 fn mode(text: &str) -> Result<Mode, String> {
     let known = [("Batch", Mode::Batch), ("Observe", Mode::Observe), ("Passthrough", Mode::Passthrough)];
     let found = known.into_iter().find(|(word, _)| word.eq_ignore_ascii_case(text));
-    found.map(|(_, mode)| mode).ok_or_else(|| "it may be Batch, Observe or Passthrough".to_owned())
+    found.map(|(_, mode)| mode).ok_or_else(|| "must be Batch, Observe or Passthrough".to_owned())
 }
 
 /// Validates a log level as the annotations do: a value with which a sidecar cannot start is
 /// rejected here, not by the first pod that gets it.
 fn log_level(text: &str) -> Result<String, String> {
-    let allowed = "it may be error, warn, info, debug, trace, off, or a filter as in RUST_LOG";
+    let allowed = "must be error, warn, info, debug, trace, off, or a filter as in RUST_LOG";
     config::is_log_level(text).then(|| text.to_owned()).ok_or_else(|| allowed.to_owned())
 }
 
 fn cpu(text: &str) -> Result<String, String> {
-    CPU.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("it may be {}", CPU.allowed()))
+    CPU.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("must be {}", CPU.allowed()))
 }
 
 fn memory(text: &str) -> Result<String, String> {
-    MEMORY.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("it may be {}", MEMORY.allowed()))
+    MEMORY.holds(text).then(|| text.to_owned()).ok_or_else(|| format!("must be {}", MEMORY.allowed()))
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
     let range = Duration::from_secs(1)..=Duration::from_secs(3600);
     let parsed = config::parse_duration(text).filter(|time| range.contains(time));
-    parsed.ok_or_else(|| "it may be 1s to 1h".to_owned())
+    parsed.ok_or_else(|| "must be from 1s to 1h".to_owned())
 }
 
 // === impl Args ===
@@ -198,13 +198,13 @@ fn interval(text: &str) -> Result<Duration, String> {
 impl Args {
     fn config(&self, pod: &ControllerPod) -> Result<Config, String> {
         let namespace = self.namespace.clone().or_else(|| pod.namespace.clone());
-        let namespace = namespace.ok_or("the namespace is not known: set GROUPAGE_NAMESPACE, or give --namespace")?;
+        let namespace = namespace.ok_or("the namespace is unknown: set GROUPAGE_NAMESPACE, or give --namespace")?;
         let name = match (&pod.name, self.single) {
             (Some(name), _) => name.clone(),
             (None, true) => "groupage-controller".to_owned(),
             (None, false) => {
                 return Err(
-                    "the pod's name is not known: set GROUPAGE_POD_NAME, or give --single for one replica".to_owned()
+                    "the pod's name is unknown: set GROUPAGE_POD_NAME, or give --single for one replica".to_owned()
                 );
             }
         };
@@ -214,7 +214,7 @@ impl Args {
             Some(address) if config::is_controller(address) => address.to_owned(),
             Some(address) => {
                 return Err(format!(
-                    "--stream-address {address:?} is none that a sidecar can dial: give https://HOST:PORT, or off"
+                    "--stream-address {address:?} is not an address that a sidecar can connect to: expected https://HOST:PORT or off"
                 ));
             }
         };
@@ -330,7 +330,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             streams = running.streams.map(tracing::field::display),
             tuner = args.tuner.tuner,
             tuner_interval = ?args.tuner.tuner_interval,
-            "the controller is up"
+            "the controller is running"
         );
         until_the_end(running, term, int).await
     });
@@ -360,11 +360,11 @@ async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) 
             return EXIT_INTERNAL;
         }
     }
-    tracing::info!("ending: another replica may lead, and what is asked is answered for a while still");
+    tracing::info!("stopping: another replica may lead, and requests are still answered for a while");
     tokio::select! {
         () = running.end() => {}
-        _ = term.recv() => tracing::warn!("told to stop again: ending at once"),
-        _ = int.recv() => tracing::warn!("told to stop again: ending at once"),
+        _ = term.recv() => tracing::warn!("second stop signal: exiting immediately"),
+        _ = int.recv() => tracing::warn!("second stop signal: exiting immediately"),
     }
     0
 }
@@ -423,7 +423,7 @@ mod tests {
         assert_eq!(args(&["--stream-address=off"]).config(&pod()).unwrap().stream_address, "");
         for wrong in ["nonsense here", "https://x:9444/path", "https://x:99999", "http://x"] {
             let refused = args(&[&format!("--stream-address={wrong}")]).config(&pod()).unwrap_err();
-            assert!(refused.contains("give https://HOST:PORT"), "{wrong}: {refused}");
+            assert!(refused.contains("expected https://HOST:PORT"), "{wrong}: {refused}");
         }
     }
 

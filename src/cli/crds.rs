@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("× the definitions cannot be written: {error}");
+            eprintln!("× cannot write the CRDs: {error}");
             ExitCode::from(super::EXIT_INTERNAL)
         }
     }

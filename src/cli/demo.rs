@@ -92,12 +92,12 @@ async fn show(args: &Args) -> Result<(), BoxError> {
     let plain = ServerConfig { base: BASE, per_item: PER_ITEM, slots: 1, queue_max: QUEUE, ..ServerConfig::default() };
     let stand_in = Server::start(plain).await?;
     let mut proxy = proxy(&stand_in)?;
-    let through = *proxy.listen.first().ok_or("the proxy listens nowhere")?;
+    let through = *proxy.listen.first().ok_or("the proxy has no listener")?;
     println!(
         "stand-in model server  {}  one slot, t(n) = 9 ms + 0.6 ms·n, a queue of {QUEUE} before it",
         stand_in.url()
     );
-    println!("groupage proxy         http://{through}  no policy: every default");
+    println!("groupage proxy         http://{through}  no policy: all defaults");
     println!(
         "load                   open loop, Poisson arrivals, one item a call, {} s a run; latency from the scheduled time",
         args.seconds
@@ -130,10 +130,10 @@ async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError
     };
     let stand_in = Server::start(batches).await?;
     let mut proxy = proxy(&stand_in)?;
-    let through = *proxy.listen.first().ok_or("the proxy listens nowhere")?;
+    let through = *proxy.listen.first().ok_or("the proxy has no listener")?;
     println!();
     println!(
-        "another server         {}  batches by itself: what waits when it is free is computed together, t(n) = 4.5 ms + 0.3 ms·n",
+        "another server         {}  batches by itself: the calls that wait when it is free are computed together, t(n) = 4.5 ms + 0.3 ms·n",
         stand_in.url()
     );
     println!("groupage proxy         http://{through}  no policy");
@@ -143,7 +143,7 @@ async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError
         let run = Run { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
         rows.push(run.row(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
     }
-    let learned = proxy.learned().await.ok_or("the scheduler has ended")?;
+    let learned = proxy.learned().await.ok_or("the scheduler has stopped")?;
     proxy.drain().await;
     let open = |(_, flow): &(CostClassId, FlowReport)| matches!(flow.mode, FlowMode::Open(_));
     Ok(if learned.flows.iter().all(open) {
@@ -244,7 +244,7 @@ fn table(rows: &[Row], concluded: &str) {
     println!();
     println!("{concluded}");
     println!("every answer was checked: {wrong} wrong");
-    println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of a server of your own");
+    println!("next: groupage proxy --upstream http://127.0.0.1:8080   in front of your own server");
 }
 
 fn millis(duration: Duration) -> String {

@@ -161,8 +161,9 @@ fn for_git(workload: &WorkloadName, annotations: &Value) -> Result<String, Strin
 /// merged.
 fn kept_mode(annotations: &Value, workload: &Value) -> Option<String> {
     let mode = workload["spec"]["template"]["metadata"]["annotations"][MODE].as_str()?;
-    (annotations[MODE].is_null() && !mode.trim().eq_ignore_ascii_case("batch"))
-        .then(|| format!("‼ {MODE}: {mode} stays on the template, so no calls are merged; --mode Batch merges them"))
+    (annotations[MODE].is_null() && !mode.trim().eq_ignore_ascii_case("batch")).then(|| {
+        format!("‼ {MODE}: {mode} stays on the template, so no calls are merged; merge them with --mode Batch")
+    })
 }
 
 // === impl Change ===
@@ -171,7 +172,7 @@ impl<'a> Change<'a> {
     /// Connects, and checks that the workload exists before anything is written.
     async fn connect(workload: &'a WorkloadName, common: &'a Common) -> Result<Self, String> {
         let timeout = parse_duration(&common.timeout);
-        let timeout = timeout.ok_or_else(|| format!("--timeout {:?} is no duration", common.timeout))?;
+        let timeout = timeout.ok_or_else(|| format!("--timeout {:?} is not a duration", common.timeout))?;
         let cluster = common.target.connect().await?;
         let api = Api::namespaced_with(cluster.client.clone(), &cluster.namespace, &workload.resource());
         let change = Self { workload, cluster, api, timeout, timeout_text: &common.timeout };
@@ -201,7 +202,7 @@ impl<'a> Change<'a> {
         if proof.goes_around() {
             let workload = Some((self.workload.kind, self.workload.name.as_str()));
             let remedy = remedy(&proof.fixes()?, &self.cluster.namespace, workload);
-            println!("× calls go around the sidecar: {remedy}");
+            println!("× calls bypass the sidecar: {remedy}");
         }
         Ok(if proof.is_captured() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -218,13 +219,13 @@ impl<'a> Change<'a> {
             workload = self.patch(&Patch::Json::<()>(names)).await?;
             let ports: BTreeSet<String> = fixes.iter().map(|fix| format!("{} {}", fix.number, fix.name)).collect();
             let ports = ports.into_iter().collect::<Vec<_>>().join(", ");
-            println!("{} has names for its ports (for git: {ports}); waiting for its pods", self.workload.shown());
+            println!("{} ports named (for git: {ports}); waiting for its pods", self.workload.shown());
             self.roll_out(&workload).await?;
             // The port's name must belong to the sidecar before a Service refers to it.
             fixes = Proof::read(&self.cluster, &workload).await?.fixes()?;
             if let Some(fix) = fixes.iter().find(|fix| fix.unnamed) {
                 return Err(format!(
-                    "port {} of container {} has its name and is not captured by it",
+                    "port {} of container {} has a name now, but is not captured by it",
                     fix.number, fix.container
                 ));
             }

@@ -132,7 +132,7 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
         });
         if any && untrusted && !done.refused {
             done.report.push_str(&one_line(&format!(
-                "‼ without --controller-ca the sidecars cannot trust the controller at {}, and keep the settings that they begin with: give its certificates, or --controller off where there is none",
+                "‼ without --controller-ca the sidecars cannot verify the controller at {} and keep their initial settings: pass its CA certificates, or --controller off if you run none",
                 args.controller
             )));
         }
@@ -148,7 +148,7 @@ fn certificates(path: &PathBuf) -> Result<String, String> {
     let text = std::fs::read_to_string(path).map_err(|error| format!("--controller-ca {}: {error}", path.display()))?;
     if tls::certificates(text.as_bytes()).is_empty() {
         return Err(format!(
-            "--controller-ca {}: there is no certificate in it (PEM, BEGIN CERTIFICATE)",
+            "--controller-ca {}: the file contains no certificate: expected PEM (BEGIN CERTIFICATE)",
             path.display()
         ));
     }
@@ -161,12 +161,12 @@ fn is_off(controller: &str) -> bool {
 
 fn controller(text: &str) -> Result<String, String> {
     let is_good = is_off(text) || config::is_controller(text);
-    is_good.then(|| text.to_owned()).ok_or_else(|| "give https://HOST:PORT, HOST:PORT or off".to_owned())
+    is_good.then(|| text.to_owned()).ok_or_else(|| "expected https://HOST:PORT, HOST:PORT or off".to_owned())
 }
 
 fn image(text: &str) -> Result<String, String> {
     let is_good = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c.is_control());
-    is_good.then(|| text.to_owned()).ok_or_else(|| "an image has a name, and no spaces".to_owned())
+    is_good.then(|| text.to_owned()).ok_or_else(|| "expected an image reference without spaces".to_owned())
 }
 
 pub(super) fn uninject(args: &Files) -> ExitCode {
@@ -184,7 +184,7 @@ fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> Exi
                 return ExitCode::from(EXIT_FINDINGS);
             }
             if let Err(error) = io::stdout().write_all(done.out.as_bytes()) {
-                eprintln!("× cannot print: {error}");
+                eprintln!("× cannot write the output: {error}");
                 return ExitCode::FAILURE;
             }
             ExitCode::SUCCESS
@@ -250,13 +250,13 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
     let places = match injector::places(object) {
         Ok(places) => places,
         Err(why) => {
-            say(format!("{} left alone: {why}", shown(object)));
+            say(format!("{} left unchanged: {why}", shown(object)));
             return Ok(object.clone());
         }
     };
     hints::misplaced(object, &places).into_iter().for_each(|hint| say(format!("{}: {hint}", shown(object))));
     if places.is_empty() && hints::has_pods(object) {
-        say(format!("{} left alone: {NOT_FOUND}", shown(object)));
+        say(format!("{} left unchanged: {NOT_FOUND}", shown(object)));
     }
     let mut after = object.clone();
     let mut problems = Vec::new();
@@ -270,7 +270,7 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
                 say(if is_new {
                     format!("{name}{INJECTED}")
                 } else {
-                    format!("{name} unchanged: it has the sidecar already")
+                    format!("{name} unchanged: it already has the sidecar")
                 });
                 injected.report.facts.iter().for_each(|fact| say(format!("    √ {fact}")));
                 injected.report.warnings.iter().for_each(|warning| say(format!("    ‼ {warning}")));
@@ -293,7 +293,8 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
 }
 
 /// Report of an object that runs pods but has no pod template at a known place.
-const NOT_FOUND: &str = "its pod templates stand where none is looked for; annotate them, and the webhook adds the sidecar to the pods themselves";
+const NOT_FOUND: &str =
+    "its pod templates are not at a known path; annotate them, and the webhook adds the sidecar to the pods";
 
 /// Formats a line of the report. Names come from the file, and control characters in them would
 /// affect the terminal.

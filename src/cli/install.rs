@@ -69,10 +69,10 @@ fn text(args: &Args) -> Result<String, String> {
         text.len() <= 63 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
     };
     if !plain(&args.namespace) || !label(&args.namespace) {
-        return Err(format!("{:?} is no name of a namespace", args.namespace));
+        return Err(format!("{:?} is not a namespace name", args.namespace));
     }
     if !plain(&args.image) {
-        return Err(format!("{:?} is no reference of an image", args.image));
+        return Err(format!("{:?} is not an image reference", args.image));
     }
     let own = args.namespace == NAMESPACE || args.create_namespace;
     // The manifest begins with the namespace.

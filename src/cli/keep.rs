@@ -136,7 +136,7 @@ impl Folder {
     pub(super) fn keep(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() > STREAM_BYTES_MAX {
             return Err(io::Error::other(format!(
-                "{name} would have {} bytes, {STREAM_BYTES_MAX} are allowed",
+                "{name} would have {} bytes; the limit is {STREAM_BYTES_MAX}",
                 bytes.len()
             )));
         }
@@ -149,7 +149,7 @@ impl Folder {
     /// Returns `true` if this process may write to the folder.
     fn may_write(&self) -> bool {
         self.settle(&mut self.held()).unwrap_or_else(|error| {
-            tracing::warn!(%error, "the settings cannot be kept");
+            tracing::warn!(%error, "the settings cannot be saved");
             true
         })
     }
@@ -163,7 +163,7 @@ impl Folder {
                 return Ok(false);
             }
             held.hold = now;
-            tracing::info!(folder = %self.path.display(), "the process that had the state folder is gone: this one keeps what it learns there");
+            tracing::info!(folder = %self.path.display(), "the process that used the state folder has exited: learned values are now saved there");
         }
         held.settings.take().map_or(Ok(()), |text| write_settings(&self.path, &text))?;
         Ok(true)
@@ -262,8 +262,8 @@ impl Writer {
         let written = tokio::task::spawn_blocking(move || self.write(&kept)).await;
         match written {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "what was learned cannot be kept"),
-            Err(_) => tracing::error!("keeping what was learned panicked"),
+            Ok(Err(error)) => tracing::warn!(%error, "the learned values cannot be saved"),
+            Err(_) => tracing::error!("saving the learned values panicked"),
         }
     }
 
@@ -275,7 +275,7 @@ impl Writer {
         let mut identity = self.identity.clone();
         let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
         if let Some((now, before)) = now.differs_from(&before) {
-            tracing::info!(now, before, "the model server is another one: what was learned before is forgotten");
+            tracing::info!(now, before, "the model server has changed: the learned values are discarded");
             *self.before() = Identity::default();
             self.scheduler.forget().await;
         }
@@ -307,11 +307,11 @@ impl Found {
     fn log(&self, folder: &Path) {
         let folder = folder.display();
         match self {
-            Self::Nothing => tracing::info!(%folder, "nothing was learned before"),
+            Self::Nothing => tracing::info!(%folder, "no learned values are saved"),
             Self::Used { classes, slots, .. } => {
-                tracing::info!(%folder, classes, slots, "begins with what was learned before");
+                tracing::info!(%folder, classes, slots, "starting with the saved learned values");
             }
-            Self::Ignored(why) => tracing::warn!(%folder, why, "what was learned before is not used"),
+            Self::Ignored(why) => tracing::warn!(%folder, why, "the saved learned values are not used"),
         }
     }
 }

@@ -40,7 +40,7 @@ pub(super) fn post(address: &str, path: &str, json: &str) -> Result<Vec<u8>, Str
 
 fn ask(address: &str, path: &str, request: &str) -> Result<Vec<u8>, String> {
     let answer = exchange(address, request).map_err(|error| {
-        format!("cannot ask {address}: {error}; is a proxy running there with its admin port on (--admin ADDR)?")
+        format!("cannot query {address}: {error}; is a proxy running there with its admin port enabled (--admin ADDR)?")
     })?;
     body(address, path, &answer).map(<[u8]>::to_vec)
 }
@@ -61,7 +61,7 @@ pub(super) fn body<'a>(address: &str, path: &str, answer: &'a [u8]) -> Result<&'
 }
 
 fn exchange(address: &str, request: &str) -> std::io::Result<Vec<u8>> {
-    let mut last = std::io::Error::new(std::io::ErrorKind::InvalidInput, "no such address");
+    let mut last = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the address does not resolve");
     for target in address.to_socket_addrs()? {
         let mut stream = match TcpStream::connect_timeout(&target, TIMEOUT) {
             Ok(stream) => stream,

@@ -65,7 +65,7 @@ pub(super) async fn read(
                     Err(PodError::Forbidden(explain(&error)))
                 }
                 Ok(Err(error)) => Err(PodError::Other(explain(&error))),
-                Err(_) => Err(PodError::Other(format!("no answer of pod/{pod} within {ANSWER:?}"))),
+                Err(_) => Err(PodError::Other(format!("no response from pod/{pod} within {ANSWER:?}"))),
             }
         };
         (text.await, (space, pod))

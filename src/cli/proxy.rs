@@ -182,8 +182,8 @@ async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) 
                 tracing::warn!("the drain limit passed with calls unanswered");
             }
         }
-        _ = term.recv() => tracing::warn!("told to stop again: ending at once"),
-        _ = int.recv() => tracing::warn!("told to stop again: ending at once"),
+        _ = term.recv() => tracing::warn!("second stop signal: exiting immediately"),
+        _ = int.recv() => tracing::warn!("second stop signal: exiting immediately"),
     }
     0
 }

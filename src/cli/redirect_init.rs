@@ -31,7 +31,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("nothing is redirected: {error}");
+            eprintln!("no port is redirected: {error}");
             ExitCode::from(if matches!(error, RedirectError::Asked(_)) { EXIT_USAGE } else { EXIT_UNAVAILABLE })
         }
     }

@@ -179,10 +179,10 @@ impl Began {
         }
         match self.from {
             From::Told | From::StandIn => {}
-            From::Kept => tracing::info!("begins with the settings that were in force last"),
-            From::Snapshot => tracing::info!("begins with the settings that the pod was admitted with"),
+            From::Kept => tracing::info!("starting with the settings that were in force last"),
+            From::Snapshot => tracing::info!("starting with the settings from injection"),
             From::Nowhere => tracing::error!(
-                "no settings: everything passes through untouched until some come; inject the pod again, or give a policy with --config"
+                "no settings: all calls pass through unchanged until settings arrive; inject the pod again, or give a policy with --config"
             ),
         }
     }
@@ -200,7 +200,7 @@ impl Reloads {
     pub(super) fn began_with_last_good(&mut self, error: LoadError) {
         self.judged = self.sources.path.as_deref().and_then(|path| config::read_text(path).ok());
         self.refuse(&Refusal::Load(error));
-        tracing::warn!("the last good settings stand in");
+        tracing::warn!("the last good settings are used instead");
     }
 
     /// Reloads on signals and file changes, as long as the process runs.
@@ -209,7 +209,7 @@ impl Reloads {
         self.keep_settings(good).await;
         let mut watch = self.sources.path.as_deref().and_then(|path| {
             Watch::new(path)
-                .inspect_err(|error| tracing::warn!(%error, "the file cannot be watched: SIGHUP reads it again"))
+                .inspect_err(|error| tracing::warn!(%error, "the file cannot be watched: send SIGHUP to reload it"))
                 .ok()
         });
         if watch.is_some() {
@@ -222,7 +222,7 @@ impl Reloads {
                 seen = changed(watch.as_mut()) => match seen {
                     Ok(()) => Sign::Changed,
                     Err(error) => {
-                        tracing::warn!(%error, "the file cannot be watched any more: SIGHUP reads it again");
+                        tracing::warn!(%error, "the file cannot be watched any more: send SIGHUP to reload it");
                         watch = None;
                         continue;
                     }
@@ -235,7 +235,7 @@ impl Reloads {
                 watch.settle();
                 // Renew the watch before the file is read, so that no later change is missed.
                 if let Err(error) = watch.follow() {
-                    tracing::warn!(%error, "the file's folder cannot be watched: SIGHUP reads it again");
+                    tracing::warn!(%error, "the file's folder cannot be watched: send SIGHUP to reload it");
                 }
             }
             self.again(sign).await;
@@ -244,7 +244,7 @@ impl Reloads {
 
     async fn again(&mut self, sign: Sign) {
         let Some(path) = self.sources.path.clone() else {
-            tracing::warn!("told to read the settings again, but there is no file: it was started without --config");
+            tracing::warn!("SIGHUP received, but no file is configured: the process was started without --config");
             return;
         };
         let sources = self.sources.clone();
@@ -261,11 +261,11 @@ impl Reloads {
             Ok(Ok(None)) => {}
             Ok(Ok(Some((text, _)))) if self.control.is_told() => {
                 self.judged = Some(text);
-                tracing::warn!("the settings of the file are not used: the controller's are in force");
+                tracing::warn!("the settings of the file are not used: the controller's settings are in force");
             }
             Ok(Ok(Some((text, _)))) if text.trim().is_empty() => {
                 self.judged = Some(text);
-                self.refuse(&Refusal::Because("the file is empty, as one that is being written".to_owned()));
+                self.refuse(&Refusal::Because("the file is empty, possibly because it is being written".to_owned()));
             }
             Ok(Ok(Some((text, read)))) => {
                 self.judged = Some(text);
@@ -293,7 +293,7 @@ impl Reloads {
                     tell(change, "setting changed");
                 }
                 for change in applied.pending.iter().take(LINES_MAX) {
-                    tell(change, "setting waits for the next start");
+                    tell(change, "setting takes effect at the next start");
                 }
                 let (changes, pending) = (applied.changes.len(), applied.pending.len());
                 tracing::info!(changes, pending, "settings applied");
@@ -313,7 +313,7 @@ impl Reloads {
         let (Some(folder), Some(text)) = (self.folder.clone(), text) else { return };
         let kept = tokio::task::spawn_blocking(move || folder.keep_settings(text)).await;
         if let Ok(Err(error)) = kept {
-            tracing::warn!(%error, "the settings cannot be kept");
+            tracing::warn!(%error, "the settings cannot be saved");
         }
     }
 }
@@ -360,6 +360,6 @@ pub(super) fn told(errors: &Errors) {
         );
     }
     if errors.findings.len() > LINES_MAX {
-        tracing::error!(findings = errors.findings.len(), "settings refused: and more");
+        tracing::error!(findings = errors.findings.len(), "settings refused: more findings are not listed");
     }
 }

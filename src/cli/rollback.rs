@@ -40,10 +40,10 @@ pub(super) struct Args {
 }
 
 fn policy_name(text: &str) -> Result<String, String> {
-    let (kind, name) = text.split_once('/').ok_or("a policy is bpol/NAME")?;
+    let (kind, name) = text.split_once('/').ok_or("expected bpol/NAME")?;
     let known = ["bpol", "batchpolicy", "batchpolicies", "batchpolicies.groupage.dev"];
     if !known.contains(&kind.to_ascii_lowercase().as_str()) || name.is_empty() || name.contains('/') {
-        return Err(format!("{text} is no policy: bpol/NAME"));
+        return Err(format!("{text} is not a policy: expected bpol/NAME"));
     }
     Ok(name.to_owned())
 }
@@ -51,7 +51,7 @@ fn policy_name(text: &str) -> Result<String, String> {
 pub(super) fn run(args: &Args) -> ExitCode {
     cluster::run(async {
         let timeout =
-            parse_duration(&args.timeout).ok_or_else(|| format!("--timeout {:?} is no duration", args.timeout))?;
+            parse_duration(&args.timeout).ok_or_else(|| format!("--timeout {:?} is not a duration", args.timeout))?;
         let found = args.target.connect().await?;
         let api = |kind: &str, plural: &str| -> Api<DynamicObject> {
             Api::namespaced_with(found.client.clone(), &found.namespace, &cluster::ours(kind, plural))
@@ -63,7 +63,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         if let Some(to) = &to
             && api("BatchProfile", "batchprofiles").get_opt(to).await.map_err(|error| explain(&error))?.is_none()
         {
-            return Err(format!("there is no BatchProfile {to} in namespace {}", found.namespace));
+            return Err(format!("BatchProfile {to} does not exist in namespace {}", found.namespace));
         }
         let pin = to.as_ref().map(|to| Pin { to: to.clone(), instead_of: read.wanted.clone() }.write());
         let change = json!({"metadata": {"annotations": {ANNOTATION: pin}}});
@@ -72,10 +72,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
         let shown = format!("batchpolicy/{}", args.policy);
         match &to {
             Some(to) => println!(
-                "✓ {shown}: {to} instead of {}, until the policy's limits or scheduling are edited, or groupage rollback bpol/{} --end",
+                "✓ {shown}: {to} instead of {}, until the policy's limits or scheduling are edited or you run groupage rollback bpol/{} --end",
                 read.wanted, args.policy
             ),
-            None => println!("✓ {shown}: what it says counts again ({wanted})"),
+            None => println!("✓ {shown}: its own settings apply again ({wanted})"),
         }
         if timeout.is_zero() {
             return Ok(ExitCode::SUCCESS);
@@ -83,7 +83,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         // After `--end` a canary may take long, so wait only until it has begun.
         if !in_force(&policies, &args.policy, &wanted, args.end, timeout).await? {
             return Err(format!(
-                "{shown}: not in force after {}: does the controller run? groupage check; kubectl describe {shown}",
+                "{shown}: not in force after {}: is the controller running? groupage check; kubectl describe {shown}",
                 args.timeout
             ));
         }
@@ -114,9 +114,9 @@ impl Read {
     fn to(&self, asked: Option<&str>) -> Result<String, String> {
         let current = self.status.current_profile.as_deref().filter(|current| *current != self.wanted);
         let previous = self.status.rollout.as_ref().and_then(|rollout| rollout.previous_profile.as_deref());
-        let to = asked.or(current).or(previous).ok_or("no profile was in force before: name one with --to")?;
+        let to = asked.or(current).or(previous).ok_or("no profile was in force before: set one with --to")?;
         if to == self.wanted {
-            return Err(format!("{to} is what the policy wants already: there is nothing to go back from"));
+            return Err(format!("the policy already sets {to}: there is nothing to roll back"));
         }
         Ok(to.to_owned())
     }
@@ -159,7 +159,7 @@ mod tests {
         let tried = read(json!({"currentProfile": "old", "candidateProfile": "new"}));
         assert_eq!(tried.to(None).as_deref(), Ok("old"));
         assert_eq!(tried.to(Some("older")).as_deref(), Ok("older"));
-        assert!(tried.to(Some("new")).unwrap_err().contains("wants already"));
+        assert!(tried.to(Some("new")).unwrap_err().contains("already sets"));
         let promoted = read(json!({"currentProfile": "new", "rollout": {"previousProfile": "old"}}));
         assert_eq!(promoted.to(None).as_deref(), Ok("old"));
         assert!(read(json!({"currentProfile": "new"})).to(None).unwrap_err().contains("--to"));

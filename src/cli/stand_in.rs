@@ -97,11 +97,11 @@ struct CallerArgs {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "a time is a number with us, ms, s, m or h".to_owned())
+    parse_duration(text).ok_or_else(|| "a duration must be a number with us, ms, s, m or h".to_owned())
 }
 
 fn slow(text: &str) -> Result<(String, Duration), String> {
-    let (mark, time) = text.split_once('=').ok_or_else(|| "a text, =, and a time".to_owned())?;
+    let (mark, time) = text.split_once('=').ok_or_else(|| "must be TEXT=DURATION".to_owned())?;
     Ok((mark.to_owned(), duration(time)?))
 }
 
@@ -132,14 +132,14 @@ async fn be(role: Role) -> Result<(), BoxError> {
             let closed = args.closed;
             let model = Model::start(args.config(), control, closed).await?;
             let serving = model.serving().map_or_else(|| "closed".to_owned(), |addr| format!("serving on {addr}"));
-            println!("stand-in model {serving}, orders on {}", model.control());
+            println!("stand-in model {serving}, commands on {}", model.control());
             end.await;
             let all = model.drain(DRAIN_MAX).await;
             println!("stand-in model ended, {}", if all { "everything answered" } else { "calls unanswered" });
         }
         Role::Caller(args) => {
             let caller = Caller::start(args.control, args.ledger).await?;
-            println!("stand-in caller, orders on {}", caller.control());
+            println!("stand-in caller, commands on {}", caller.control());
             end.await;
         }
     }

@@ -121,19 +121,19 @@ pub(super) fn run(args: &Args) -> ExitCode {
         let pods = ways::pages(&pods, &injected, |pod| pod).await.map_err(|error| explain(&error))?;
         let (mut known, refused) = Known::read(&found.client, space).await;
         for why in refused {
-            eprintln!("‼ cannot read {why}; shown instead is what pods were injected with");
+            eprintln!("‼ cannot read {why}; showing what was recorded at injection instead");
         }
         let (numbers, refused) = numbers::read(&found.client, pods.iter().filter_map(metrics_port).collect()).await;
         known.numbers = numbers;
         if let Some(why) = refused {
-            eprintln!("‼ not every sidecar's own numbers can be read: {why}");
+            eprintln!("‼ not every sidecar's own metrics can be read: {why}");
         }
         let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &known)).collect();
         match args.output {
             Output::Json => println!("{:#}", json!(rows)),
             Output::Yaml => print!("{}", super::yaml::write(&json!(rows))?),
             Output::Table | Output::Wide if rows.is_empty() => {
-                println!("no pod has a sidecar here; groupage enable deploy/NAME adds it");
+                println!("no pods with a sidecar found; add it with groupage enable deploy/NAME");
             }
             Output::Table | Output::Wide => {
                 print!("{}", shown(&rows, args.output == Output::Wide, args.all_namespaces));
@@ -159,7 +159,7 @@ fn troubles(rows: &[Row]) -> String {
     let mut found: Vec<(String, String, usize)> = Vec::new();
     for row in rows {
         let around = row.around.first().zip(row.remedy.as_ref());
-        let around = around.map(|(way, remedy)| format!("calls go around the sidecar: {way}; {remedy}"));
+        let around = around.map(|(way, remedy)| format!("calls bypass the sidecar: {way}; {remedy}"));
         for trouble in row.trouble.clone().into_iter().chain(around) {
             // The sentences for pods of one workload differ only in the pod's name.
             let kind = trouble.replace(&row.pod, "");
@@ -467,7 +467,7 @@ mod tests {
     fn where_not_all_can_be_read_a_pod_is_told_as_it_was_injected() {
         let mut record: Value = serde_json::from_str(early()[STATUS].as_str().unwrap()).unwrap();
         record["policy"] = json!("web");
-        record["capture"][0]["bypass"] = json!(["hostPort 80 leads to the application itself"]);
+        record["capture"][0]["bypass"] = json!(["hostPort 80 leads directly to the application"]);
         let told = row(&pod(&json!({STATUS: record.to_string()})), &Known::default());
         assert_eq!((told.policy.as_deref(), told.captured, told.mode.as_str()), (Some("web"), Some(false), "-"));
         let bare =

@@ -84,7 +84,7 @@ impl Known {
         let none = |wrong| Self { controller: None, kept: Kept::default(), wrong };
         match Controller::from_environment() {
             Ok(Some(_)) if sources.pod.uid.is_none() => none(Some(
-                "GROUPAGE_CONTROLLER is given without GROUPAGE_POD_UID: give the pod's metadata.uid".to_owned(),
+                "GROUPAGE_CONTROLLER is set without GROUPAGE_POD_UID: set it to the pod's metadata.uid".to_owned(),
             )),
             Ok(Some(controller)) => Self { controller: Some(controller), kept: Kept::read(sources), wrong: None },
             Ok(None) => none(None),
@@ -105,7 +105,7 @@ impl Known {
     pub(super) fn connect(self, running: &Running, sources: Sources) {
         let Self { controller, kept, wrong } = self;
         if let Some(why) = wrong {
-            tracing::error!(why, "there is no controller: what the process has stays in force");
+            tracing::error!(why, "the controller is not used: the current settings stay in force");
         }
         let Some(controller) = controller else { return };
         if let Some(why) = &kept.ignored {
@@ -141,7 +141,7 @@ impl Known {
 fn crashed(left: Option<Duration>) -> Option<String> {
     let minutes = left?.as_secs().div_ceil(60);
     Some(format!(
-        "the sidecar crashed {CRASHES} times in {} s: everything passes through untouched for {minutes} min, then batching is tried again; kubectl logs --previous -c groupage may say why it ended",
+        "the sidecar crashed {CRASHES} times in {} s: all calls pass through unchanged for {minutes} min, then batching is tried again; see kubectl logs --previous -c groupage for the cause",
         WITHIN.as_secs()
     ))
 }
@@ -157,7 +157,7 @@ fn client_config(controller: Controller, came: Option<&str>) -> ClientConfig {
         None => Trust::default(),
     };
     if let Some(Err(error)) = came.map(|pem| trust.renew(pem)) {
-        tracing::warn!(%error, "the CA bundle that was kept is not used");
+        tracing::warn!(%error, "the saved CA bundle is not used");
     }
     ClientConfig { server_name: host.clone(), address: Address { host, port }, trust, token, times: Times::default() }
 }
@@ -212,7 +212,7 @@ impl Link {
             tell(change, "setting changed");
         }
         for change in pending.iter().take(LINES_MAX) {
-            tell(change, "setting waits for the next start");
+            tell(change, "setting takes effect at the next start");
         }
         let (generation, policy, arm_name) = (config.generation, &config.name, arm.map(|arm| arm.arm.as_str()));
         tracing::info!(
@@ -225,9 +225,10 @@ impl Link {
         );
         if !judged.left_out.is_empty() {
             let keys = judged.left_out.iter().take(KEYS_MAX).cloned().collect::<Vec<_>>().join(", ");
-            tracing::warn!(keys, "the controller's settings have keys that this version does not know");
-            let message =
-                format!("this version does not know, and left out: {keys}; routes that they stand in pass through");
+            tracing::warn!(keys, "the controller's settings contain keys that this version does not support");
+            let message = format!(
+                "this version does not support these keys and ignores them: {keys}; calls of routes that contain them pass through"
+            );
             self.say(config, "ConfigPartlyUnknown", true, message);
         }
         self.is_in_force(config.clone(), &judged, arm);
@@ -279,7 +280,9 @@ impl Link {
         let Some(config) = config else { return };
         match self.apply(&config, None).await {
             Ok(_) => {
-                let message = "nobody kept the experiment up: the policy's own settings are in force again".to_owned();
+                let message =
+                    "the controller did not renew the experiment: the policy's own settings are in force again"
+                        .to_owned();
                 self.say(&config, "ExperimentEnded", false, message);
             }
             Err(refusal) => self.refuse(&config, &refusal),
@@ -292,14 +295,19 @@ impl Link {
         for port in &self.ports {
             port.begin(start).await;
         }
-        tracing::info!(slots = start.slots, classes = start.curves.len(), "begins with what other pods learned");
+        tracing::info!(
+            slots = start.slots,
+            classes = start.curves.len(),
+            "starting with values that other pods learned"
+        );
     }
 
     fn applied(&self, config: &Config) {
         let pending = self.control.pending();
         let mut message = format!("generation {} of {} is in force", config.generation, config.name);
         if pending > 0 {
-            message.push_str(&format!("; {pending} settings wait for the next start"));
+            let settings = if pending == 1 { "setting takes" } else { "settings take" };
+            message.push_str(&format!("; {pending} {settings} effect at the next start"));
         }
         self.say(config, "ConfigApplied", false, message);
     }
@@ -337,7 +345,7 @@ impl Link {
         let Some(folder) = self.folder.clone() else { return };
         let written = tokio::task::spawn_blocking(move || write(&folder)).await;
         if let Ok(Err(error)) = written {
-            tracing::warn!(%error, "what the controller said cannot be kept");
+            tracing::warn!(%error, "the configuration from the controller cannot be saved");
         }
     }
 
@@ -425,7 +433,7 @@ mod tests {
         assert_eq!(crashed(None), None);
         let told = crashed(Some(Duration::from_millis(599_990))).unwrap();
         assert!(
-            told.starts_with("the sidecar crashed 3 times in 60 s: everything passes through untouched for 10 min"),
+            told.starts_with("the sidecar crashed 3 times in 60 s: all calls pass through unchanged for 10 min"),
             "{told}"
         );
         // The message fits the controller's limit for events.

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use crate::controller::world;
 
 /// Begin of the message about a pod that is not scheduled to a node.
-pub(super) const UNPLACED: &str = "it is not on a node";
+pub(super) const UNPLACED: &str = "it is not scheduled";
 /// Reasons of a waiting container that resolve without intervention.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
@@ -23,7 +23,7 @@ pub(super) fn trouble(pod: &Pod) -> Option<String> {
     }
     let unplaced =
         status.conditions.iter().flatten().find(|one| one.type_ == "PodScheduled" && one.status == "False")?;
-    let message = unplaced.message.as_deref().or(unplaced.reason.as_deref()).unwrap_or("no node takes it");
+    let message = unplaced.message.as_deref().or(unplaced.reason.as_deref()).unwrap_or("no node fits");
     Some(format!("{UNPLACED}: {message}; kubectl describe pod -n {space} {name}"))
 }
 
@@ -34,11 +34,11 @@ fn of_container(status: &ContainerStatus, pod: &str, space: &str) -> Option<Stri
     let message = waiting.message.as_deref().unwrap_or_default();
     Some(match reason {
         "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" | "RegistryUnavailable" => {
-            format!("container {name}: {reason}: the image {} is not there for the node: {message}", status.image)
+            format!("container {name}: {reason}: the node cannot pull the image {}: {message}", status.image)
         }
         "CrashLoopBackOff" => {
             let ended = status.last_state.as_ref().and_then(|last| last.terminated.as_ref());
-            let code = ended.map_or_else(String::new, |ended| format!(", it ended with {}", ended.exit_code));
+            let code = ended.map_or_else(String::new, |ended| format!(", exited with code {}", ended.exit_code));
             format!("container {name}: {reason}{code}; kubectl logs -n {space} {pod} -c {name} --previous")
         }
         _ => format!("container {name}: {reason}: {message}; kubectl describe pod -n {space} {pod}"),
@@ -70,7 +70,7 @@ mod tests {
         let pull = waiting("initContainerStatuses", "ImagePullBackOff").unwrap();
         assert!(pull.contains("reg/groupage:1") && pull.contains("not found"), "{pull}");
         let crash = waiting("containerStatuses", "CrashLoopBackOff").unwrap();
-        assert!(crash.contains("ended with 2") && crash.ends_with("-c groupage --previous"), "{crash}");
+        assert!(crash.contains("exited with code 2") && crash.ends_with("-c groupage --previous"), "{crash}");
         assert!(
             waiting("containerStatuses", "CreateContainerConfigError").unwrap().contains("describe pod -n ml web-1")
         );

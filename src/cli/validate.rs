@@ -84,9 +84,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 /// Parses a header in the syntax of `curl -H`.
 fn header(text: &str) -> Result<(HeaderName, HeaderValue), String> {
-    let (name, value) = text.split_once(':').ok_or("not NAME: VALUE")?;
-    let name: HeaderName = name.trim().parse().map_err(|_| "no header has such a name")?;
-    let mut value: HeaderValue = value.trim().parse().map_err(|_| "no header has such a value")?;
+    let (name, value) = text.split_once(':').ok_or("must be NAME: VALUE")?;
+    let name: HeaderName = name.trim().parse().map_err(|_| "invalid header name")?;
+    let mut value: HeaderValue = value.trim().parse().map_err(|_| "invalid header value")?;
     value.set_sensitive(true);
     Ok((name, value))
 }
@@ -110,7 +110,7 @@ fn try_file(
 fn shown(files: &str, output: Output, results: &[against::RouteResult]) -> String {
     match output {
         Output::Text if results.is_empty() => {
-            format!("{files}‼ no route is declared: name calls to send with --sample PATH=FILE\n")
+            format!("{files}‼ no route is declared: add calls to send with --sample PATH=FILE\n")
         }
         Output::Text => results.iter().fold(files.to_owned(), |text, result| text + &result.text()),
         Output::Json => {

@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn services_of_now_count_and_the_record_where_they_cannot_be_read() {
         let capture = json!([{"container": "c", "name": "http", "port": 8080, "mode": "Named", "listen": 15080,
-            "bypass": ["hostPort 80 leads to the application itself"]}]);
+            "bypass": ["hostPort 80 leads directly to the application"]}]);
         let record = json!({"version": "0.1.0", "form": "native", "metrics": 9190, "admin": 9191, "hash": "h", "capture": capture});
         let pod = serde_json::from_value(json!({"metadata": {
             "name": "web-1", "namespace": "ml", "labels": {"app": "web"}, "annotations": {STATUS: record.to_string()},
@@ -187,6 +187,6 @@ mod tests {
         let numeric = found(service(json!(8080)));
         assert!(numeric.iter().any(|way| way.starts_with("svc/web:80")), "{numeric:?}");
         assert!(!found(service(json!("http"))).iter().any(|way| way.starts_with("svc/web:80")));
-        assert_eq!(Ways::default().around(&pod), ["hostPort 80 leads to the application itself"]);
+        assert_eq!(Ways::default().around(&pod), ["hostPort 80 leads directly to the application"]);
     }
 }

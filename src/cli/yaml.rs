@@ -85,7 +85,7 @@ struct Reader {
 /// The first place that cannot be read, or that has another meaning for `kubectl`.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
     if text.len() > BYTES_MAX {
-        return Err(Unreadable { line: 1, message: format!("it has {} bytes, {BYTES_MAX} are read", text.len()) });
+        return Err(Unreadable { line: 1, message: format!("it has {} bytes; the limit is {BYTES_MAX}", text.len()) });
     }
     if let Some(found) = json(text) {
         return Ok(found);
@@ -102,7 +102,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
     for next in Parser::new_from_str(text) {
         let (event, span) = next.map_err(|error| {
             let line = error.marker().line();
-            Unreadable { line, message: format!("no YAML: {error}") }
+            Unreadable { line, message: format!("invalid YAML: {error}") }
         })?;
         reader.event(event, span, text.len())?;
     }
@@ -148,7 +148,7 @@ impl Reader {
         match event {
             Event::DocumentStart(marked, _) => {
                 if self.begun && !marked {
-                    let why = "a document begins after ... without ---, and kubectl leaves it out: write --- before it";
+                    let why = "a document begins after ... without ---, and kubectl ignores it: write --- before it";
                     return Err(fail(why.to_owned()));
                 }
                 self.begun = true;
@@ -161,7 +161,7 @@ impl Reader {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let tag = tag.as_ref().map(|tag| tag.core_suffix().map(str::to_owned).ok_or_else(|| tag.to_string()));
-                let tag = tag.transpose().map_err(|tag| fail(format!("the tag {tag} is none of JSON's")))?;
+                let tag = tag.transpose().map_err(|tag| fail(format!("the tag {tag} has no equivalent in JSON")))?;
                 let plain = style == ScalarStyle::Plain;
                 if self.wants_key() {
                     return self.key(&text, plain && tag.is_none(), line);
@@ -175,7 +175,7 @@ impl Reader {
             }
             Event::Alias(id) => {
                 let Some((value, nodes)) = self.anchors.get(&id).cloned() else {
-                    return Err(fail("an alias stands inside what it names".to_owned()));
+                    return Err(fail("an alias is inside the value that it refers to".to_owned()));
                 };
                 if self.wants_key() {
                     return Err(fail("a key cannot be an alias here".to_owned()));
@@ -199,7 +199,7 @@ impl Reader {
                 Some(Open::Map { map, anchor, .. }) => self.node(Value::Object(map), anchor, line)?,
                 None => {}
             },
-            Event::UnresolvedAlias(name) => return Err(fail(format!("there is no anchor {name}"))),
+            Event::UnresolvedAlias(name) => return Err(fail(format!("unknown anchor {name}"))),
             _ => {}
         }
         Ok(())
@@ -218,7 +218,7 @@ impl Reader {
         let fail = |message: String| Unreadable { line, message };
         let name = if plain { scalar::key(text).map_err(fail)? } else { text.to_owned() };
         if !own.insert(name.clone()) {
-            return Err(fail(format!("the key {name} stands twice")));
+            return Err(fail(format!("the key {name} is set twice")));
         }
         *key = Some(Key::Named(name));
         Ok(())
@@ -273,7 +273,7 @@ fn merge(map: &mut Map<String, Value>, named: Value) -> Result<(), String> {
         source => vec![source],
     };
     for source in sources.into_iter().rev() {
-        let Value::Object(source) = source else { return Err("<< takes a map or a list of maps".to_owned()) };
+        let Value::Object(source) = source else { return Err("<< accepts a map or a list of maps".to_owned()) };
         map.extend(source);
     }
     Ok(())
@@ -313,7 +313,7 @@ mod tests {
             values("[8e3, 12e1, 0e0, -0.0, 8.0e3, !!float 8e3, 1e16, 1.5]"),
             [json!([8000, 120, 0, 0, 8000, 8000, 1e16, 1.5])]
         );
-        refused("a: !!int 8e3\n", "no int");
+        refused("a: !!int 8e3\n", "not a valid int");
         refused("8e3: a\n", "cannot be a key");
     }
 
@@ -323,7 +323,7 @@ mod tests {
             values("{1: a, on: b, n: d, \"on \": c}"),
             [json!({"1": "a", "true": "b", "false": "d", "on ": "c"})]
         );
-        refused("a: 1\na: 2\n", "line 2: the key a stands twice");
+        refused("a: 1\na: 2\n", "line 2: the key a is set twice");
         refused("? [a]\n: 1\n", "cannot be a key");
         refused("1.5: x\n", "cannot be a key");
     }
@@ -332,8 +332,8 @@ mod tests {
     fn anchors_and_merge_keys_are_followed() {
         let text = "base: &b {x: 1, v: 2}\nz: {<<: *b, v: 3}\nw: {<<: [{x: 9}, *b]}\n";
         assert_eq!(values(text), [json!({"base": {"x": 1, "v": 2}, "z": {"x": 1, "v": 3}, "w": {"x": 9, "v": 2}})]);
-        refused("a: *nobody\n", "no YAML");
-        refused("a: &a [1]\nb: {<<: *a}\n", "<< takes a map");
+        refused("a: *nobody\n", "invalid YAML");
+        refused("a: &a [1]\nb: {<<: *a}\n", "<< accepts a map");
     }
 
     #[test]
@@ -343,7 +343,7 @@ mod tests {
             values(text),
             [json!({"b": {"x": 1, "v": 2}, "l": {"v": 2, "x": 4}, "m": {"x": 1, "v": 2, "w": 6}})]
         );
-        refused("{x: 1, <<: {x: 2}, x: 3}", "the key x stands twice");
+        refused("{x: 1, <<: {x: 2}, x: 3}", "the key x is set twice");
     }
 
     #[test]

@@ -82,7 +82,9 @@ impl Capture {
             other => {
                 let listen = number(other).ok_or("LISTEN is a port number, or the word pod")?;
                 if listen == application {
-                    return Err("LISTEN is the application's own port: it could not have it any more");
+                    return Err(
+                        "LISTEN is the application's own port, which the application could then not bind: use another port",
+                    );
                 }
                 vec![SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), listen)]
             }
@@ -129,12 +131,12 @@ pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
     let mut captures = Vec::new();
     for text in texts.iter().take(CAPTURES_MAX) {
         match Capture::parse(text, &pod_ips) {
-            Ok(capture) if !ports.insert(capture.port) => bad("--capture", text, "that port is captured already"),
+            Ok(capture) if !ports.insert(capture.port) => bad("--capture", text, "this port is already captured"),
             Ok(capture) => {
                 // Port 0 is a different port each time.
                 let taken = capture.listen.iter().any(|listen| listen.port() > 0 && !listens.insert(*listen));
                 if taken {
-                    bad("--capture", text, "callers of another port arrive there already");
+                    bad("--capture", text, "another captured port already uses this address");
                 }
                 captures.push(capture);
             }
@@ -162,7 +164,7 @@ pub(super) fn in_a_pod(
         Some((given, None)) => {
             let message = format!("`GROUPAGE_GRACE` cannot be `{}`", given.value);
             let finding = Finding::new(Code::BadValue, "GROUPAGE_GRACE", Spot::default(), &message);
-            findings.push(finding.value(&given.value).help("write the pod's grace as a duration, such as 30s"));
+            findings.push(finding.value(&given.value).help("write the pod's grace period as a duration, such as 30s"));
             GRACE
         }
     };
@@ -175,7 +177,13 @@ pub(super) fn in_a_pod(
     let lowered = wanted(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
     match sources.contains_key("proxy.drain.limit") {
         true if lowered => {
-            put(json, sources, "proxy.drain.limit", format_duration(most), Source::Lowered("the pod's grace less 5s"));
+            put(
+                json,
+                sources,
+                "proxy.drain.limit",
+                format_duration(most),
+                Source::Lowered("the pod's grace period less 5s"),
+            );
         }
         true => {}
         false => put(json, sources, "proxy.drain.limit", format_duration(most), Source::Env("GROUPAGE_GRACE")),
@@ -313,7 +321,7 @@ mod tests {
         }
         overrides.grace = env("GROUPAGE_GRACE", "20s");
         let said = policy(&overrides, "proxy: {drain: {delay: 1s, limit: 40s}, admin: {metrics: off}}");
-        assert_eq!(setting(&said, "proxy.drain.limit"), "15s (lowered to the pod's grace less 5s)");
+        assert_eq!(setting(&said, "proxy.drain.limit"), "15s (lowered to the pod's grace period less 5s)");
         assert_eq!((said.proxy.drain.delay, said.proxy.metrics), (Duration::from_secs(1), None));
         let shorter = policy(&overrides, "proxy: {drain: {limit: 3s}}");
         assert_eq!(setting(&shorter, "proxy.drain.limit"), "3s (file:1)");

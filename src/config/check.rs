@@ -54,11 +54,11 @@ impl Check {
             }
             if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&name) {
                 let stray = SPEC.iter().any(|key| key.name == name);
-                let message = format!("`{name}` is not a key of a whole BatchPolicy");
+                let message = format!("`{name}` is not a top-level key of a BatchPolicy");
                 let finding = Finding::new(Code::UnknownKey, name, key.at, &message).value(name);
                 let finding = finding.allowed("apiVersion, kind, metadata, spec");
                 self.findings.push(if stray {
-                    finding.help("it stands under `spec`")
+                    finding.help("move it under `spec`")
                 } else {
                     finding.nearest(nearest(name, ["apiVersion", "kind", "metadata", "spec"].into_iter()))
                 });
@@ -95,10 +95,9 @@ impl Check {
                     .push(Finding::new(Code::BadValue, name, node.at, &message).value(value).allowed(expected));
             }
             None => {
-                let message = format!("`{name}` is missing from a whole BatchPolicy");
+                let message = format!("a BatchPolicy needs `{name}`");
                 let finding = Finding::new(Code::BadValue, name, start(root.at), &message).allowed(expected);
-                self.findings
-                    .push(finding.help(format!("write `{name}: {expected}`, or only what stands under `spec`")));
+                self.findings.push(finding.help(format!("write `{name}: {expected}`, or only the contents of `spec`")));
             }
         }
     }
@@ -116,7 +115,7 @@ impl Check {
                 let finding =
                     Finding::new(Code::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
                 let help = (path == "slo" || path.ends_with(".slo")).then(|| promised(node)).flatten();
-                let finding = finding.allowed(format!("a map of {}", names.join(", ")));
+                let finding = finding.allowed(format!("a map with the keys {}", names.join(", ")));
                 self.findings.push(match help {
                     Some(help) => finding.help(help),
                     None => finding,
@@ -168,7 +167,7 @@ impl Check {
                 self.findings.push(finding.value(value.text().unwrap_or_default()).help("leave it out"));
             }
             Standing::Cluster => {
-                let message = format!("`{path}` has a meaning in a cluster only and is ignored");
+                let message = format!("`{path}` applies only in a cluster and is ignored");
                 self.notices.push(Notice { path: path.to_owned(), line: at.line, message });
             }
         }
@@ -177,7 +176,7 @@ impl Check {
 
     fn repeated<'a>(&mut self, seen: &mut BTreeMap<&'a str, usize>, key: &Node, name: &'a str, path: &str) -> bool {
         if let Some(line) = seen.get(name) {
-            let message = format!("`{name}` stands twice, first on line {line}");
+            let message = format!("`{name}` is set twice, first on line {line}");
             self.findings.push(Finding::new(Code::BadValue, &join(path, name), key.at, &message).value(name));
             return true;
         }
@@ -197,11 +196,11 @@ impl Check {
             .allowed(names.join(", "))
             .nearest(near.clone());
         if name == "<<" {
-            finding = finding.help("merge keys are not read: write the keys out");
+            finding = finding.help("YAML merge keys are not supported: write the keys out");
         } else if let Some(hint) = peers::hint(name, path) {
             finding = finding.help(hint);
         } else if let Some(place) = elsewhere {
-            finding = finding.help(format!("there is a `{place}`"));
+            finding = finding.help(format!("a key of this name exists at `{place}`"));
         }
         self.findings.push(finding);
         near
@@ -217,7 +216,7 @@ impl Check {
     ) -> Option<Json> {
         let entries = match &node.value {
             Value::Map(entries) if entries.len() > max => {
-                return self.refuse(shape, node, path, &format!("a map of {}", entries.len()));
+                return self.refuse(shape, node, path, &format!("a map of {} entries", entries.len()));
             }
             Value::Map(entries) => entries,
             Value::Null => return Some(Json::Object(Object::new())),
@@ -254,7 +253,7 @@ impl Check {
             Value::Map(_) => return self.refuse(shape, node, path, kind(node)),
         };
         if items.len() > max {
-            return self.refuse(shape, node, path, &format!("a list of {}", items.len()));
+            return self.refuse(shape, node, path, &format!("a list of {} elements", items.len()));
         }
         let mut out = Vec::new();
         for (index, item) in items.iter().enumerate() {

@@ -42,8 +42,8 @@ impl Code {
     pub const fn message(self) -> &'static str {
         match self {
             Self::UnknownKey => "a key that the schema does not have",
-            Self::BadValue => "a value of a wrong type or out of range, a key that stands twice, or no YAML at all",
-            Self::NotSupportedYet => "a key or a word that this version does not have yet",
+            Self::BadValue => "a value of the wrong type or out of range, a duplicate key, or invalid YAML",
+            Self::NotSupportedYet => "a key or a value that this version does not support yet",
             Self::Excluded => "keys that exclude each other",
             Self::BadFile => "a file that a key names cannot be used",
         }
@@ -54,16 +54,16 @@ impl Code {
     pub const fn why(self) -> &'static str {
         match self {
             Self::UnknownKey => {
-                "it is misspelt, stands in another place, or is another batcher's; were it ignored, a default would hold that nobody chose"
+                "the key is misspelt, belongs in another section, or is a key of another batcher; if it were ignored, a default would apply unnoticed"
             }
-            Self::BadValue => "what is written there is not what the key takes; nothing is rounded or guessed",
+            Self::BadValue => "the key does not accept this value; values are never rounded or guessed",
             Self::NotSupportedYet => {
-                "the schema has it already, so that a file stays right when it is built; until then it would do nothing"
+                "the schema already reserves it, so that a file stays valid once it is supported; until then it would have no effect"
             }
             Self::BadFile => {
-                "it is not there, cannot be read, holds something else, or does not fit with the others: a certificate and a key of two pairs; while running, what was in use before stays in use"
+                "the file is missing, cannot be read, has other contents, or does not match the other files, such as a certificate and a key of different pairs; a running process keeps using the previous files"
             }
-            Self::Excluded => "two ways of saying one thing, of which either may be meant",
+            Self::Excluded => "the keys set the same thing in different ways, and it is unclear which one is meant",
         }
     }
 
@@ -71,11 +71,13 @@ impl Code {
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
-            Self::UnknownKey => "write the key that the message names; `groupage config` lists all that are in effect",
-            Self::BadValue => "write what the message allows; `groupage validate -f FILE` finds every problem at once",
+            Self::UnknownKey => "write the key that the message suggests; `groupage config` lists all keys in effect",
+            Self::BadValue => {
+                "write a value that the message allows; `groupage validate -f FILE` finds every problem at once"
+            }
             Self::NotSupportedYet => "leave it out",
             Self::Excluded => "leave one of them out",
-            Self::BadFile => "the message names the key, the file, what is wrong with it and what to give",
+            Self::BadFile => "the message names the key, the file, the problem and the fix",
         }
     }
 }

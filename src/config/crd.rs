@@ -34,7 +34,7 @@ pub fn crds() -> Vec<Json> {
 }
 
 fn definition(derived: &impl Serialize, keys: &'static [Key], rules: &[Rule]) -> Json {
-    let mut crd = serde_json::to_value(derived).expect("a definition holds nothing that JSON cannot");
+    let mut crd = serde_json::to_value(derived).expect("a definition can always be represented in JSON");
     for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
         let whole = &mut version["schema"]["openAPIV3Schema"];
         plain(whole);

@@ -73,8 +73,7 @@ pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
         Ok(root) => Json::Object(check.document(&root)),
         Err(unreadable) => {
             let at = Spot { line: unreadable.at.line.max(1), column: unreadable.at.column.max(1), ..unreadable.at };
-            let finding =
-                Finding::new(Code::BadValue, "", at, &unreadable.message).help("the file is not readable YAML");
+            let finding = Finding::new(Code::BadValue, "", at, &unreadable.message).help("the file is not valid YAML");
             check.findings.push(finding);
             Json::Object(serde_json::Map::new())
         }
@@ -199,7 +198,7 @@ impl Loaded {
         if let Some(proxy) = self.json.get_mut("proxy").and_then(Json::as_object_mut) {
             for (key, path) in LOCAL_ONLY.iter().zip(&ignored) {
                 if proxy.remove(*key).is_some() {
-                    let message = format!("`{path}` is ignored in a pod: the injection says it");
+                    let message = format!("`{path}` is ignored in a pod: injection sets it");
                     self.notices.push(Notice { path: path.clone(), line: 0, message });
                 }
             }

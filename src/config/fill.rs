@@ -86,7 +86,7 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
     };
     if !secure && policy.proxy.upstream_tls != UpstreamTls::default() {
         let (path, at) = ("proxy.upstreamTls", Spot::default());
-        let message = "`proxy.upstreamTls` goes with an upstream of `https://`, and `proxy.upstream` is none";
+        let message = "`proxy.upstreamTls` requires an `https://` upstream, but `proxy.upstream` is not one";
         let finding = Finding::new(Code::Excluded, path, at, message);
         return Err(Errors::given(vec![
             finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
@@ -212,7 +212,12 @@ fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Mach
     if let Some(limit) = machine.memory_bytes_max {
         let most = memory::buffered_bytes_within(limit);
         let bytes = lower("bufferedBytesMax", most, "25% of the memory limit", true);
-        lower("connectionsMax", memory::connections_within(limit, bytes), "what the memory limit holds", false);
+        lower(
+            "connectionsMax",
+            memory::connections_within(limit, bytes),
+            "the connections that fit into the memory limit",
+            false,
+        );
     }
 }
 

@@ -15,7 +15,7 @@ pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
         Shape::Text(rule) if is(rule, &ROUTE_PATH) => route_path(text),
         Shape::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => pointer(text),
         Shape::Text(rule) if is(rule, &ADDRESS) || is(rule, &ADDRESS_OR_OFF) => {
-            port(text).map(|port| format!("write \":{port}\", or \"127.0.0.1:{port}\" for this machine alone"))
+            port(text).map(|port| format!("write \":{port}\", or \"127.0.0.1:{port}\" for this machine only"))
         }
         Shape::Text(rule) if is(rule, &LOCAL_OR_OFF) => port(text).map(|port| format!("write \"127.0.0.1:{port}\"")),
         _ => None,
@@ -56,7 +56,7 @@ fn route_path(text: &str) -> Option<String> {
     let prefix = before.get(..=before.rfind('/')?)?;
     prefix.starts_with('/').then(|| {
         format!(
-            "`*` stands only at the end, after `/`: write {prefix}*, of which only calls that the protocol takes are merged"
+            "`*` is allowed only at the end, after `/`: write {prefix}*, where only calls that the protocol supports are merged"
         )
     })
 }

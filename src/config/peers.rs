@@ -32,19 +32,19 @@ pub(super) const PEERS: &[Peer] = &[
         &["maxBatchSize", "batch_size", "max_batch_requests"],
         "KServe, Triton, BentoML, TF Serving, TEI and others",
         "limits.batchItemsMax",
-        ", a wall: the size itself is learned",
+        ", an upper limit: the size itself is learned",
     ),
     peer(
         &["preferred_batch_size", "allowed_batch_sizes"],
         "Triton, TF Serving",
         "limits.batchItemsMax",
-        ", a wall: which sizes are worth it is learned",
+        ", an upper limit: the best sizes are learned",
     ),
     peer(
         &["max-client-batch-size"],
         "TEI, infinity",
         "limits.batchItemsMax",
-        "; what TEI publishes at /info is taken without being written",
+        "; the value that TEI publishes at /info is used automatically",
     ),
     peer(
         &[
@@ -59,7 +59,7 @@ pub(super) const PEERS: &[Peer] = &[
         ],
         "KServe, Triton, TF Serving, TorchServe and others",
         "limits.queueDelayMax",
-        " with a unit, such as 5ms: a cap, mostly not waited for",
+        " with a unit, such as 5ms: an upper limit that calls rarely wait for",
     ),
     peer(&["max_latency_ms"], "BentoML", "slo.latencyP99", " with a unit, such as 150ms"),
     peer(&["timeout"], "KServe", "routes[].timeout", " with a unit, such as 30s"),
@@ -67,7 +67,7 @@ pub(super) const PEERS: &[Peer] = &[
         &["default_timeout_microseconds"],
         "Triton",
         "slo.latencyP99",
-        " with a unit, such as 150ms; with `late: Refuse` it too ends calls only while they wait",
+        " with a unit, such as 150ms; with `late: Refuse` it also ends calls only while they are queued",
     ),
     peer(
         &["max_queue_size", "max_enqueued_batches", "jobQueueSize", "queue_size"],
@@ -79,13 +79,13 @@ pub(super) const PEERS: &[Peer] = &[
         &["max-concurrent-requests", "max_queued_requests"],
         "TEI, Ray Serve",
         "limits.queueItemsMax",
-        ", counted in items that wait; `limits.slotsMax` bounds what is in flight",
+        ", counted in queued items; `limits.slotsMax` limits the batches in flight",
     ),
     peer(
         &["instance_group", "count", "num_batch_threads", "max_concurrent_batches"],
         "Triton, TF Serving, Ray Serve",
         "limits.slotsMax",
-        ", a wall: how many batches the server runs side by side is learned",
+        ", an upper limit: the number of batches that the server runs at once is learned",
     ),
     peer(
         &["priority_levels", "default_priority_level"],
@@ -97,19 +97,19 @@ pub(super) const PEERS: &[Peer] = &[
         &["max-batch-tokens", "max_num_batched_tokens"],
         "TEI, vLLM",
         "limits.batchWeightMax",
-        ", in what the protocol weighs by",
+        ", in the protocol's unit of weight",
     ),
     peer(
         &["max_num_seqs"],
         "vLLM",
         "limits.standAsideMax",
-        ": such an engine batches by itself, so calls are passed one by one, at most so many at once",
+        ": such an engine batches by itself, so calls are forwarded one by one, at most this many at once",
     ),
     peer(
         &["batcher", "dynamic_batching", "batching_parameters"],
         "KServe, Triton, TF Serving",
         "scheduling",
-        ", which finds size and wait by itself; walls stand under `limits`",
+        ", which learns size and wait by itself; upper limits are under `limits`",
     ),
 ];
 
@@ -128,7 +128,7 @@ pub(super) fn hint(name: &str, path: &str) -> Option<String> {
         return None;
     }
     let known = PEERS.iter().find(|peer| peer.names.iter().any(|name| fold(name) == folded))?;
-    Some(format!("a key of {}; here it is `{}`{}", known.of, known.key, known.note))
+    Some(format!("this is a key of {}; use `{}`{}", known.of, known.key, known.note))
 }
 
 /// Normalizes the spelling of a name: lower case, without underscores and dashes.
@@ -157,7 +157,7 @@ mod tests {
         names.dedup();
         assert_eq!(names.len(), count);
         for peer in PEERS {
-            assert!(paths.iter().any(|path| path == peer.key), "there is no {}", peer.key);
+            assert!(paths.iter().any(|path| path == peer.key), "{} is not a key", peer.key);
         }
     }
 

@@ -75,14 +75,18 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     let tenant = spec["tenants"]["header"].as_str().map(str::to_ascii_lowercase);
     if let Some(header) = tenant.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
         let message = format!("`tenants.header` cannot be `{header}`");
-        check.bad("tenants.header", &message, "it speaks of one connection or one message, not of who calls");
-    }
-    if let Some(header) = tenant.as_deref().filter(|header| credential(header) && check.has("tenants.weights")) {
-        let message = format!("`tenants.weights` cannot be by `{header}`, which carries a credential");
         check.bad(
             "tenants.header",
             &message,
-            "what is weighed is shown by /api/config and the log: name tenants by another header",
+            "the header describes one connection or message, not the caller: name another header",
+        );
+    }
+    if let Some(header) = tenant.as_deref().filter(|header| credential(header) && check.has("tenants.weights")) {
+        let message = format!("`tenants.weights` cannot be used with `{header}`, which carries a credential");
+        check.bad(
+            "tenants.header",
+            &message,
+            "the names of `weights` are shown by /api/config and the log: identify tenants by another header",
         );
     }
     shares(check, spec);
@@ -96,14 +100,14 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         let limit = drain("limit");
         check.notice(
             key,
-            &format!("proxy.drain.limit is {limit} and counts from the signal: it is over before the delay is"),
+            &format!("proxy.drain.limit is {limit} and counts from the signal, so it ends before the delay does"),
         );
     }
     for (there, missing) in [("certFile", "keyFile"), ("keyFile", "certFile")] {
         let (there, missing) = (format!("proxy.upstreamTls.{there}"), format!("proxy.upstreamTls.{missing}"));
         if check.has(&there) && !check.has(&missing) {
             let message = format!("`{there}` needs `{missing}`");
-            check.bad(&there, &message, "a certificate is shown with its key: name both files, or neither");
+            check.bad(&there, &message, "a certificate and its key belong together: name both files, or neither");
         }
     }
     // Rules within each route, and between a route and the earlier ones, which take precedence.
@@ -115,7 +119,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         if !list(&route["ports"]).is_empty() {
             check.notice(
                 &format!("{path}.ports"),
-                "it means something where ports are captured only (--capture), and is ignored elsewhere",
+                "applies only to captured ports (--capture), and is ignored otherwise",
             );
         }
         let same =
@@ -132,7 +136,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
             let word = route["protocol"].as_str().unwrap_or("Auto");
             check.notice(
                 &format!("{path}.path"),
-                &format!("protocol {word} has no calls to such a path, so they pass through unbatched"),
+                &format!("protocol {word} has no endpoint at this path, so its calls pass through unbatched"),
             );
         }
         if route["path"].is_string() && routes.iter().take(index).any(|other| same(&other)) {
@@ -160,30 +164,37 @@ fn shares(check: &mut Check, spec: &Json) {
     let header = priority["header"].as_str().map(str::to_ascii_lowercase);
     if let Some(header) = header.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
         let message = format!("`priority.header` cannot be `{header}`");
-        check.bad("priority.header", &message, "it speaks of one connection or one message, not of a class");
+        check.bad(
+            "priority.header",
+            &message,
+            "the header describes one connection or message, not a priority class: name another header",
+        );
     }
     let classes = list(&priority["classes"]);
     for (index, class) in classes.iter().enumerate() {
         let at = |key: &str| format!("priority.classes[{index}].{key}");
         let name = class["name"].as_str();
         if name.is_some() && classes.iter().take(index).any(|other| other["name"].as_str() == name) {
-            let message = format!("a class before is called `{}` too", name.unwrap_or_default());
-            check.bad(&at("name"), &message, "give each class a name of its own");
+            let message = format!("another class is already called `{}`", name.unwrap_or_default());
+            check.bad(&at("name"), &message, "give each class a unique name");
         }
         if class["strict"] == true && class["filler"] == true {
             check.excluded(&at("filler"), "a class is `strict` or `filler`, not both");
         }
     }
     if check.has("priority.classes") && !check.has("priority.header") {
-        check.notice("priority.classes", "no priority.header is named, so every call is of the first class");
+        check.notice("priority.classes", "priority.header is not set, so every call belongs to the first class");
     }
     if check.has("tenants.weights") && !check.has("tenants.header") {
-        check.notice("tenants.weights", "no tenants.header is named, so nobody has a name to be weighed by");
+        check.notice(
+            "tenants.weights",
+            "tenants.header is not set, so tenants have no names and the weights have no effect",
+        );
     }
     let policy = or_default("scheduling.policy", &spec["scheduling"]["policy"]);
     for key in ["priority.header", "tenants.weights"].iter().filter(|_| policy != "Adaptive") {
         if check.has(key) {
-            check.notice(key, "it is for the policy Adaptive");
+            check.notice(key, "applies only to the policy Adaptive");
         }
     }
 }
@@ -194,7 +205,7 @@ fn holds(check: &mut Check, spec: &Json) {
     if !matches!(own["policy"].as_str(), Some("Window" | "Static")) {
         for key in ["items", "delay"].map(|key| format!("scheduling.{key}")) {
             if check.has(&key) {
-                check.notice(&key, "it is for the policies Window and Static");
+                check.notice(&key, "applies only to the policies Window and Static");
             }
         }
         return;
@@ -233,9 +244,13 @@ fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
         for (index, entry) in list(&route["mergeOver"][kind]).iter().enumerate() {
             let (name, at) = (fold(entry), format!("{path}.mergeOver.{kind}[{index}]"));
             if on.contains(&name) {
-                check.excluded(&at, &format!("`{name}` stands in both mergeOn and mergeOver"));
+                check.excluded(&at, &format!("`{name}` is in both mergeOn and mergeOver"));
             } else if kind == "headers" && (identity(&name) || tenant == Some(name.as_str())) {
-                check.bad(&at, &format!("`mergeOver` cannot name `{name}`"), "identity always separates batches");
+                check.bad(
+                    &at,
+                    &format!("`mergeOver` cannot name `{name}`"),
+                    "calls with different identities never share a batch",
+                );
             }
         }
     }
@@ -266,7 +281,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     // An invalid protocol has already been reported.
     if protocol != Some("Generic") && (protocol.is_some() || !check.has(&format!("{path}.protocol"))) {
         let found = protocol.unwrap_or("Auto");
-        let message = format!("`{path}.generic` goes with protocol Generic only, here it is {found}");
+        let message = format!("`{path}.generic` requires protocol Generic, but the protocol is {found}");
         check.told(
             Code::Excluded,
             &format!("{path}.generic"),
@@ -278,17 +293,17 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     let generic = &route["generic"];
     if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
         let message = "`single.items` needs `single.results`, or `resultWrap: List`";
-        check.bad(&at("single.items"), message, "say where the one result stands");
+        check.bad(&at("single.items"), message, "give the location of the single result");
     }
     if check.has(&at("single.results")) && !check.has(&at("single.items")) && !check.has(&at("single.wrapScalar")) {
         let message = "`single.results` needs `single.items`, or `single.wrapScalar: true`";
-        check.bad(&at("single.results"), message, "say where the one item stands");
+        check.bad(&at("single.results"), message, "give the location of the single item");
     }
     let bare = generic["single"]["wrapScalar"] == true;
     if bare && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
         let message = "`single.wrapScalar: true` needs `resultWrap`, or `single.results`";
-        let help = "the answer to a bare value: write resultWrap: None where the server answers it with a bare result, \
-                    List where with a list of one";
+        let help = "write resultWrap: None if the server answers a bare value with a bare result, List if with a \
+                    list of one";
         check.bad(&at("single.wrapScalar"), message, help);
     }
     // Rules of the adapter itself.
@@ -299,7 +314,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
             Code::BadValue
         };
         let path = at(clash.key);
-        check.told(code, &path, &format!("`{path}` does not go with the rest of its `generic`"), clash.why);
+        check.told(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.why);
     }
     let items: Vec<&Json> = match &generic["items"] {
         Json::Array(items) => items.iter().collect(),
@@ -307,7 +322,10 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     };
     for (index, field) in list(&route["mergeOver"]["fields"]).iter().enumerate() {
         if items.iter().any(|item| *item == field && item.is_string()) {
-            let message = format!("`{}` is both merged over and the list of items", field.as_str().unwrap_or_default());
+            let message = format!(
+                "`{}` is in `mergeOver.fields`, but it is the list of items",
+                field.as_str().unwrap_or_default()
+            );
             check.excluded(&format!("{path}.mergeOver.fields[{index}]"), &message);
         }
     }

@@ -128,9 +128,9 @@ pub(super) static SPEC: &[Key] = &[
     cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
     cluster(optional("selector", SELECTOR, "none")),
     key("mode", MODE, Is("Batch")),
-    optional("slo", SLO, "no latency is promised"),
+    optional("slo", SLO, "no latency target"),
     later(key("verify", Share, Is("0%"))),
-    key("routes", List(&Map(ROUTE), 256), Absent("every route that an adapter recognises")),
+    key("routes", List(&Map(ROUTE), 256), Absent("every route that an adapter supports")),
     group("limits", LIMITS),
     group("scheduling", SCHEDULING),
     group("deadline", &[key("headers", HEADERS, Is("[x-request-timeout-ms, x-envoy-expected-rq-timeout-ms]"))]),
@@ -138,7 +138,7 @@ pub(super) static SPEC: &[Key] = &[
     group(
         "tenants",
         &[
-            text("header", &HEADER, Absent("the identity headers together")),
+            text("header", &HEADER, Absent("all identity headers together")),
             key("weights", Names(&Int(1, 1_000), TENANTS_MAX), Is("{}")),
         ],
     ),
@@ -151,9 +151,9 @@ pub(super) static SPEC: &[Key] = &[
         ],
     ),
     cluster(optional("profileRef", &[required(text("name", &NAME, Absent("none")))], "none")),
-    cluster(optional("tuning", TUNING, "see the cluster's reference")),
-    cluster(optional("rollout", ROLLOUT, "see the cluster's reference")),
-    cluster(optional("injection", INJECTION, "see the cluster's reference")),
+    cluster(optional("tuning", TUNING, "see the custom resource")),
+    cluster(optional("rollout", ROLLOUT, "see the custom resource")),
+    cluster(optional("injection", INJECTION, "see the custom resource")),
     group("proxy", PROXY),
 ];
 
@@ -161,7 +161,7 @@ pub(super) static SPEC: &[Key] = &[
 pub(super) static PROFILE: &[Key] = &[group("limits", LIMITS), group("scheduling", SCHEDULING)];
 
 const SLO: &[Key] = &[
-    key("latencyP99", Time(MS, HOUR), Absent("no latency is promised")),
+    key("latencyP99", Time(MS, HOUR), Absent("no latency target")),
     key("late", Word(&["Serve", "Refuse"], &[]), Absent("`Serve`; for a route, the policy's")),
 ];
 
@@ -246,14 +246,14 @@ const TOO_LARGE: &[Key] =
 
 const LIMITS: &[Key] = &[
     key("batchItemsMax", Int(1, 65_536), Is("128")),
-    key("batchWeightMax", Int(1, 1 << 40), Absent("not limited")),
+    key("batchWeightMax", Int(1, 1 << 40), Absent("no limit")),
     key("batchBytesMax", Size(1, GI), Is("8Mi")),
     key("itemBytesMax", Size(1, GI), Is("1Mi")),
     key("itemNestingMax", Int(1, 1_024), Is("64")),
     key("queueDelayMax", Time(0, MINUTE), Is("20ms")),
     key("queueItemsMax", Int(1, 1_000_000), Is("2048")),
     key("queueBytesMax", Size(1, 64 * GI), Is("32Mi")),
-    key("slotsMax", Int(1, 1_024), Absent("no wall")),
+    key("slotsMax", Int(1, 1_024), Absent("no limit")),
     key("standAsideMax", Int(1, 65_536), Is("512")),
 ];
 
@@ -266,7 +266,7 @@ const SCHEDULING: &[Key] = &[
 ];
 
 const PRIORITY: &[Key] = &[
-    text("header", &HEADER, Absent("every call is of the first class")),
+    text("header", &HEADER, Absent("every call belongs to the first class")),
     // More classes than a user needs; the batching core examines each of them for every decision.
     key("classes", List(&Map(CLASS), 8), Is("[{name: interactive, weight: 8}, {name: bulk, weight: 1}]")),
 ];
@@ -281,7 +281,7 @@ const CLASS: &[Key] = &[
 
 const PROXY: &[Key] = &[
     key("listen", List(&Shape::Text(&ADDRESS), 16), Is("[\":15080\"]")),
-    text("upstream", &UPSTREAM, Absent("must be given, here or by --upstream")),
+    text("upstream", &UPSTREAM, Absent("required, here or with --upstream")),
     optional(
         "tls",
         &[
@@ -332,7 +332,7 @@ const PROXY: &[Key] = &[
             key("access", Share, Is("0%")),
         ],
     ),
-    text("state", &FILE, Absent("nothing is kept")),
+    text("state", &FILE, Absent("no state is saved")),
 ];
 
 const CLIENT: &[Key] = &[
@@ -398,7 +398,7 @@ const TUNING: &[Key] = &[
     group(
         "bounds",
         &[
-            optional("slotsMax", NUMBER_BOUNDS, "from 1, up to `limits` where that is set"),
+            optional("slotsMax", NUMBER_BOUNDS, "from 1, up to `limits` if set"),
             optional("batchWeightMax", NUMBER_BOUNDS, "`limits`"),
             group("deadlineShift", &[key("max", Share, Is("60%"))]),
         ],
@@ -465,7 +465,7 @@ const INJECTION: &[Key] = &[
     key("memoryRequest", Shape::Quantity(&MEMORY), Is("48Mi")),
     key("memoryLimit", Shape::Quantity(&MEMORY), Is("128Mi")),
     text("logLevel", &LEVEL, Is("info")),
-    key("drainTimeout", Time(SECOND, HOUR), Absent("the pod's grace less 5s")),
+    key("drainTimeout", Time(SECOND, HOUR), Absent("the pod's grace period less 5s")),
     key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
 ];
 

@@ -90,7 +90,7 @@ fn nothing_said_is_a_whole_policy() {
     assert_eq!(policy.failure.replay_budget.ppm(), 100_000);
     assert_eq!(policy.proxy.listen, [([0, 0, 0, 0], 15080).into()]);
     assert_eq!(policy.proxy.metrics, Some(([127, 0, 0, 1], 9190).into()));
-    assert_eq!(setting(&policy, "limits.slotsMax"), ("absent: no wall", "default".to_owned()));
+    assert_eq!(setting(&policy, "limits.slotsMax"), ("absent: no limit", "default".to_owned()));
     assert_eq!(setting(&policy, "scheduling.policy"), ("Adaptive", "default".to_owned()));
     for text in ["", "# nothing\n", "{}", "limits:\nroutes:\n", "---\n", "\u{feff}"] {
         let same = built(text);
@@ -151,7 +151,7 @@ fn a_wrong_flag_is_told_by_its_name() {
             (Code::BadValue, "`--upstream` cannot be `ftp://model`"),
         ]
     );
-    assert!(errors.render(false).contains("it begins with http://, https:// or unix:"));
+    assert!(errors.render(false).contains("it must begin with http://, https:// or unix:"));
 }
 
 #[test]
@@ -284,8 +284,8 @@ fn size_depth_and_number_of_documents_are_bounded() {
         assert_eq!(errors.findings.len(), 1);
         errors.findings.first().map(|finding| finding.message.clone()).unwrap()
     };
-    assert!(one(&"#".repeat((1 << 20) + 1)).contains("1048576 are allowed"));
-    assert_eq!(one("mode: Batch\n---\nmode: Batch\n"), "a file holds one document");
+    assert!(one(&"#".repeat((1 << 20) + 1)).contains("the limit is 1048576"));
+    assert_eq!(one("mode: Batch\n---\nmode: Batch\n"), "a file can contain only one YAML document");
     one(&format!("mode: {}{}", "[".repeat(100_000), "]".repeat(100_000)));
     one(&format!("mode: {}", "{a: ".repeat(2_000)));
     assert!(load(&format!("# {}\nmode: Batch\n", "x".repeat(100_000)), "p").is_ok());
@@ -315,7 +315,7 @@ fn validate_tells_of_every_file_and_ends_with_the_worst() {
     let verdict = validate(&[&good], false, false);
     assert_eq!(verdict.exit, 0);
     assert!(verdict.output.starts_with(&format!("√ {}: ", good.display())), "{}", verdict.output);
-    assert!(verdict.output.contains("in a cluster only"), "{}", verdict.output);
+    assert!(verdict.output.contains("only in a cluster"), "{}", verdict.output);
     assert_eq!(validate(&[&good, &bad], false, false).exit, EXIT_FINDINGS);
     assert_eq!(validate(&[&missing, &bad], false, false).exit, EXIT_CONFIG);
     let json: serde_json::Value = serde_json::from_str(&validate(&[&good, &bad], true, false).output).unwrap();

@@ -40,7 +40,7 @@ pub(super) struct Refusal(pub(super) &'static str);
 const BAD: Refusal = Refusal("");
 
 /// Any text.
-pub(super) const ANY: Text = Text { allowed: "a text", chars_max: CHARS_MAX, pattern: "", check: |_| Ok(()) };
+pub(super) const ANY: Text = Text { allowed: "a string", chars_max: CHARS_MAX, pattern: "", check: |_| Ok(()) };
 
 /// A name.
 pub(super) const NAME: Text = Text {
@@ -94,7 +94,7 @@ pub(super) const HEADER: Text = Text {
 
 /// JSON Pointer (RFC 6901).
 pub(super) const POINTER: Text = Text {
-    allowed: "a JSON Pointer: \"\" or a text that begins with `/`",
+    allowed: "a JSON Pointer: \"\" or a string that begins with `/`",
     chars_max: LINE_CHARS_MAX,
     pattern: "^(/([^/~]|~[01])*)*$",
     check: |text| ok(Pointer::parse(text).is_ok()),
@@ -142,7 +142,7 @@ pub(super) const CAPTURED_PORT: Text = Text {
 
 /// Setting that makes an application listen on loopback.
 pub(super) const APP_LISTEN: Text = Text {
-    allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS for a loopback address or a port and a name that ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT, several by comma, after CONTAINER/ where there are several",
+    allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS, where ADDRESS is a loopback address or a port and the name ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; separate several by commas; prefix with CONTAINER/ if the pod has several containers",
     chars_max: LINE_CHARS_MAX,
     pattern: listen::PATTERN,
     check: |text| ok(listen::is_app_listen(text)),
@@ -181,7 +181,9 @@ pub(super) const LOCAL_OR_OFF: Text = Text {
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(off|(localhost|127\.[0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]+)$",
     check: |text| match address(text) {
-        Some(address) if !address.ip().is_loopback() => Err(Refusal("whoever reaches it can change the proxy")),
+        Some(address) if !address.ip().is_loopback() => {
+            Err(Refusal("every client that can reach it can change the proxy"))
+        }
         found => ok(text == "off" || found.is_some()),
     },
 };
@@ -235,14 +237,14 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
     let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),
         (None, Some(rest)) => (true, rest),
-        (None, None) => return Err(Refusal("it begins with http://, https:// or unix:")),
+        (None, None) => return Err(Refusal("it must begin with http://, https:// or unix:")),
     };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#']) {
-        return Err(Refusal("without a path: every call keeps its own"));
+        return Err(Refusal("remove the path: every call keeps its own"));
     }
     if authority.contains('@') {
-        return Err(Refusal("without a user: callers' credentials are sent on as they are"));
+        return Err(Refusal("remove the user: callers' credentials are forwarded unchanged"));
     }
     let parsed: http::uri::Authority = authority.parse().map_err(|_| BAD)?;
     // `http::uri::Authority` treats an empty or oversized port as absent.
@@ -281,7 +283,7 @@ fn level(text: &str) -> Result<(), Refusal> {
         // A target is written with a level (`h2=debug`), or is a path.
         let target = word.contains('=') || word.contains("::");
         if !known && !target && !word.is_empty() {
-            return Err(Refusal("that is no level"));
+            return Err(Refusal("unknown log level"));
         }
     }
     Ok(())

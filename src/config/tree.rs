@@ -63,7 +63,7 @@ pub(super) struct Unreadable {
 /// Parses one document.
 pub(super) fn parse(text: &str) -> Result<Node, Unreadable> {
     if text.len() > FILE_BYTES_MAX {
-        let message = format!("the file has {} bytes, {FILE_BYTES_MAX} are allowed", text.len());
+        let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", text.len());
         return Err(Unreadable { at: Spot::default(), message });
     }
     // `budget!` keeps the defaults of fields that another crate could add to the struct by enabling
@@ -91,7 +91,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Unreadable> {
     serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options).map(|raw| node(text, raw)).map_err(|error| {
         let at = error.location().map(|location| spot(text, location)).unwrap_or_default();
         let message = match error.without_snippet() {
-            serde_saphyr::Error::MultipleDocuments { .. } => "a file holds one document".to_owned(),
+            serde_saphyr::Error::MultipleDocuments { .. } => "a file can contain only one YAML document".to_owned(),
             other => without_place(&other.to_string()),
         };
         Unreadable { at, message }
@@ -238,7 +238,7 @@ impl<'de> Visitor<'de> for RawVisitor {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry::<Spanned<Raw>, Spanned<Raw>>()? {
             if matches!(entry.0.value, Raw::List(_) | Raw::Map(_)) {
-                return Err(A::Error::custom("a key is a word, not a list or a map"));
+                return Err(A::Error::custom("a key cannot be a list or a map"));
             }
             entries.push(entry);
         }

@@ -16,10 +16,10 @@ const LENGTH_BYTES: usize = 4;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The advertised length exceeds the maximum.
-    #[error("a frame of {0} bytes, {FRAME_BYTES_MAX} are allowed")]
+    #[error("a frame has {0} bytes, the maximum is {FRAME_BYTES_MAX}")]
     TooLarge(usize),
     /// The frame is empty and therefore contains no JSON.
-    #[error("a frame of no bytes")]
+    #[error("a frame is empty")]
     Empty,
 }
 
@@ -111,7 +111,7 @@ mod tests {
             assert_eq!(decoder.frame(), Ok(None));
             decoder.feed(&length[3..]);
             assert_eq!(decoder.frame(), Err(error));
-            assert_eq!(decoder.frame(), Err(error), "it stays wrong");
+            assert_eq!(decoder.frame(), Err(error), "the error persists");
         }
         assert_eq!(encode(&[]), Err(FrameError::Empty));
         assert_eq!(encode(&vec![b' '; FRAME_BYTES_MAX + 1]), Err(FrameError::TooLarge(FRAME_BYTES_MAX + 1)));

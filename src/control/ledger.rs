@@ -185,7 +185,7 @@ mod tests {
         out.opened();
         assert_eq!(out.again().map(|report| (report.epoch, report.seq, report.over_ms)), Some((7, 1, 5)));
         out.acked(&Acked { epoch: 6, report: 1, event: 0 });
-        assert!(out.is_waiting(), "that was another life");
+        assert!(out.is_waiting(), "of another epoch");
         out.acked(&Acked { epoch: 7, report: 1, event: 0 });
         assert_eq!((out.is_waiting(), out.report(report(9)).seq), (false, 2));
         out.written();
@@ -228,8 +228,8 @@ mod tests {
         let mut inbox = Inbox::default();
         assert!(inbox.report(1, 1) && inbox.report(1, 2) && !inbox.report(1, 2) && !inbox.report(1, 1));
         assert!(inbox.event(1, 1));
-        assert!(inbox.report(2, 1) && inbox.event(2, 1), "another life");
-        assert!(inbox.report(0, 0) && inbox.report(0, 0), "one that does not count");
+        assert!(inbox.report(2, 1) && inbox.event(2, 1), "of another epoch");
+        assert!(inbox.report(0, 0) && inbox.report(0, 0), "not counted");
         assert_eq!(inbox.acked(), Acked { epoch: 2, report: 1, event: 1 });
     }
 

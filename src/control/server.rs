@@ -133,7 +133,7 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(why) | Self::Forbidden(why) | Self::Unavailable(why) => f.write_str(why),
-            Self::Busy(_) => f.write_str("too many tokens at once"),
+            Self::Busy(_) => f.write_str("too many token reviews: retry later"),
         }
     }
 }

@@ -199,10 +199,10 @@ impl TryFrom<Written> for Sketch {
     fn try_from(written: Written) -> Result<Self, Self::Error> {
         let Written { counts, sum } = written;
         if counts.len() > usize::from(Self::BUCKETS) || counts.iter().any(|(bucket, _)| *bucket >= Self::BUCKETS) {
-            return Err("a sketch names a bucket that there is not");
+            return Err("a sketch contains a bucket that does not exist");
         }
         if counts.iter().any(|(_, count)| *count == 0) || !counts.is_sorted_by(|one, next| one.0 < next.0) {
-            return Err("the buckets of a sketch are not in order, or one is empty");
+            return Err("the buckets of a sketch are out of order, or one is empty");
         }
         Ok(Self { counts, sum })
     }

@@ -95,7 +95,7 @@ pub struct Read<T> {
 /// A frame that is not a valid message: invalid JSON, no `kind`, or a known field of the wrong
 /// type.
 #[derive(Debug, thiserror::Error)]
-#[error("a frame that is no message: {0}")]
+#[error("a frame is not a valid message: {0}")]
 pub struct Malformed(#[from] serde_json::Error);
 
 /// An error that prevents a message from being sent.

@@ -302,7 +302,7 @@ async fn one(client: &kube::Client, write: &Write) -> (Done, bool) {
         Err(_) | Ok(Err(kube::Error::HyperError(_) | kube::Error::Service(_))) => (Done::Error, true),
         Ok(Err(error)) => {
             let (_, key) = write.key();
-            tracing::warn!(%error, object = %key, "a write was refused; it is tried again");
+            tracing::warn!(%error, object = %key, "the API server rejected a write; retrying");
             (Done::Error, false)
         }
     }

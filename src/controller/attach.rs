@@ -399,7 +399,7 @@ mod tests {
         ));
         assert!(
             selected_by(&json!({"kind": "NetworkPolicy", "spec": {"podSelector": {}}}), &labels),
-            "an empty one is for all"
+            "an empty selector selects all pods"
         );
     }
 
@@ -414,7 +414,7 @@ mod tests {
         assert!(check("app", "NotIn", &["y"]) && !check("app", "NotIn", &["x"]) && check("no", "NotIn", &["x"]));
         assert!(check("app", "Exists", &[]) && !check("no", "Exists", &[]));
         assert!(check("no", "DoesNotExist", &[]) && !check("app", "DoesNotExist", &[]));
-        assert!(!check("app", "Similar", &["x"]), "an operator that nobody knows selects nobody");
+        assert!(!check("app", "Similar", &["x"]), "an unknown operator selects nothing");
     }
 
     #[test]
@@ -471,7 +471,7 @@ mod tests {
         let mut pod = pod("a", "p", &[]);
         assert!(asks(&pod, Some(&yes), false) && !asks(&pod, None, false) && asks(&pod, None, true));
         let spelled = labels(&[("groupage.dev/inject", "Enabled")]);
-        assert!(!asks(&pod, Some(&spelled), false), "the webhook's selector takes it letter by letter");
+        assert!(!asks(&pod, Some(&spelled), false), "the selector of the webhook is case-sensitive");
         pod.labels = labels(&[("groupage.dev/inject", "disabled")]);
         assert!(!asks(&pod, Some(&yes), true));
         pod.annotations = labels(&[("groupage.dev/inject", "True")]);

@@ -194,7 +194,7 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
         return Accepted::Invalid(why.clone());
     }
     let Some(reach) = policy.spec.as_ref().ok().and_then(reach) else {
-        return Accepted::Invalid("targetRefs and selector exclude each other".to_owned());
+        return Accepted::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
     // A rival is an older policy of the namespace with the same target.
@@ -219,19 +219,21 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
     };
     let mut notes = Vec::new();
     if let Some(older) = &rival {
-        let why = format!("the older BatchPolicy {older} is for the same");
+        let why = format!("the older BatchPolicy {older} selects the same pods");
         // Pods that name this policy follow it nevertheless, so it must be applied.
         if !claims.named.contains(&policy.meta.key) {
             return Accepted::Conflicted(why);
         }
-        notes.push(format!("{why}: only pods that name this one follow it"));
+        notes.push(format!("{why}: this policy applies only to pods that name it"));
     }
     // The older policies that pods follow instead of this one.
     let winners: Vec<String> =
         claims.lost.get(&policy.meta.key).into_iter().flatten().map(|key| key.name.clone()).collect();
     if !followed && !winners.is_empty() {
         let winners = super::status::some_of(&winners, 3);
-        return Accepted::Conflicted(format!("every pod that it is for follows an older BatchPolicy: {winners}"));
+        return Accepted::Conflicted(format!(
+            "an older BatchPolicy takes precedence for every selected pod: {winners}"
+        ));
     }
     // The policy is accepted if at least one target exists; the missing ones are remarks.
     if let Reach::Targets(targets) = reach {
@@ -242,7 +244,10 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
         notes.extend(missing);
     }
     if rival.is_none() && !winners.is_empty() {
-        notes.push(format!("some pods follow an older BatchPolicy: {}", super::status::some_of(&winners, 3)));
+        notes.push(format!(
+            "an older BatchPolicy takes precedence for some pods: {}",
+            super::status::some_of(&winners, 3)
+        ));
     }
     Accepted::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
 }
@@ -251,10 +256,10 @@ fn missing(world: &World, namespace: &str, target: &crate::api::v1alpha1::Target
     let name = name(target);
     match find(world, namespace, target) {
         Found::There => None,
-        Found::Missing => Some(format!("there is no {name} in namespace {namespace}")),
-        Found::NotInstalled => Some(format!("{name}: the cluster does not know this kind")),
+        Found::Missing => Some(format!("{name} not found in namespace {namespace}")),
+        Found::NotInstalled => Some(format!("{name}: this kind is not installed in the cluster")),
         Found::Unknown => Some(format!(
-            "{name}: a policy is for a Deployment, StatefulSet, DaemonSet, Service, InferenceService or InferencePool"
+            "{name}: unsupported kind: a target must be a Deployment, StatefulSet, DaemonSet, Service, InferenceService or InferencePool"
         )),
     }
 }
@@ -314,7 +319,7 @@ mod tests {
             let all = look(&world);
             let young = &all.policies[&Key::new("a", "young")];
             assert!(
-                matches!(&young.accepted, Accepted::Accepted(Some(note)) if note == "the older BatchPolicy old is for the same: only pods that name this one follow it"),
+                matches!(&young.accepted, Accepted::Accepted(Some(note)) if note == "the older BatchPolicy old selects the same pods: this policy applies only to pods that name it"),
                 "{spec}: {:?}",
                 young.accepted
             );
@@ -367,7 +372,7 @@ mod tests {
         policy(&mut world, "a", "p", 1, two);
         let all = look(&world);
         assert!(matches!(&all.policies[&Key::new("a", "p")].accepted,
-            Accepted::TargetNotFound(why) if why.contains("no Deployment/emb") && why.contains("does not know")));
+            Accepted::TargetNotFound(why) if why.contains("Deployment/emb not found") && why.contains("not installed")));
         insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
         assert!(matches!(&look(&world).policies[&Key::new("a", "p")].accepted, Accepted::Accepted(Some(_))));
     }

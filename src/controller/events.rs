@@ -179,7 +179,7 @@ pub async fn publish(
         let told = match tokio::time::timeout(CALL, recorder.publish(&event, &about)).await {
             Ok(Ok(())) => Told::Sent,
             Ok(Err(error)) => {
-                tracing::debug!(%error, reason = notice.reason, "an event was refused");
+                tracing::debug!(%error, reason = notice.reason, "the API server rejected an Event");
                 Told::Failed
             }
             Err(_) => Told::Failed,

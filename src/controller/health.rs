@@ -48,10 +48,10 @@ impl Health {
         let mut why: Vec<String> =
             self.shared.missing().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
         if !self.served.loaded() {
-            why.push("there is no certificate to show yet".to_owned());
+            why.push("no certificate is loaded yet".to_owned());
         }
         if self.ending.load(Ordering::Relaxed) {
-            why.push("the process is about to end".to_owned());
+            why.push("the process is shutting down".to_owned());
         }
         why
     }
@@ -119,7 +119,7 @@ async fn alive(State(health): State<Health>) -> Response {
     if stuck.is_empty() {
         return "ok\n".into_response();
     }
-    let text = format!("nothing was heard of {} for ten minutes\n", stuck.join(", "));
+    let text = format!("no response to the watch of {} for ten minutes\n", stuck.join(", "));
     (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
 }
 

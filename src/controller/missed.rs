@@ -71,7 +71,7 @@ impl Looked {
         asking.iter().filter(fresh).take(READ_MAX).map(|pod| Arc::clone(pod)).collect()
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "it is kept by whoever asked")]
+    #[expect(clippy::needless_pass_by_value, reason = "the pod is stored in the entry")]
     fn note(&self, pod: Arc<Pod>, found: Bare, at: Tick) -> bool {
         let mut entries = self.lock();
         if entries.len() >= REMEMBERED_MAX && !entries.contains_key(&pod.meta.uid) {
@@ -127,7 +127,7 @@ pub async fn look(
                 Ok(Ok(_)) => {}
                 // The next round follows within seconds.
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, pod = %pod.meta.key, "a pod without a sidecar could not be read");
+                    tracing::debug!(%error, pod = %pod.meta.key, "cannot read a pod without a sidecar");
                     break;
                 }
                 Err(_) => break,
@@ -232,9 +232,13 @@ mod tests {
         assert_eq!(judge_job(with(None, "g")), Some(Bare::Missed));
         assert!(
             matches!(judge_job(with(Some(false), "g")), Some(Bare::Cannot(why)) if why.starts_with("JobNeedsNativeSidecar")),
-            "the installation says that no pod gets the native form"
+            "the installation disables the native form"
         );
         assert_eq!(judge_job(with(None, "a")), None, "the controller's own namespace");
-        assert_eq!(judge(&Key::new("a", "p"), pod(false), Known { base: &none, ..known }), None, "it does not ask");
+        assert_eq!(
+            judge(&Key::new("a", "p"), pod(false), Known { base: &none, ..known }),
+            None,
+            "it does not request injection"
+        );
     }
 }

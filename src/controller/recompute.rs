@@ -243,7 +243,7 @@ fn changes(policy: &Policy, before: &BatchPolicyStatus, after: &BatchPolicyStatu
     if let (Some(was), Some(is)) = (&before.current_profile, &after.current_profile)
         && was != is
     {
-        told.push(Notice::normal(about, "ProfileUpdated", format!("profile {is} is in force instead of {was}")));
+        told.push(Notice::normal(about, "ProfileUpdated", format!("profile {is} is in force, replacing {was}")));
     }
     told
 }
@@ -286,7 +286,7 @@ fn bypassed(world: &World, ways: &found::AllWays<'_>) -> Vec<Notice> {
             (Some(failure), _) => (found::RECIPE_FAILED, failure.clone()),
             (None, Some(way)) => {
                 let remedy = found::remedy_of(world, found);
-                ("TrafficBypassed", format!("not through the sidecar: {way}; {remedy}"))
+                ("TrafficBypassed", format!("traffic bypasses the sidecar: {way}; fix: {remedy}"))
             }
             (None, None) => continue,
         };
@@ -299,7 +299,7 @@ fn bypassed(world: &World, ways: &found::AllWays<'_>) -> Vec<Notice> {
 }
 
 /// Remedy for a missed pod.
-const AGAIN: &str = "without the sidecar that was asked for: made while the webhook was not there; make it anew (kubectl rollout restart)";
+const AGAIN: &str = "the requested sidecar was not injected, because the webhook was unavailable when the pod was created; recreate the pod (kubectl rollout restart)";
 
 #[cfg(test)]
 mod tests;

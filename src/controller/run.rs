@@ -153,7 +153,7 @@ pub fn prepared(mut config: kube::Config) -> kube::Config {
 /// # Errors
 /// Returns an error if an address cannot be bound or the CA certificates of clients cannot be
 /// parsed.
-#[expect(clippy::needless_pass_by_value, reason = "the parts are started with what is theirs")]
+#[expect(clippy::needless_pass_by_value, reason = "the parts take over their settings")]
 pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Running, BoxError> {
     let webhook = bind(config.webhook, "webhook")?;
     let health = bind(config.health, "health")?;
@@ -328,8 +328,8 @@ impl Running {
             ended = elected => ended,
         };
         match ended {
-            Err(error) if error.is_panic() => format!("a part panicked: {error}"),
-            _ => "a part ended by itself".to_owned(),
+            Err(error) if error.is_panic() => format!("a task of the controller panicked: {error}"),
+            _ => "a task of the controller ended unexpectedly".to_owned(),
         }
     }
 

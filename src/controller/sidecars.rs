@@ -167,8 +167,11 @@ impl Sidecars {
                 _ = stop.wait_for(|stop| *stop) => break,
             }
         }
-        let goaway =
-            Goaway { address: self.elsewhere(), reason: "the controller ends".to_owned(), ..Goaway::default() };
+        let goaway = Goaway {
+            address: self.elsewhere(),
+            reason: "the controller is shutting down".to_owned(),
+            ..Goaway::default()
+        };
         if let Ok(push) = Push::goaway(goaway) {
             streams.push_all(&push);
         }
@@ -191,7 +194,7 @@ impl Sidecars {
 
     fn goaway(&self) -> Option<Push> {
         let address = Some(self.elsewhere()?);
-        Push::goaway(Goaway { address, reason: "another replica leads".to_owned(), ..Goaway::default() }).ok()
+        Push::goaway(Goaway { address, reason: "another replica is the leader".to_owned(), ..Goaway::default() }).ok()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -267,7 +270,11 @@ impl Sidecars {
                     current: in_force.map(|now| now.profile.clone()) == current(uid),
                     programmed: in_force.is_some_and(|now| told.get(uid).is_some_and(|(told, _)| told.is(now))),
                     refused: refused.map(|(_, why)| why.clone()),
-                    pending: (pending > 0).then(|| format!("{pending} settings")).into_iter().collect(),
+                    pending: match pending {
+                        0 => Vec::new(),
+                        1 => vec!["1 setting".to_owned()],
+                        count => vec![format!("{count} settings")],
+                    },
                 };
                 (uid.clone(), pod)
             })
@@ -298,7 +305,7 @@ impl Sidecars {
                 || state.told.contains_key(&pod.meta.uid);
             let given = Given { base: ("", &profile), arm: None };
             if had && let Ok(found) = teller.tell(&pod.annotations, given, tuner::Settings::default()) {
-                tracing::debug!(pod = %key, "its policy has gone");
+                tracing::debug!(pod = %key, "the pod has no policy any more; pushing the defaults");
                 told.insert(pod.meta.uid.clone(), (found, None));
             }
         }
@@ -369,7 +376,7 @@ impl Source for Sidecars {
             // Another replica may have led in between without this one observing it.
             state.courses.clear();
             state.told.clear();
-            tracing::info!("this replica leads: it tells sidecars what to do");
+            tracing::info!("this replica is the leader and configures the sidecars");
         }
         let live = self.lead(&mut state, world, attached, now);
         self.give(&mut state);

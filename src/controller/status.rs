@@ -128,7 +128,7 @@ pub fn ready(others: &[Finding]) -> Finding {
         let message = format!("{}: {}", unsaid.kind.as_str(), unsaid.message);
         return Finding::new(Type::Ready, Holds::Unknown, &unsaid.reason, message);
     }
-    Finding::new(Type::Ready, Holds::True, "Ready", "all is as it should be")
+    Finding::new(Type::Ready, Holds::True, "Ready", "no problem was found")
 }
 
 /// Reason of `SLOMet` if the policy has no SLO.
@@ -212,7 +212,7 @@ mod tests {
             |reason| ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::SloMet, Holds::Unknown, reason)]);
         assert_eq!([NO_SLO, "FewCalls"].map(|reason| quiet(reason).holds), [Holds::True; 2]);
         let unmerged = ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::Merging, Holds::False, "NoGain")]);
-        assert_eq!(unmerged.holds, Holds::True, "it serves as it would without a sidecar");
+        assert_eq!(unmerged.holds, Holds::True, "calls are served as without a sidecar");
         let bad = ready(&[Finding::new(Type::Accepted, Holds::False, "Conflicted", "older is the other")]);
         assert_eq!((bad.reason.as_str(), bad.message.as_str()), ("Conflicted", "Accepted: older is the other"));
     }

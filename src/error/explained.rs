@@ -11,50 +11,54 @@ impl FailureKind {
     pub const fn why(self) -> &'static str {
         match self {
             Self::QueueFull => {
-                "as many items wait as `limits.queueItemsMax` allows: more come than the model server answers. A call that is late by its SLO makes room for one that can be in time"
+                "the queue holds `limits.queueItemsMax` items: calls arrive faster than the model server completes them. A queued call that has missed its SLO is dropped in favour of a call that can still meet its own"
             }
             Self::BytesFull => {
-                "the calls that wait have `limits.queueBytesMax`, or all calls and answers together `proxy.process.bufferedBytesMax`"
+                "the queued calls hold `limits.queueBytesMax` bytes, or all requests and responses together hold `proxy.process.bufferedBytesMax`"
             }
-            Self::TenantShare => "this caller has half of a queue that is half full, and others wait too",
+            Self::TenantShare => {
+                "the queue is at least half full, other callers also wait, and with this call the caller would hold more than half of `limits.queueItemsMax`"
+            }
             Self::LatePredicted => {
-                "it would be late even if it were sent now, or sending it would make more others late: by a deadline that the caller set, or by the SLO under `slo.late: Refuse`; the message names which"
+                "the call would be late even if it were sent now, or sending it would make more other calls late. Late means past a deadline of the caller, or past the SLO under `slo.late: Refuse`; the message names which"
             }
-            Self::Draining => "the process was told to end, and this call had no answer when the drain limit was over",
+            Self::Draining => {
+                "the process received a signal to shut down, and the call had no response when `proxy.drain.limit` expired"
+            }
             Self::SlowBody => {
-                "no byte of the request's body came for `proxy.client.bodyIdleTimeout`, or it was not whole after `proxy.client.bodyTimeout`"
+                "no byte of the request body arrived for `proxy.client.bodyIdleTimeout`, or the body was incomplete after `proxy.client.bodyTimeout`"
             }
             Self::ConnectionsFull => {
-                "as many upstream connections are open as `proxy.process.connectionsMax` allows for calls of its kind, and none became free for a second; nothing was sent"
+                "the number of upstream connections has reached the limit that `proxy.process.connectionsMax` sets for this kind of call, and none became free within a second; nothing was sent"
             }
             Self::Deadline => {
-                "its deadline passed while it waited: a header of the caller, the route's `timeout`, or the SLO under `slo.late: Refuse`; the message names which. One that the caller set ends the wait in flight too"
+                "the deadline of the call passed while it was queued: a header of the caller, the route's `timeout`, or the SLO under `slo.late: Refuse`; the message names which. A deadline of the caller also ends a call in flight"
             }
             Self::UpstreamRefused => {
-                "the model server refused the connection, or did not take it within `proxy.connection.connectTimeout`; nothing was sent"
+                "the model server refused the connection, or did not accept it within `proxy.connection.connectTimeout`; nothing was sent"
             }
             Self::UpstreamBroken => {
-                "the connection broke after the call was sent, so it may have run; it was not sent again since the route is not idempotent, went alone, or the replay budget was used up"
+                "the connection broke after the call was sent, so the call may have run. It was not retried because the route is not idempotent, the call was sent alone, or the replay budget is used up"
             }
             Self::UpstreamTimeout => {
-                "the answer was not there within the route's `timeout` (of a stream: its first byte), or stopped for `proxy.connection.bodyIdleTimeout` once it had begun; of a call that passes, nothing moved for `proxy.client.passThroughIdleTimeout`. The message names which"
+                "the response did not arrive within the route's `timeout` (of a stream: its first byte), or stalled for `proxy.connection.bodyIdleTimeout`; a call that passes through was idle for `proxy.client.passThroughIdleTimeout`. The message names which"
             }
             Self::Mismatch => {
-                "the answer to a batch has another number, order or shape than its items, so nobody got anything of it; its calls were not sent again since the route forbids it or the replay budget was used up"
+                "the number, order or shape of the results does not match the items of the batch, so no call received any part of the response. The calls were not retried because the route forbids it or the replay budget is used up"
             }
             Self::BatchFailed => {
-                "the model server refused a batch; its calls were not sent again since the route is not idempotent or the replay budget was used up"
+                "the model server rejected a batch. Its calls were not retried because the route is not idempotent or the replay budget is used up"
             }
             Self::AnswerTooLarge => {
-                "an answer is larger than `proxy.connection.answerBytesMax`, or than half of `proxy.process.bufferedBytesMax`: that of a batch on a route that is not idempotent"
+                "the response is larger than `proxy.connection.answerBytesMax`, or the response to a batch on a route that is not idempotent is larger than half of `proxy.process.bufferedBytesMax`"
             }
             Self::UpstreamTls => {
-                "the handshake with the model server failed: its certificate is not trusted here or is for another name, it does not accept ours, or it speaks no TLS; no answer was given to the call"
+                "the TLS handshake with the model server failed: its certificate is not trusted or is for another name, it rejects the client certificate, or it does not support TLS"
             }
             Self::UpstreamOverloaded => {
-                "the model server answered a batch with 429 or 503, and the call has that status with a body of Groupage's, since the server's may quote inputs of other callers"
+                "the model server answered a batch with 429 or 503. The call gets that status with a body from Groupage, since the server's body may quote inputs of other callers"
             }
-            Self::Internal => "a defect of ours",
+            Self::Internal => "a bug in Groupage",
         }
     }
 
@@ -63,50 +67,48 @@ impl FailureKind {
     pub const fn advice(self) -> &'static str {
         match self {
             Self::QueueFull => {
-                "try again after `Retry-After`; add replicas, or raise the limit if a longer wait is wanted"
+                "retry after `Retry-After`; add replicas, or raise the limit if a longer wait is acceptable"
             }
             Self::BytesFull => {
-                "try again after `Retry-After`; raise the bound if there is memory for it, or send smaller calls"
+                "retry after `Retry-After`; raise the limit if there is memory for it, or send smaller calls"
             }
             Self::TenantShare => {
-                "that caller: send less at once, and try again after `Retry-After`; add replicas, or raise `limits.queueItemsMax`"
+                "in this caller, send fewer calls at once and retry after `Retry-After`; add replicas, or raise `limits.queueItemsMax`"
             }
             Self::LatePredicted => {
-                "add replicas, allow a longer `slo.latencyP99` or deadline, or have late calls served (`slo.late: Serve`); `groupage explain` says what binds"
+                "add replicas, set a longer `slo.latencyP99` or deadline, or serve late calls (`slo.late: Serve`); `groupage explain` shows the limiting factor"
             }
             Self::Draining => {
-                "send it again, to another replica, if it may run twice; raise `proxy.drain.limit` if calls take that long"
+                "retry on another replica if the call may run twice; raise `proxy.drain.limit` if calls take that long"
             }
             Self::ConnectionsFull => {
-                "try again after `Retry-After`; raise the limit on open files or on memory, which lower `proxy.process.connectionsMax`; serve HTTP/2 upstream if the callers speak it"
+                "retry after `Retry-After`; raise the limit on open files or on memory, either of which may have lowered `proxy.process.connectionsMax`; enable HTTP/2 on the model server if the callers use it"
             }
-            Self::SlowBody => "look at the caller's network, or raise the timeout",
+            Self::SlowBody => "check the caller's network, or raise the timeout",
             Self::Deadline => {
-                "add replicas, allow a longer SLO, deadline or `timeout`, or have late calls served (`slo.late: Serve`); `groupage explain` says what binds"
+                "add replicas, set a longer SLO, deadline or `timeout`, or serve late calls (`slo.late: Serve`); `groupage explain` shows the limiting factor"
             }
             Self::UpstreamRefused => {
-                "see whether the model server runs and listens at `proxy.upstream`, and whether it is ready before calls come"
+                "check that the model server runs and listens at `proxy.upstream`, and that it is ready before calls arrive"
             }
             Self::UpstreamBroken => {
-                "see the model server's log at that time; where calls may run twice, `idempotent: Always` lets those of a failed batch be sent again"
+                "check the model server's log at that time; if calls may run twice, set `idempotent: Always` so that the calls of a failed batch are retried"
             }
             Self::UpstreamTimeout => {
-                "see what the model server does at that time; raise the route's `timeout`, or leave it out, if answers take that long"
+                "check the model server's log at that time; raise or remove the route's `timeout` if responses take that long"
             }
             Self::Mismatch => {
-                "see in the log what did not fit; check that the route's protocol is the server's, or pass the route through; `idempotent: Always` and `generic.onMismatch: Isolate` let its calls be answered one by one"
+                "check the log for the mismatch; check that the route's `protocol` is the server's, or set `mode: Passthrough` for the route; with `idempotent: Always` and `generic.onMismatch: Isolate`, the calls are retried one by one"
             }
             Self::BatchFailed => {
-                "see the model server's log for why batches fail; `idempotent: Always` and a larger `failure.replayBudget` let its calls be answered one by one"
+                "check the model server's log for the reason; with `idempotent: Always` and a larger `failure.replayBudget`, the calls are retried one by one"
             }
-            Self::AnswerTooLarge => "raise the cap, or lower `limits.batchItemsMax` for the route",
-            Self::UpstreamTls => {
-                "see the log, which says what was wrong and which key of `proxy.upstreamTls` says otherwise"
-            }
+            Self::AnswerTooLarge => "raise the limit, or lower `limits.batchItemsMax` for the route",
+            Self::UpstreamTls => "check the log for the reason and for the key of `proxy.upstreamTls` to change",
             Self::UpstreamOverloaded => {
-                "try again after `Retry-After`; see the model server's log for why it refuses; add replicas"
+                "retry after `Retry-After`; check the model server's log for the reason; add replicas"
             }
-            Self::Internal => "report it, with the lines of level error in the log at that time",
+            Self::Internal => "report it with the log lines of level error at that time",
         }
     }
 }

@@ -36,14 +36,14 @@ fn as_map(value: &mut Value) -> &mut Map<String, Value> {
     if !value.is_object() {
         *value = Value::Object(Map::new());
     }
-    value.as_object_mut().expect("it was just made one")
+    value.as_object_mut().expect("the value was just set to a map")
 }
 
 fn as_list(value: &mut Value) -> &mut Vec<Value> {
     if !value.is_array() {
         *value = Value::Array(Vec::new());
     }
-    value.as_array_mut().expect("it was just made one")
+    value.as_array_mut().expect("the value was just set to a list")
 }
 
 /// Returns a mutable reference to the value at the keys of a JSON Pointer (RFC 6901).

@@ -81,7 +81,7 @@ pub(super) fn apply(
     let native = overrides.is_native(context);
     if !native && is_job(original, context) {
         return Err(Skip::JobNeedsNativeSidecar.because(
-            "a plain container would keep the pod from ending: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it so, and captures by app-listen or Redirect alone",
+            "a plain container would keep the pod from completing: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it native, with capture only by app-listen or Redirect",
         ));
     }
     let mut numbers = Numbers::new(original, &candidates)?;
@@ -146,7 +146,7 @@ pub(super) fn apply(
         fields,
         undo: draft.undo,
     };
-    let written = serde_json::to_string(&status).expect("its maps have texts as keys");
+    let written = serde_json::to_string(&status).expect("its maps have strings as keys");
     map_mut(&mut draft.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(written));
     match shape::overfull(&draft.pod) {
         Some(skipped) => Err(skipped),
@@ -285,7 +285,7 @@ impl Draft {
             let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());
             if from.is_none_or(|from| from > lowest) {
                 self.report.warnings.push(format!(
-                    "the sidecar cannot listen on {lowest}: sysctl {UNPRIVILEGED} is {}, and would have to be {lowest} or less",
+                    "the sidecar cannot listen on {lowest}: sysctl {UNPRIVILEGED} is {}, but must be {lowest} or less",
                     at(set, &["value"])
                 ));
             }
@@ -294,7 +294,7 @@ impl Draft {
         let sysctl = json!({"name": UNPRIVILEGED, "value": lowest.to_string()});
         list_mut(&mut self.pod, &["spec", "securityContext", "sysctls"]).push(sysctl);
         self.undo.sysctls.push(UNPRIVILEGED.to_owned());
-        self.report.facts.push(format!("sysctl {UNPRIVILEGED}={lowest}, so that the sidecar may listen on {lowest}"));
+        self.report.facts.push(format!("sysctl {UNPRIVILEGED}={lowest}, so that the sidecar can listen on {lowest}"));
     }
 
     /// Moves servers off their ports by their recipes.
@@ -338,7 +338,7 @@ impl Draft {
                 let null = own.insert("httpGet".to_owned(), converge::covered(there, wanted)).is_some();
                 self.undo.probes.push(Probe { container: container.clone(), at: probe.to_owned(), was, null });
                 self.report.facts.push(format!(
-                    "{probe} of container {container}: the sidecar tries port {number}, since a connect from outside ends at the sidecar"
+                    "{probe} of container {container}: the sidecar probes port {number}, because connections from outside reach only the sidecar"
                 ));
             }
         }
@@ -353,9 +353,9 @@ impl Draft {
             }
             let Some(own) = self.container(&container) else { continue };
             if !at(own, &["lifecycle", "preStop"]).is_null() {
-                self.report
-                    .facts
-                    .push(format!("container {container} keeps its own preStop hook; the sidecar drains by its own"));
+                self.report.facts.push(format!(
+                    "container {container} keeps its own preStop hook; the sidecar drains by its own hook"
+                ));
                 continue;
             }
             let wanted = json!({"httpGet": {"path": format!("{DRAIN}{token}?wait"), "port": metrics}});

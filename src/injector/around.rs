@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn a_service_that_came_after_the_pod_is_seen_and_one_that_was_mended_is_not_held_against_it() {
         let (number, name) = (service(&json!(8080)), service(&json!("http")));
-        let way = "svc/web:80 has the number 8080 as targetPort, around the sidecar: refer to it as http";
+        let way = "svc/web:80 has the number 8080 as targetPort, bypassing the sidecar: use the port name http";
         assert_eq!(found(&status("Named", &[]), &[&number]), [way]);
         assert_eq!(found(&status("Named", &[way]), &[&name]), [] as [&str; 0]);
         assert_eq!(found(&status("Named", &[way]), &[]), [] as [&str; 0]);
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_no_object_says_stays_as_it_was_told_at_admission() {
-        let host = "hostPort 8080 leads to the application itself";
+        let host = "hostPort 8080 leads directly to the application";
         assert_eq!(found(&status("Named", &[host]), &[&service(&json!("http"))]), [host]);
         assert_eq!(around("no status", &BTreeMap::new(), &[]), None);
     }

@@ -187,7 +187,7 @@ impl Allowed<'_> {
         let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&port.container))?;
         recipe.is_local(port.number, container).then(|| {
             format!(
-                "{} listens on loopback alone with port {} of container {}, and nothing leads there",
+                "{} listens only on loopback with port {} of container {}, and no object refers to the port",
                 recipe.name(),
                 port.number,
                 port.container
@@ -279,7 +279,7 @@ impl Plan {
             };
             self.notes.extend(recipe.along(captured).into_iter().map(|number| {
                 format!(
-                    "container {}: recipe {} moves port {number} to loopback too; declare it if another pod calls it",
+                    "container {}: recipe {} also moves port {number} to loopback; declare it if other pods call it",
                     recipe.container,
                     recipe.name()
                 )
@@ -306,10 +306,10 @@ impl Plan {
             let Candidate { container, name, number, .. } = &each.port;
             let name = name.as_deref().unwrap_or_default();
             self.warnings.push(format!(
-                "port name {name} stands in the containers {} and {container}: it leads to the first, and {container} is reached by {number} alone, around the sidecar",
+                "port name {name} is declared in the containers {} and {container}: it resolves to the first, and {container} is reachable only by {number}, bypassing the sidecar",
                 first.port.container
             ));
-            self.warnings.extend(each.named.by_number.iter().map(|by| format!("{}, around the sidecar", by.text)));
+            self.warnings.extend(each.named.by_number.iter().map(|by| format!("{}, bypassing the sidecar", by.text)));
         }
         firsts
     }
@@ -327,7 +327,7 @@ impl Plan {
         }
         let (s, one) = if numbers.len() == 1 { ("", "the number") } else { ("s", "a number") };
         self.warnings.push(format!(
-            "no Service of these files leads to port{s} {}: one with {one} as targetPort would go around the sidecar; give it with -f too, and let it use the name",
+            "no Service in these files refers to port{s} {}: a Service with {one} as targetPort would bypass the sidecar; add it with -f, and use the port name in it",
             numbers.join(", ")
         ));
     }
@@ -373,8 +373,8 @@ impl Plan {
             }
             self.warnings.extend(recipe::named_server(container).map(|server| {
                 format!(
-                    "container {name} names {server} in its command, and no recipe fits it as it is written: write \
-                     its address and its port as plain arguments, or set groupage.dev/app-listen"
+                    "container {name} has {server} in its command, but no recipe matches the command: write address and port \
+                     as plain arguments, or set groupage.dev/app-listen"
                 )
             }));
         }
@@ -386,7 +386,7 @@ impl Plan {
             let ports = self.ports.iter().filter(|planned| planned.mode == Mode::Loopback);
             self.warnings.extend(ports.map(|planned| {
                 format!(
-                    "container {} must listen on 127.0.0.1:{} by itself: no app-listen says how it is told",
+                    "container {} must listen on 127.0.0.1:{} by its own configuration: app-listen is not set",
                     planned.port.container, planned.port.number
                 )
             }));
@@ -395,7 +395,7 @@ impl Plan {
         let others = self.ports.iter().filter(|planned| planned.mode != Mode::Loopback);
         self.warnings.extend(others.map(|planned| {
             format!(
-                "port {} of container {} is not captured by Loopback: app-listen is for container {told}",
+                "port {} of container {} is not captured by Loopback: app-listen applies to container {told}",
                 planned.port.number, planned.port.container
             )
         }));
@@ -406,7 +406,7 @@ impl Plan {
 fn ruled_out(port: &Candidate, named: &Referrers) -> Option<String> {
     let rules = (!named.rules.is_empty()).then(|| named.rules.join("; "))?;
     Some(format!(
-        "{rules}, and by the name of port {} of container {} callers would come to another (name that too, and set \
+        "{rules}, and by the name of port {} of container {} callers would connect to another (list that too, and set \
          groupage.dev/capture: Named)",
         port.number, port.container
     ))
@@ -416,7 +416,9 @@ fn ruled_out(port: &Candidate, named: &Referrers) -> Option<String> {
 fn unused_recipe(choice: RecipeChoice, recipes: &[RecipeMatch]) -> Option<String> {
     let RecipeChoice::Named(name) = choice else { return None };
     recipes.is_empty().then(|| {
-        format!("recipe {name} is not used: no container declares a command or an image that it knows, or its capture is not Auto")
+        format!(
+            "recipe {name} is not used: no container has a command or an image that it matches, or capture is not Auto"
+        )
     })
 }
 
@@ -426,7 +428,7 @@ fn unused_recipe(choice: RecipeChoice, recipes: &[RecipeMatch]) -> Option<String
 fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<String> {
     (native && !context.native).then(|| {
         format!(
-            "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not find it (native-sidecar is Always)",
+            "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not resolve it (native-sidecar is Always)",
             port.name.as_deref().unwrap_or_default(),
             port.container
         )
@@ -463,7 +465,7 @@ fn whole_containers(
         }
         warnings.extend(ports::not_tcp(container).map(|(number, protocol)| {
             format!(
-                "container {name}: app-listen may move port {number} ({protocol}) to loopback too, where no other pod reaches it: the sidecar captures TCP alone"
+                "container {name}: app-listen may also move port {number} ({protocol}) to loopback, where other pods cannot reach it: the sidecar captures only TCP"
             )
         }));
         let declared = |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_meshs(number);
@@ -487,11 +489,11 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
     let name = port.name.as_deref().filter(|_| mode == Mode::Named);
     let around = named.by_number.into_iter().map(|by| {
         let way = match name.filter(|_| by.may_name) {
-            Some(name) => format!("refer to it as {name}"),
-            None if by.may_name => "give the port a name in the pod template, then refer to it by that".to_owned(),
-            None => "only app-listen or Redirect would change that".to_owned(),
+            Some(name) => format!("use the port name {name}"),
+            None if by.may_name => "name the port in the pod template, then use that name".to_owned(),
+            None => "only app-listen or Redirect captures these calls".to_owned(),
         };
-        format!("{}, around the sidecar: {way}", by.text)
+        format!("{}, bypassing the sidecar: {way}", by.text)
     });
     let mut bypass: Vec<String> = match mode {
         // The name leads to another port number now, which a rule for the old number does not
@@ -501,14 +503,14 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
                 named
                     .rules
                     .into_iter()
-                    .map(|rule| format!("{rule}, and callers come to {listen} now: name {listen} too")),
+                    .map(|rule| format!("{rule}, but callers now connect to {listen}: list {listen} too")),
             )
             .collect(),
         // A name that was not moved leads to the application itself.
         Mode::None => around
             .chain(named.by_name.into_iter().map(|by| {
                 format!(
-                    "{by} leads to the application, around the sidecar: only app-listen or Redirect would change that"
+                    "{by} leads to the application, bypassing the sidecar: only app-listen or Redirect captures these calls"
                 )
             }))
             .collect(),
@@ -516,7 +518,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
         Mode::Loopback | Mode::Moved | Mode::Redirect => return Vec::new(),
     };
     if let Some(host) = port.host_port {
-        bypass.push(format!("hostPort {host} leads to the application itself"));
+        bypass.push(format!("hostPort {host} leads directly to the application"));
     }
     bypass
 }
@@ -525,7 +527,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
 fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
     if context.redirect == RedirectUse::Never {
         return Some(Skip::RedirectForbidden.because(
-            "the installation adds no init container with NET_ADMIN (injector.redirect of the chart, --redirect offline: Never); an annotation cannot change that",
+            "the installation adds no init container with NET_ADMIN (injector.redirect of the chart, or --redirect offline, is Never); an annotation cannot override this",
         ));
     }
     let enforced = context.namespace.labels.get("pod-security.kubernetes.io/enforce").map(String::as_str);
@@ -536,10 +538,9 @@ fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
         );
     }
     if is_meshed(pod, context) {
-        return Some(
-            Skip::RedirectMeshed
-                .because("a mesh redirects this pod's ports too, and the two rules would fight: use Named or Loopback"),
-        );
+        return Some(Skip::RedirectMeshed.because(
+            "a mesh already redirects this pod's ports, and two redirects would conflict: use Named or Loopback",
+        ));
     }
     None
 }

@@ -33,9 +33,9 @@ impl Code {
     #[must_use]
     pub const fn message(self) -> &'static str {
         match self {
-            Self::BadValue => "an annotation whose value cannot be used",
-            Self::UnknownKey => "an annotation that does not exist",
-            Self::Unreadable => "no YAML or JSON, or no Kubernetes objects",
+            Self::BadValue => "an annotation with an invalid value",
+            Self::UnknownKey => "an unknown annotation",
+            Self::Unreadable => "not YAML or JSON, or not Kubernetes objects",
         }
     }
 
@@ -43,11 +43,11 @@ impl Code {
     #[must_use]
     pub const fn why(self) -> &'static str {
         match self {
-            Self::BadValue => "half of what is asked for would be done otherwise, so nothing is done",
+            Self::BadValue => "a partial injection would differ from the request, so nothing is injected",
             Self::UnknownKey => {
-                "it is misspelt or of another version; were it ignored, a default would hold that nobody chose"
+                "it is misspelt or of another version; if it were ignored, an unintended default would apply"
             }
-            Self::Unreadable => "what cannot be read whole cannot be written again without loss",
+            Self::Unreadable => "a file that cannot be read completely cannot be written without loss",
         }
     }
 
@@ -55,9 +55,9 @@ impl Code {
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
-            Self::BadValue => "write what the message allows",
-            Self::UnknownKey => "write the annotation that the message names, or leave it out",
-            Self::Unreadable => "put right the place that the message names",
+            Self::BadValue => "set a value that the message allows",
+            Self::UnknownKey => "use the annotation that the message suggests, or remove it",
+            Self::Unreadable => "correct the line that the message shows",
         }
     }
 }

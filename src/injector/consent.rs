@@ -27,7 +27,8 @@ pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, P
     ];
     let Some((holder, value)) = said.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
         let nobody = || {
-            Skip::NotEnabled.because(format!("nothing asks for it: annotate the pod template with {INJECT}: enabled"))
+            Skip::NotEnabled
+                .because(format!("injection is not enabled: annotate the pod template with {INJECT}: enabled"))
         };
         return Ok((!context.unless_disabled).then(nobody));
     };
@@ -42,14 +43,14 @@ pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, P
     match value.as_str().map(|word| (word, word.trim().to_ascii_lowercase())) {
         Some((word, _)) if is_yes(word) && exact(word) => Ok(None),
         Some((_, lower)) if matches!(lower.as_str(), "disabled" | "false") => {
-            Ok(Some(Skip::Disabled.because(format!("the {whose} {INJECT} says {value}"))))
+            Ok(Some(Skip::Disabled.because(format!("the {whose} {INJECT} is {value}"))))
         }
         _ => Err(Problem {
             code: Code::BadValue,
             key: INJECT.to_owned(),
             holder,
             message: format!(
-                "the {whose} {INJECT} is {}; it takes enabled or disabled (true and false mean the same){}",
+                "the {whose} {INJECT} is {}; expected enabled or disabled (or true and false){}",
                 shown(&value),
                 unquoted(&value)
             ),

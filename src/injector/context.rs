@@ -160,7 +160,7 @@ impl FromStr for RedirectUse {
     fn from_str(text: &str) -> Result<Self, String> {
         let known = [Self::WhenNeeded, Self::Never, Self::Always];
         let found = known.into_iter().find(|each| each.as_str().eq_ignore_ascii_case(text));
-        found.ok_or_else(|| "it may be WhenNeeded, Never or Always".to_owned())
+        found.ok_or_else(|| "expected WhenNeeded, Never or Always".to_owned())
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo:
         ContainerEdit::Item { list, index, set } => {
             let Some(item) = own.get_mut(*list).and_then(|items| items.get_mut(*index)) else { return };
             let was = std::mem::replace(item, json!(set));
-            report.facts.push(format!("container {container}: {was} in {list} is {set:?} now"));
+            report.facts.push(format!("container {container}: changed {was} in {list} to {set:?}"));
             let (container, list) = (container.to_owned(), (*list).to_owned());
             undo.args.push(Argument { container, list, index: *index, set: set.clone(), was: Some(was) });
         }
@@ -49,7 +49,7 @@ fn append(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, r
         undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
         args.push(json!(word));
     }
-    report.facts.push(format!("container {container}: argument {:?}", words.join(" ")));
+    report.facts.push(format!("container {container}: added argument {:?}", words.join(" ")));
 }
 
 /// Returns `true` if the container already has the variable or flag of the setting.
@@ -91,7 +91,7 @@ fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), u
     match &was {
         Some(was) => {
             let before = text(was, &["value"]).map_or_else(|| "a reference".to_owned(), |value| format!("{value:?}"));
-            report.warnings.push(format!("container {container}: {name} was {before} and is {value:?} now"));
+            report.warnings.push(format!("container {container}: changed {name} from {before} to {value:?}"));
         }
         None => report.facts.push(format!("container {container}: {name}={value}")),
     }
@@ -112,7 +112,7 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
                 continue;
             };
             let was = std::mem::replace(item, json!(wanted));
-            report.warnings.push(format!("container {container}: argument {was} is {wanted:?} now"));
+            report.warnings.push(format!("container {container}: changed argument {was} to {wanted:?}"));
             let (container, list) = (container.to_owned(), key.to_owned());
             undo.args.push(Argument { container, list, index, set: wanted, was: Some(was) });
         }
@@ -122,14 +122,14 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
         append(own, container, words, undo, report);
         if of_image {
             report.warnings.push(format!(
-                "container {container} had no args: what its image says instead (CMD) counts no more; write it into args if it has any"
+                "container {container} had no args: the arguments of its image (CMD) no longer apply; add them to args if it has any"
             ));
         }
     }
     let shell = runs_shell(list(own, &["command"]).iter().chain(list(own, &["args"])));
     if shell && undo.args.len() > before {
         report.warnings.push(format!(
-            "container {container} runs a shell: the argument may not reach the server; use env: or write it into the command"
+            "container {container} runs a shell: the argument may not reach the server; use env: or add it to the command"
         ));
     }
 }

@@ -136,7 +136,7 @@ impl Overrides {
         let under = policy.as_ref().and_then(|policy| policy.spec.injection.clone()).unwrap_or_default();
         let mode = reader.read("mode", "Batch, Observe or Passthrough", word::<Mode>);
         let capture = reader.read("capture", "Auto, Named, Loopback or Redirect", word::<Capture>);
-        let ports = reader.read("ports", "names and numbers of ports, separated by commas", ports);
+        let ports = reader.read("ports", "port names and numbers, separated by commas", ports);
         let app_listen = reader.read("app-listen", APP_LISTEN, AppListen::parse);
         let recipe = reader.read("recipe", &RecipeChoice::allowed(), RecipeChoice::parse);
         let cpu = |text: &str| CPU.holds(text).then(|| text.to_owned());
@@ -174,7 +174,7 @@ impl Overrides {
             (None, Some(NamedPolicy { name, .. })) => of_policy().and_then(|knob| match whose(knob) {
                 Ok(knob) => Some(knob),
                 Err(allowed) => {
-                    warnings.push(format!("appListen of policy {name} is not used: for this pod it takes {allowed}"));
+                    warnings.push(format!("appListen of policy {name} is not used: for this pod, expected {allowed}"));
                     None
                 }
             }),
@@ -184,7 +184,7 @@ impl Overrides {
             let text = under.recipe.as_deref().unwrap_or("Auto");
             RecipeChoice::parse(text).unwrap_or_else(|| {
                 warnings.push(format!(
-                    "recipe {text} of the policy is not known, and Auto holds: {}",
+                    "recipe {text} of the policy is unknown, and Auto applies: expected {}",
                     RecipeChoice::allowed()
                 ));
                 RecipeChoice::Auto
@@ -280,9 +280,8 @@ impl RecipeChoice {
 
 // === impl AppListen ===
 
-const POLICY_LISTENS: &str = "a policy sets a loopback address or a port, by a name that ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; the annotation app-listen of the workload takes any";
-const APP_LISTEN: &str =
-    "env:NAME=VALUE or arg:ARGUMENT, several of them by comma, with CONTAINER/ before them where the pod has several";
+const POLICY_LISTENS: &str = "a policy can set only a loopback address or a port, by a name that ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; the annotation app-listen of the workload can set any";
+const APP_LISTEN: &str = "env:NAME=VALUE or arg:ARGUMENT, several separated by commas, with CONTAINER/ in front if the pod has several containers";
 
 impl AppListen {
     /// Selects the container that the override applies to.
@@ -294,7 +293,7 @@ impl AppListen {
             Some(wanted) if told::is_application(pod, wanted) => Some(wanted.clone()),
             Some(_) => return Err(format!("a container of the application: {}", told::applications(pod))),
             None => told::choose(pod, known, objects, &self, ports).map_err(|left| {
-                format!("CONTAINER/ before it: of the containers {} each could be meant", told::shown(&left))
+                format!("CONTAINER/ in front: it could apply to each of the containers {}", told::shown(&left))
             })?,
         };
         Ok(Self { container, ..self })
@@ -372,7 +371,7 @@ impl Reader<'_> {
     fn refuse(&mut self, key: &str, allowed: &str) {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
-        let message = format!("{key} is {}; it takes {allowed}{}", shown(value), unquoted(value));
+        let message = format!("{key} is {}; expected {allowed}{}", shown(value), unquoted(value));
         self.problems.push(Problem { code: Code::BadValue, key, holder: Holder::Annotation, message });
     }
 
@@ -383,7 +382,7 @@ impl Reader<'_> {
         for key in keys.filter(|key| key.starts_with(PREFIX)) {
             let name = key.strip_prefix(PREFIX).unwrap_or(key);
             match name {
-                "image" => warnings.push(format!("{key} is ignored: the image comes from the installation alone")),
+                "image" => warnings.push(format!("{key} is ignored: only the installation sets the image")),
                 "inject" | "status" => {}
                 _ if KEYS.contains(&name) => {}
                 _ => {
@@ -391,10 +390,15 @@ impl Reader<'_> {
                     let near = near.map(|known| (strsim::osa_distance(known, name), known));
                     let near = near.filter(|(distance, _)| *distance <= 3).min().map(|(_, known)| known);
                     let meant = near.map_or_else(
-                        || format!("there are {PREFIX}inject, {}", KEYS.map(|key| format!("{PREFIX}{key}")).join(", ")),
-                        |known| format!("{PREFIX}{known} was probably meant"),
+                        || {
+                            format!(
+                                "known annotations are {PREFIX}inject, {}",
+                                KEYS.map(|key| format!("{PREFIX}{key}")).join(", ")
+                            )
+                        },
+                        |known| format!("did you mean {PREFIX}{known}?"),
                     );
-                    let message = format!("there is no annotation {key}; {meant}");
+                    let message = format!("unknown annotation {key}; {meant}");
                     let (code, holder) = (Code::UnknownKey, Holder::Annotation);
                     self.problems.push(Problem { code, key: key.clone(), holder, message });
                 }
@@ -417,7 +421,7 @@ pub(super) fn shown(value: &Value) -> String {
 /// Returns a hint for a value that YAML does not parse as a string, which the API server would
 /// reject.
 pub(super) fn unquoted(value: &Value) -> &'static str {
-    if value.is_string() { "" } else { ". Annotations and labels are texts: write it in quotes" }
+    if value.is_string() { "" } else { "; annotation and label values are strings: put it in quotes" }
 }
 
 /// Returns the settings of a running pod's annotations that a policy can also set: the mode and the

@@ -33,7 +33,7 @@ pub(super) fn choose<'a>(
     if let Some(name) = named {
         let found = context.policies.iter().find(|policy| policy.name == name);
         if found.is_none() {
-            warnings.push(format!("there is no BatchPolicy {name}: the defaults hold until there is"));
+            warnings.push(format!("BatchPolicy {name} does not exist: the defaults apply until it does"));
         }
         return found;
     }
@@ -93,7 +93,7 @@ pub(super) fn snapshot(overrides: &Overrides, context: &Context, warnings: &mut 
     }
     let name = overrides.policy.as_ref().map_or("", |policy| policy.name.as_str());
     warnings.push(format!(
-        "policy {name} has {} bytes and does not fit into a variable: calls pass through until the controller has told it",
+        "policy {name} has {} bytes and does not fit into an environment variable: calls pass through until the controller pushes it",
         told.len()
     ));
     json!({"mode": "Passthrough"}).to_string()
@@ -154,7 +154,7 @@ fn laid_over(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Durati
 pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &Context) -> Option<String> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     let missing = profile(spec, context).is_none();
-    missing.then(|| format!("there is no BatchProfile {name}: the defaults hold until there is"))
+    missing.then(|| format!("BatchProfile {name} does not exist: the defaults apply until it does"))
 }
 
 /// Returns the profile that a policy refers to.

@@ -107,7 +107,7 @@ pub(super) fn candidates(
     } else {
         let chosen = asked_for(&declared, wanted, undeclared, warnings);
         if chosen.is_empty() {
-            return Err(Skip::NoTcpPort.because("none of the ports that are asked for is there"));
+            return Err(Skip::NoTcpPort.because("none of the requested ports exists"));
         }
         chosen
     };
@@ -117,7 +117,7 @@ pub(super) fn candidates(
     let numbers: BTreeSet<u16> = chosen.iter().map(|port| port.number).collect();
     if numbers.len() > CAPTURED_MAX {
         return Err(Skip::TooLarge.because(format!(
-            "it has {} ports, and a sidecar captures {CAPTURED_MAX}: name those that matter in groupage.dev/ports",
+            "it has {} ports, but a sidecar captures at most {CAPTURED_MAX}: list the ports to capture in groupage.dev/ports",
             numbers.len()
         )));
     }
@@ -137,7 +137,9 @@ fn asked_for(
             Port::Number(number) if found.is_empty() => {
                 found.extend(undeclared(*number));
                 if found.is_empty() {
-                    warnings.push(format!("port {number} belongs to another proxy: it is not captured"));
+                    warnings.push(format!(
+                        "port {number} belongs to another proxy or an init container: it is not captured"
+                    ));
                 }
             }
             Port::Name(name) if found.is_empty() => {
@@ -218,26 +220,26 @@ pub(super) fn is_given(name: &str) -> bool {
 pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<String> {
     let Candidate { container, name, number, .. } = port;
     let Some(name) = name else {
-        return Some(format!("port {number} of container {container} has no name that could be moved"));
+        return Some(format!("port {number} of container {container} has no name that can be moved to the sidecar"));
     };
     let has = |other: &&Value| of_container(other).any(|port| port.name.as_ref() == Some(name));
     let name_of = |container: &Value| text(container, &["name"]).unwrap_or_default().to_owned();
     let first = applications(pod).flat_map(of_container).find(|first| first.name.as_ref() == Some(name));
     if let Some(first) = first.filter(|first| (&first.container, first.number) != (container, *number)) {
         return Some(format!(
-            "port name {name} leads to port {} of container {} first, and port {number} of {container} is reached by its number alone",
+            "port name {name} resolves to port {} of container {} first, so port {number} of {container} is reachable only by number",
             first.number, first.container
         ));
     }
     if is_given(name) {
         return Some(format!(
-            "port {number} of container {container} is named {name}, as an injection names ports, and no record says what it was called"
+            "port {number} of container {container} is named {name}, which is a name that an injection assigns, and its original name is not recorded"
         ));
     }
     let natives = list(pod, &["spec", "initContainers"]).iter();
     let natives = natives.filter(|own| native && text(own, &["restartPolicy"]) == Some("Always"));
     let other = proxies(pod).chain(natives).find(has).map(name_of)?;
-    Some(format!("container {other} has a port named {name} too, which callers would reach instead"))
+    Some(format!("container {other} also has a port named {name}, which callers would reach instead"))
 }
 
 fn none(pod: &Value) -> Skipped {
@@ -246,7 +248,7 @@ fn none(pod: &Value) -> Skipped {
         return Skip::UdpOnly.because("its containers declare no TCP port");
     }
     Skip::NoTcpPort.because(
-        "its containers declare no port and no Service leads to it: declare one, or name it in groupage.dev/ports",
+        "its containers declare no port and no Service targets one by number: declare the port, or list it in groupage.dev/ports",
     )
 }
 
@@ -297,7 +299,7 @@ impl Numbers {
     fn free(&mut self, first: u16) -> Result<u16, Skipped> {
         let number = (first..=u16::MAX).find(|number| !self.taken.contains(number));
         let number = number.ok_or_else(|| {
-            Skip::TooLarge.because(format!("every port from {first} on is declared: there is none for the sidecar"))
+            Skip::TooLarge.because(format!("every port from {first} on is in use: no port is left for the sidecar"))
         })?;
         self.taken.insert(number);
         Ok(number)

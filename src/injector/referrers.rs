@@ -139,7 +139,7 @@ pub(super) fn of<'a>(
             |ranges: Vec<(u16, u16)>| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port.number));
         let selects = selects(object, labels) && !is_elsewheres(object, namespace);
         if names(egress::ruled(object, labels)) || (selects && names(ruled(object, kind))) {
-            found.rules.push(format!("{}/{name} names the number {}", kind.to_ascii_lowercase(), port.number));
+            found.rules.push(format!("{}/{name} lists port {}", kind.to_ascii_lowercase(), port.number));
         }
         if !selects {
             continue;
@@ -147,7 +147,7 @@ pub(super) fn of<'a>(
         match kind {
             "Service" => service(object, name, port, &mut found),
             "InferencePool" if pool_numbers(object).contains(&port.number) => {
-                let text = format!("inferencepool/{name} dials {}", port.number);
+                let text = format!("inferencepool/{name} connects to port {}", port.number);
                 found.by_number.push(Dialler { text, may_name: false });
             }
             _ => {}
@@ -159,7 +159,7 @@ pub(super) fn of<'a>(
         let of = if namespaces.is_some() { " of the namespace" } else { "" };
         let names = |ports: &str| in_ranges(ports, port.number);
         if own.or(namespaces.map(String::as_str)).is_some_and(names) {
-            found.rules.push(format!("annotation {key}{of} names the number {}", port.number));
+            found.rules.push(format!("annotation {key}{of} lists port {}", port.number));
         }
     }
     found
@@ -210,7 +210,7 @@ fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) 
             // Clients of a headless Service resolve the pod's address and connect to a port of
             // their own choice.
             if number(at(entry, &["port"])) == Some(port.number) || number(target(entry)) == Some(port.number) {
-                let text = format!("clients of the headless svc/{name}:{shown} dial {}", port.number);
+                let text = format!("clients of the headless svc/{name}:{shown} connect to port {}", port.number);
                 found.by_number.push(Dialler { text, may_name: false });
             }
         } else if number(target(entry)) == Some(port.number) {

@@ -15,7 +15,7 @@ pub enum Skip {
     NotEnabled,
     /// The pod belongs to `kube-system` or to Groupage itself.
     Excluded,
-    /// The pod uses the host network, so the sidecar's ports would be the node's.
+    /// The pod uses the host network, so the sidecar's ports would be ports of the node.
     HostNetwork,
     /// A static pod of the kubelet, or its mirror pod.
     StaticPod,
@@ -70,25 +70,25 @@ impl Skip {
     #[must_use]
     pub const fn means(self) -> &'static str {
         match self {
-            Self::Disabled => "the pod, or its namespace, says `disabled`",
-            Self::NotEnabled => "nobody says `enabled`",
+            Self::Disabled => "the pod or its namespace has the value `disabled`",
+            Self::NotEnabled => "neither the pod nor its namespace has the value `enabled`",
             Self::Excluded => {
                 "pods of `kube-system`, of the namespace of Groupage and of Groupage itself are never injected"
             }
-            Self::HostNetwork => "`hostNetwork: true`: the sidecar's ports would be the node's",
-            Self::StaticPod => "the kubelet runs it from a file and takes no changes",
-            Self::Windows => "the sidecar runs on Linux",
+            Self::HostNetwork => "`hostNetwork: true`: the sidecar's ports would be ports of the node",
+            Self::StaticPod => "the kubelet runs it from a file and accepts no changes",
+            Self::Windows => "the sidecar runs only on Linux",
             Self::Knative => {
-                "Knative's queue-proxy reaches the application over loopback, where nothing can stand between"
+                "Knative's queue-proxy connects to the application over loopback, where no sidecar can intercept calls"
             }
-            Self::NameTaken => "it has a container or volume of a name that the sidecar needs",
-            Self::Malformed => "the API server would not take it",
-            Self::TooLarge => "more containers, ports or bytes of annotations than can be",
-            Self::NoTcpPort => "its containers declare no port and no Service leads to one",
-            Self::UdpOnly => "its containers declare ports, and none is TCP",
-            Self::JobNeedsNativeSidecar => "a plain container would keep a Job's pod from ending",
-            Self::RedirectForbidden => "`Redirect` is asked for, and the installation or Pod Security forbids it",
-            Self::RedirectMeshed => "`Redirect` is asked for beside a mesh that redirects too",
+            Self::NameTaken => "it has a container or volume with a name that the sidecar needs",
+            Self::Malformed => "the API server would reject it",
+            Self::TooLarge => "more containers, ports or bytes of annotations than allowed",
+            Self::NoTcpPort => "its containers declare no port and no Service targets one by number",
+            Self::UdpOnly => "its containers declare ports, but none is TCP",
+            Self::JobNeedsNativeSidecar => "a plain container would keep a Job's pod from completing",
+            Self::RedirectForbidden => "`Redirect` is requested, but the installation or Pod Security forbids it",
+            Self::RedirectMeshed => "`Redirect` is requested, but a mesh already redirects",
             Self::NoRoom => "the pod's own `resources` leave no room for the sidecar",
         }
     }
@@ -143,23 +143,23 @@ pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
         return Some(skipped);
     }
     if at(spec, &["hostNetwork"]) == &Value::Bool(true) {
-        return Some(Skip::HostNetwork.because("hostNetwork: true: the sidecar's ports would be the node's"));
+        return Some(Skip::HostNetwork.because("hostNetwork: true: the sidecar's ports would be ports of the node"));
     }
     if annotations.get("kubernetes.io/config.mirror").is_some()
         || owners.iter().any(|owner| text(owner, &["kind"]) == Some("Node"))
     {
-        return Some(Skip::StaticPod.because("the kubelet runs it from a file and takes no changes"));
+        return Some(Skip::StaticPod.because("the kubelet runs it from a file and accepts no changes"));
     }
     if text(spec, &["os", "name"]).is_some_and(|os| os.eq_ignore_ascii_case("windows"))
         || text(spec, &["nodeSelector", "kubernetes.io/os"]) == Some("windows")
     {
-        return Some(Skip::Windows.because("the sidecar runs on Linux"));
+        return Some(Skip::Windows.because("the sidecar runs only on Linux"));
     }
     if labels.get("serving.knative.dev/revision").is_some()
         || has(spec, &["containers", "initContainers"], "queue-proxy")
     {
         return Some(Skip::Knative.because(
-            "Knative's queue-proxy reaches the application over loopback, where nothing can stand between; use KServe's RawDeployment",
+            "Knative's queue-proxy connects to the application over loopback, where no sidecar can intercept calls; use KServe's RawDeployment",
         ));
     }
     let taken =
@@ -167,7 +167,7 @@ pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
     let volume = [TOKEN_VOLUME, STATE_VOLUME].into_iter().find(|name| has(spec, &["volumes"], name));
     taken.or(volume.map(|name| ("volume", name))).map(|(what, name)| {
         Skip::NameTaken.because(format!(
-            "it has a {what} named {name} without the annotation {STATUS}: rename it, or run groupage uninject where it is ours"
+            "it has a {what} named {name} without the annotation {STATUS}: rename it, or run groupage uninject if Groupage added it"
         ))
     })
 }

@@ -50,7 +50,7 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
     }
     let mut memory = asked.unwrap_or_else(|| read(&defaults.memory_request)).min(limit);
     if asked.is_some_and(|asked| asked > memory) {
-        notes.push("memory-request is above memory-limit: the limit is taken for both".to_owned());
+        notes.push("memory-request is above memory-limit: the limit is used for both".to_owned());
     }
     if whole {
         let (wanted_cpu, wanted_memory) = (cpu, memory);
@@ -63,13 +63,13 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
         for (resource, room, least) in [("cpu", cpu, 1), ("memory", memory, MEMORY_MIN)] {
             if room < least {
                 return Err(Skip::NoRoom.because(format!(
-                    "the containers' requests leave no {resource} of the pod's own resources for the sidecar: raise spec.resources, or lower a container's request"
+                    "the containers' requests leave no {resource} of the pod-level resources for the sidecar: raise spec.resources, or lower a container's request"
                 )));
             }
         }
         if (cpu, memory) != (wanted_cpu, wanted_memory) {
             notes.push(format!(
-                "the pod's own resources leave cpu {} and memory {} for the sidecar",
+                "the pod-level resources leave cpu {} and memory {} for the sidecar",
                 quantity::cpu(cpu),
                 quantity::memory(memory)
             ));
@@ -77,19 +77,24 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
     }
     let value = if guaranteed {
         let both = json!({"cpu": quantity::cpu(cpu), "memory": quantity::memory(limit)});
-        notes.push(format!("the pod is Guaranteed and stays so: limits are requests, cpu {}", quantity::cpu(cpu)));
+        notes.push(format!(
+            "the pod stays Guaranteed: the sidecar's limits equal its requests, cpu {}",
+            quantity::cpu(cpu)
+        ));
         json!({"requests": both, "limits": both})
     } else {
         if !whole && is_best_effort(pod) {
             warnings
-                .push("the pod was BestEffort and is Burstable now, since the sidecar asks for resources".to_owned());
+                .push("the pod was BestEffort and is now Burstable, because the sidecar requests resources".to_owned());
         }
         let mut limits = json!({"memory": quantity::memory(limit)});
         // Pod-level resources are limited as a whole, and a quota then requires no limit of each
         // container.
         if let Some(largest) = largest_cpu_limit(pod).filter(|_| !whole) {
             let most = quantity::cpu(cpu.max(LIMITED_CPU.min(largest)));
-            notes.push(format!("every container has a CPU limit, as a ResourceQuota may ask: the sidecar's is {most}"));
+            notes.push(format!(
+                "every container has a CPU limit, which a ResourceQuota may require: the sidecar's is {most}"
+            ));
             limits["cpu"] = json!(most);
         }
         json!({
@@ -100,7 +105,7 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
     let whole = unsaid(pod);
     notes.extend(whole.iter().map(|(name, amount)| {
         let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
-        format!("the pod's own request of {name} is written out as its limit, {amount}: else the API server would take it to be what the sidecar asks for")
+        format!("the pod-level request of {name} is set to its limit, {amount}: otherwise the API server would derive it from the sidecar's request")
     }));
     Ok(Resources { value, whole, notes, warnings })
 }

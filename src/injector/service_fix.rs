@@ -110,7 +110,7 @@ pub fn name_ports(workload: &Value, fixes: &[ServiceFix]) -> Result<Option<json_
         let index = found.ok_or_else(|| format!("its template has no container {container}"))?;
         let ports = |container: &Value| list(container, &["ports"]).to_vec();
         if containers.iter().flat_map(ports).any(|port| text(&port, &["name"]) == Some(name)) {
-            return Err(format!("another port has the name {name} already: give port {number} a name by hand"));
+            return Err(format!("another port already has the name {name}: name port {number} manually"));
         }
         let (index_text, own) = (index.to_string(), ports(&containers[index]));
         let at = |rest: &[&str]| {
@@ -146,10 +146,9 @@ pub fn remedy(fixes: &[ServiceFix], namespace: &str, workload: Option<(&str, &st
             format!("groupage enable -n {namespace} {}/{name} --fix-services", kind.to_ascii_lowercase())
         }
         _ if !fixes.is_empty() => {
-            "name the port in the pod template, roll the pods, then let the Service refer to the name".to_owned()
+            "name the port in the pod template, roll out the pods, then use the name in the Service".to_owned()
         }
-        _ => "set groupage.dev/app-listen on the pod template, to what has the application listen on 127.0.0.1"
-            .to_owned(),
+        _ => "set groupage.dev/app-listen on the pod template, so that the application listens on 127.0.0.1".to_owned(),
     }
 }
 

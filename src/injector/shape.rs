@@ -56,7 +56,7 @@ const CONTAINER: [(&[&str], Kind); 5] = [
 pub(super) fn check(pod: &Value) -> Option<Skipped> {
     let malformed = |what: String| Some(Skip::Malformed.because(what));
     if let Some(what) = wrong(pod, &POD) {
-        return malformed(format!("{what}: the API server would not take it"));
+        return malformed(format!("{what}: the API server would reject it"));
     }
     let spec = at(pod, &["spec"]);
     let kinds = ["containers", "initContainers", "ephemeralContainers"];
@@ -75,7 +75,7 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
             name => {
                 let found = shown(name);
                 return malformed(format!(
-                    "the name of container {} is {found}: it takes a-z, 0-9 and -, {QUOTES}",
+                    "the name of container {} is {found}: allowed are a-z, 0-9 and -, {QUOTES}",
                     index + 1
                 ));
             }
@@ -84,10 +84,10 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
             return malformed(format!("two containers are named {name}"));
         }
         if let Some(what) = wrong(container, &CONTAINER) {
-            return malformed(format!("container {name}: {what}: the API server would not take it"));
+            return malformed(format!("container {name}: {what}: the API server would reject it"));
         }
         if let Some(what) = wrong_port(container) {
-            return malformed(format!("container {name}: {what}: the API server would not take it"));
+            return malformed(format!("container {name}: {what}: the API server would reject it"));
         }
         let longest = ["ports", "env", "args", "command"].iter().map(|key| list(container, &[key]).len()).max();
         if longest > Some(ENTRIES_MAX) {
@@ -106,7 +106,7 @@ pub(super) fn overfull(pod: &Value) -> Option<Skipped> {
         annotations.into_iter().flatten().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     (bytes > ANNOTATIONS_BYTES_MAX).then(|| {
         Skip::TooLarge.because(format!(
-            "with the record of the injection its annotations have {bytes} bytes, and the API server takes {ANNOTATIONS_BYTES_MAX}"
+            "with the injection record its annotations have {bytes} bytes, but the API server allows {ANNOTATIONS_BYTES_MAX}"
         ))
     })
 }
@@ -118,23 +118,23 @@ fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
             Kind::Map => (found.is_object(), "map"),
             Kind::List => (found.is_array(), "list"),
         };
-        (!fits && !found.is_null()).then(|| format!("{} is no {what}", path.join(".")))
+        (!fits && !found.is_null()).then(|| format!("{} is not a {what}", path.join(".")))
     })
 }
 
 /// End of the message about a container name that YAML does not parse as a string.
-const QUOTES: &str = "at most 63 of them, and is a text: on, yes and numbers stand in quotes";
+const QUOTES: &str = "at most 63 characters; put on, yes and numbers in quotes";
 
 /// Returns the error of the first invalid port.
 fn wrong_port(container: &Value) -> Option<String> {
     let mut ports = list(container, &["ports"]).iter().enumerate();
     ports.find_map(|(index, port)| {
         if !port.is_object() {
-            return Some(format!("ports[{index}] is {}, and a port is a map", shown(port)));
+            return Some(format!("ports[{index}] is {}, expected a map", shown(port)));
         }
         let found = at(port, &["containerPort"]);
         let wrong = number(found).is_none();
-        wrong.then(|| format!("ports[{index}].containerPort is {}, and is a number from 1 to 65535", shown(found)))
+        wrong.then(|| format!("ports[{index}].containerPort is {}, expected a number from 1 to 65535", shown(found)))
     })
 }
 

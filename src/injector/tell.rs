@@ -22,23 +22,23 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
         let names = planned.all_names().join(" and ");
         let name = if names.is_empty() { "unnamed".to_owned() } else { format!("named {names}") };
         let how = match mode {
-            Mode::Named => format!("by its name, through {listen}"),
-            Mode::Loopback => "on the pod's addresses, the application on loopback".to_owned(),
-            Mode::Moved => format!("at its number, the application at {}", planned.application),
-            Mode::Redirect => format!("by a redirect to {listen}"),
+            Mode::Named => format!("captured by name, through {listen}"),
+            Mode::Loopback => "captured on the pod's addresses, the application is on loopback".to_owned(),
+            Mode::Moved => format!("captured at its number, the application is at {}", planned.application),
+            Mode::Redirect => format!("captured by a redirect to {listen}"),
             Mode::None => format!("not captured; the sidecar listens on {listen}"),
         };
         report.facts.push(format!("port {} ({name}) of container {}: {how}", port.number, port.container));
         report.warnings.extend(bypass.iter().cloned());
         let what = match port.name.as_deref() {
-            None if bypass.is_empty() => "name it as its Service does, or say",
+            None if bypass.is_empty() => "name it as its Service does, or set",
             // The warning about the Service already has the remedy.
-            None => "or say",
-            Some(name) if ports::is_given(name) => "give it its own name again, or say",
-            Some(_) => "say",
+            None => "or set",
+            Some(name) if ports::is_given(name) => "restore its original name, or set",
+            Some(_) => "set",
         };
         report.warnings.extend(uncaptured.iter().map(|why| {
-            format!("{why}: not captured; {what} groupage.dev/app-listen ({listen} leads through the sidecar)")
+            format!("{why}: not captured; {what} groupage.dev/app-listen (port {listen} leads through the sidecar)")
         }));
     }
     report.warnings.extend(too_short(overrides, grace));
@@ -70,9 +70,9 @@ fn too_short(overrides: &Overrides, grace: u64) -> Option<String> {
         }
         None => return None,
     };
-    #[expect(clippy::cast_precision_loss, reason = "a pod's grace is far below 2^53 seconds")]
+    #[expect(clippy::cast_precision_loss, reason = "a pod's grace period is far below 2^53 seconds")]
     let has = grace as f64;
     (needed > has).then(|| {
-        format!("terminationGracePeriodSeconds is {grace}, and draining may take {:.0} s: raise it", needed.ceil())
+        format!("terminationGracePeriodSeconds is {grace}, but draining may take {:.0} s: raise it", needed.ceil())
     })
 }

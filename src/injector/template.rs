@@ -21,18 +21,18 @@ const LEFT_ALONE: [(&str, &[&str], &str); 2] = [
     (
         "knative.dev",
         &["Service", "Configuration", "Revision", "ContainerSource", "SinkBinding"],
-        "Knative's queue-proxy reaches the application over loopback, and its webhooks refuse hooks and init containers",
+        "Knative's queue-proxy connects to the application over loopback, and its webhooks reject hooks and init containers",
     ),
     (
         "serving.kserve.io",
         &["InferenceService", "ServingRuntime", "ClusterServingRuntime", "LLMInferenceService", "InferenceGraph"],
-        "KServe makes the pods itself: annotate the InferenceService, and the pods of RawDeployment are injected",
+        "KServe creates the pods itself: annotate the InferenceService to add the sidecar to pods of RawDeployment",
     ),
 ];
 
 /// Message for an `InferenceService` that already enables injection. KServe copies its annotations,
 /// and those of its components, to the pods.
-const ANNOTATED: &str = "KServe makes the pods itself and gives them its annotation: those of RawDeployment are injected when they are made";
+const ANNOTATED: &str = "KServe creates the pods itself and copies its annotation to them: those of RawDeployment are injected when they are created";
 
 /// Known paths of pod templates.
 const PATHS: [&[&str]; 5] = [

@@ -82,9 +82,9 @@ fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
 fn a_pod_that_says_disabled_keeps_a_sidecar_that_its_template_has() {
     let mut whole = injected(&pod(), &context());
     whole["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
-    let Outcome::Skipped(skipped) = inject(&whole, &context()) else { panic!("it says disabled") };
+    let Outcome::Skipped(skipped) = inject(&whole, &context()) else { panic!("the pod is disabled") };
     assert_eq!(skipped.reason, Skip::Disabled);
-    assert!(skipped.detail.contains("uninject takes it out"), "{}", skipped.detail);
+    assert!(skipped.detail.contains("remove it with groupage uninject"), "{}", skipped.detail);
 }
 
 #[test]

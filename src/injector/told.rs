@@ -67,10 +67,10 @@ pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, pl
         own().filter(|planned| planned.mode == Mode::Loopback).map(|planned| planned.port.number).collect();
     if loopback.is_empty() {
         let why = match wish {
-            Capture::Named => "capture is Named: leave one of the two out",
-            Capture::Redirect => "capture is Redirect: leave one of the two out",
+            Capture::Named => "capture is Named: remove one of the two settings",
+            Capture::Redirect => "capture is Redirect: remove one of the two settings",
             _ if own().next().is_none() => {
-                "it has no port that is captured: declare one there, or name another container"
+                "the container has no captured port: declare one, or select another container"
             }
             // All callers reach the sidecar through the port's name, so the override is not needed.
             Capture::Auto | Capture::Loopback => return Vec::new(),
@@ -82,7 +82,7 @@ pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, pl
     elsewhere
         .map(|number| {
             format!(
-                "app-listen tells container {container} port {number}, and the sidecar calls it at {}: write that one, or declare {number}",
+                "app-listen sets container {container} to port {number}, but the sidecar connects to {}: set that port, or declare {number}",
                 shown(&numbers)
             )
         })

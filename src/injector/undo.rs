@@ -47,14 +47,15 @@ pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
     } else {
         lost::restore(&mut pod, &sidecar);
         warnings.push(format!(
-            "there is no annotation {STATUS} to restore from: port names, probes and hooks are as the sidecar tells them, and whatever else the injection wrote (variables, arguments) stays"
+            "annotation {STATUS} is missing: port names, probes and hooks are restored from the sidecar container, and other changes of the injection (variables, arguments) are left in place"
         ));
     }
     Some(Uninjected { pod, warnings })
 }
 
 fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
-    let mut lost = |what: String| warnings.push(format!("{what} was changed since the injection and stays as it is"));
+    let mut lost =
+        |what: String| warnings.push(format!("{what} was changed after the injection and is left unchanged"));
     for hook in &undo.hooks {
         if !restore_hook(pod, hook) {
             lost(format!("the preStop hook of container {}", hook.container));
@@ -94,7 +95,7 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
     }
     for requested in &undo.requests {
         if !restore_request(pod, requested) {
-            lost(format!("the pod's own request of {}", requested.resource));
+            lost(format!("the pod-level request of {}", requested.resource));
         }
     }
     if let Some(ours) = &undo.default_container

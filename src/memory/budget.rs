@@ -94,7 +94,7 @@ pub struct BuffersFull;
 
 /// The error for an evicted guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("an unfinished upload made room for others")]
+#[error("an unfinished upload was evicted to free memory")]
 pub struct Evicted;
 
 // === impl BufferBudget ===
@@ -492,8 +492,8 @@ mod tests {
         newcomer.grow(20).unwrap();
         assert_eq!([&small, &large, &worked_on].map(Held::is_evicted), [false, true, false]);
         assert_eq!((budget.held(), budget.evicted()), (90, 1));
-        assert_eq!(newcomer.grow(50), Err(BuffersFull), "what is left is worked on");
-        assert!(!small.is_evicted(), "it would not be enough");
+        assert_eq!(newcomer.grow(50), Err(BuffersFull), "the rest is in progress");
+        assert!(!small.is_evicted(), "it would not suffice");
         drop((small, large, worked_on, newcomer));
         assert_eq!(budget.held(), 0);
     }

@@ -58,7 +58,7 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
             }
             Err(error) => {
                 if !is_failing {
-                    tracing::warn!(%error, "a port for probes cannot accept");
+                    tracing::warn!(%error, "cannot accept a connection on a port for probes");
                 }
                 is_failing = true;
                 tokio::time::sleep(PAUSE).await;

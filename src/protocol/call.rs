@@ -130,7 +130,7 @@ pub struct Reply {
 
 /// Error for a batch response that cannot be split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("answer to a batch cannot be split: {}", what.as_str())]
+#[error("the response to a batch cannot be split: {}", what.as_str())]
 pub struct Mismatch {
     /// The defect that was found.
     pub what: MismatchKind,

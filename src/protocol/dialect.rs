@@ -108,12 +108,12 @@ mod tests {
         check(
             Dialect::Tei,
             FailureKind::TenantShare,
-            r#"{"error":"share of the queue used up","error_type":"Overloaded"}"#,
+            r#"{"error":"tenant's share of the queue is used up","error_type":"Overloaded"}"#,
         );
         check(
             Dialect::Problem,
             FailureKind::Mismatch,
-            r#"{"type":"about:blank","title":"upstream answer cannot be split","status":502,"detail":"upstream answer cannot be split","code":"GRP3304","reason":"mismatch"}"#,
+            r#"{"type":"about:blank","title":"upstream response cannot be split","status":502,"detail":"upstream response cannot be split","code":"GRP3304","reason":"mismatch"}"#,
         );
     }
 

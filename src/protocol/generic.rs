@@ -229,59 +229,59 @@ impl Spec {
             (Some(_), _) => false,
         };
         if self.items.is_empty() {
-            no("items", "it names at least one list");
+            no("items", "must name at least one list");
         }
         if self.results.is_empty() {
-            no("results", "it names at least one list");
+            no("results", "must name at least one list");
         }
         if self.items.iter().any(|items| items.tokens().is_empty()) {
-            no("items", "it names a member: the whole body cannot be rewritten");
+            no("items", "must name a member: the whole body cannot be rewritten");
         }
         if nested(&self.items) {
-            no("items", "of parallel lists none may hold another");
+            no("items", "a parallel list must not contain another one");
         }
         if nested(&self.results) {
-            no("results", "of parallel lists none may hold another");
+            no("results", "a parallel list must not contain another one");
         }
         if !alone(&self.single.items, &self.items) {
-            no("single.items", "it is another member beside the one list of items");
+            no("single.items", "must be a different member next to the only list of items");
         }
         if !alone(&self.single.results, &self.results) {
-            no("single.results", "it is another member beside the one list of results");
+            no("single.results", "must be a different member next to the only list of results");
         }
         let single = self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar;
         if self.result_key.is_some()
             && (self.results.len() > 1 || self.index.is_some() || self.select == Select::Sorted || single)
         {
-            no("resultKey", "it goes with one place in results, without index, select and single");
+            no("resultKey", "requires exactly one entry in results, and excludes index, select and single");
         }
         if self.select == Select::Sorted && self.index.is_none() {
-            no("select", "Sorted needs index: say where a result names its item");
+            no("select", "Sorted requires index, the location of the item's index in a result");
         }
         if self.select == Select::Sorted && self.results.len() > 1 {
-            no("select", "Sorted goes with one list of results");
+            no("select", "Sorted requires exactly one list of results");
         }
         if self.index.as_ref().is_some_and(|index| index.tokens().is_empty()) {
-            no("index", "it points inside a result");
+            no("index", "must point inside a result: write /NAME");
         }
         if self.per_item_error.as_ref().is_some_and(|error| error.field.tokens().is_empty()) {
-            no("perItemError.field", "it points inside a result");
+            no("perItemError.field", "must point inside a result: write /NAME");
         }
         let apart = |one: &[Pointer], other: &[Pointer]| {
             !one.iter().any(|one| other.iter().any(|other| one.holds(other) || other.holds(one)))
         };
         if nested(&self.id) || !apart(&self.id, &self.results) {
-            no("id", "ids and results are different places");
+            no("id", "ids and results must be different places");
         }
         let totals = &self.cost.totals;
         if nested(totals) || !apart(totals, &self.results) || !apart(totals, &self.id) {
-            no("cost.totals", "counters, ids and results are different places");
+            no("cost.totals", "counters, ids and results must be different places");
         }
         if self.upstream_path.as_ref().is_some_and(|path| !path.starts_with('/') || path.contains(['?', '#', ' '])) {
-            no("upstreamPath", "it starts with '/' and has no query");
+            no("upstreamPath", "must start with '/' and have no query");
         }
         if self.per_item_error.as_ref().is_some_and(|error| !(400..600).contains(&error.status)) {
-            no("perItemError.status", "it is a status of 400 to 599");
+            no("perItemError.status", "must be a status from 400 to 599");
         }
         clashes
     }

@@ -362,7 +362,7 @@ mod tests {
                 assert_eq!(classify(&name), *class, "{prefix}");
             }
         }
-        assert!(EXACT.is_sorted_by(|(one, _), (other, _)| one < other), "a name stands in two lists");
+        assert!(EXACT.is_sorted_by(|(one, _), (other, _)| one < other), "a name is in two lists");
     }
 
     #[test]

@@ -21,13 +21,13 @@ impl Pointer {
             return Ok(Self { tokens: Vec::new() });
         }
         let Some(path) = text.strip_prefix('/') else {
-            return Err(format!("a JSON Pointer starts with '/' or is empty: {text:?}"));
+            return Err(format!("a JSON Pointer must start with '/' or be empty: {text:?}"));
         };
         path.split('/')
             .map(unescape)
             .collect::<Option<Vec<_>>>()
             .map(|tokens| Self { tokens })
-            .ok_or_else(|| format!("'~' in a JSON Pointer is followed by 0 or 1: {text:?}"))
+            .ok_or_else(|| format!("'~' in a JSON Pointer must be followed by 0 or 1: {text:?}"))
     }
 
     /// Parses a pointer, or a bare field name as a pointer with a single token.

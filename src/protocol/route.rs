@@ -189,13 +189,13 @@ impl PathPattern {
     pub fn parse(text: &str) -> Result<Self, String> {
         let (path, prefix) = text.strip_suffix('*').map_or((text, false), |path| (path, true));
         if prefix && !path.ends_with('/') {
-            return Err(format!("'*' stands only after a last '/': {text:?}"));
+            return Err(format!("'*' is allowed only after the last '/': {text:?}"));
         }
         if !path.starts_with('/') {
-            return Err(format!("a path starts with '/': {text:?}"));
+            return Err(format!("a path must start with '/': {text:?}"));
         }
         if path.bytes().any(|byte| byte <= b' ' || byte == 0x7f || matches!(byte, b'?' | b'#' | b'*')) {
-            return Err(format!("a path holds no '?', '#', '*', spaces or controls: {text:?}"));
+            return Err(format!("a path must not contain '?', '#', '*', spaces or control characters: {text:?}"));
         }
         Ok(Self { text: path.to_owned(), prefix })
     }

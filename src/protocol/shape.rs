@@ -8,7 +8,7 @@ use crate::protocol::json::Scalars;
 use crate::protocol::pointer::Pointer;
 
 /// The description of a protocol.
-#[expect(clippy::struct_excessive_bools, reason = "a table of switches that do not bear on each other")]
+#[expect(clippy::struct_excessive_bools, reason = "a table of independent switches")]
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     /// Parallel arrays of items.

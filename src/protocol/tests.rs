@@ -325,7 +325,7 @@ fn check_shared(id: &str, case: &Value, index: usize, members: &[String], client
         },
         _ => return,
     };
-    assert!(!alone_later, "{id}: nobody may get a part of this answer");
+    assert!(!alone_later, "{id}: no call may get a part of this response");
     for (name, reply) in members.iter().zip(&replies) {
         let expected = case["expected_responses"].as_array().unwrap().iter().find(|entry| entry["c"] == name.as_str());
         let Some(expected) = expected else { continue };

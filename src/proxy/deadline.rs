@@ -165,8 +165,8 @@ mod tests {
         let both = read(&[("x-envoy-expected-rq-timeout-ms", "200")], Some(150));
         let name = |times: &Deadlines, ms, route| times.ended_by(FailureKind::Deadline, at(ms), route, &NAMES).unwrap();
         assert_eq!(name(&both, 1150, &refuse), "slo.latencyP99 with late: Refuse");
-        assert_eq!(name(&both, 1200, &refuse), "x-envoy-expected-rq-timeout-ms", "the SLO was forgiven");
-        assert_eq!(name(&both, 1199, &serve), "x-envoy-expected-rq-timeout-ms", "an SLO ends nothing here");
+        assert_eq!(name(&both, 1200, &refuse), "x-envoy-expected-rq-timeout-ms", "the SLO was waived");
+        assert_eq!(name(&both, 1199, &serve), "x-envoy-expected-rq-timeout-ms", "an SLO ends no call here");
         assert_eq!(name(&read(&[("grpc-timeout", "1S")], None), 2000, &serve), "grpc-timeout");
         assert_eq!(name(&read(&[], None), 31_000, &serve), "routes[2].timeout");
         assert_eq!(both.ended_by(FailureKind::QueueFull, at(1200), &refuse, &NAMES), None);

@@ -132,7 +132,7 @@ mod tests {
     fn a_member_of_a_batch_hears_which_why_how_long_and_what_was_expected() {
         let told = Told { ticket: ticket(), ..Told::default() };
         let label = format!("{:08x}", batch_label(BatchId(123)));
-        assert_ne!(batch_label(BatchId(124)), batch_label(BatchId(123)).wrapping_add(1), "it is no counter");
+        assert_ne!(batch_label(BatchId(124)), batch_label(BatchId(123)).wrapping_add(1), "it is not a counter");
         let expected = format!(
             "queue;dur=5.412, upstream;dur=12.000, groupage;desc=\"way=merged batch={label} items=17 held=limit \
              cause=idle mode=limited limit=4 predicted=11.900ms\""

@@ -136,7 +136,7 @@ async fn accept_all(
         let (stream, peer) = match accepted {
             Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                tracing::warn!(%error, "cannot accept a connection");
                 proxy.metrics.connection_shed();
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);

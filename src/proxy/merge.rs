@@ -304,7 +304,11 @@ impl Proxy {
     /// Answers a call with a failure. `limit` is the key of the policy, or the header, that ended
     /// the call.
     fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
-        tracing::debug!(code = failure.kind.code(), reason = failure.kind.reason(), "answered by the proxy");
+        tracing::debug!(
+            code = failure.kind.code(),
+            reason = failure.kind.reason(),
+            "the proxy answers the call itself"
+        );
         let mut response = self.rescue(dialect, &failure, limit);
         ending.fail(&failure, &mut response);
         response

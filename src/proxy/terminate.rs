@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
-const TOLD_OFF: &str = "this port speaks TLS, and plain HTTP came: use https://\n";
+const TOLD_OFF: &str = "this port requires TLS: use https://\n";
 /// An empty SETTINGS frame, and a GOAWAY frame with error INADEQUATE_SECURITY, without its length
 /// and debug data (RFC 9113, 6.8 and 7).
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -87,7 +87,7 @@ pub(super) async fn run(
     match shaken.unwrap_or(Err(slow)) {
         Ok(client) => Some(client),
         Err(why) => {
-            tracing::debug!(reason = why.as_str(), "a handshake came to nothing");
+            tracing::debug!(reason = why.as_str(), "TLS handshake failed");
             proxy.metrics.handshake_failed(why);
             None
         }
@@ -185,7 +185,7 @@ mod tests {
         }
         // The second handshake has peeked at the first byte by then, or will: either way it waits
         // for a permit.
-        tokio::select! { biased; _ = &mut waits => panic!("there is no turn"), () = tokio::task::yield_now() => {} }
+        tokio::select! { biased; _ = &mut waits => panic!("no permit is free"), () = tokio::task::yield_now() => {} }
         drop(first);
         assert_eq!(holds.await.map(drop).unwrap_err(), Handshake::Left);
         drop(second);

@@ -409,7 +409,7 @@ pub(super) mod tests {
         assert!(activity.waits_since().is_some(), "it has sent nothing");
         let (call, ..) = activity.begin(false);
         let upload = activity.upload();
-        assert!(activity.waits_since().is_some(), "the body has not come");
+        assert!(activity.waits_since().is_some(), "the body has not arrived");
         drop(upload);
         assert_eq!(activity.waits_since(), None);
         drop(call);

@@ -132,7 +132,7 @@ pub(super) fn unseen() -> Option<String> {
     let found = OLDER.iter().find(|path| has_nat(Path::new(path)))?;
     let command = if found.contains("ip6") { "ip6tables" } else { "iptables" };
     Some(format!(
-        "the older iptables has a nat table here, which cannot be looked at: whether it redirects these ports, {command}-legacy -t nat -S PREROUTING says"
+        "legacy iptables has a nat table here, which cannot be read and may redirect these ports: check with {command}-legacy -t nat -S PREROUTING"
     ))
 }
 
@@ -172,7 +172,7 @@ mod tests {
             (Step::Chain, Errno::NOENT, "cannot redirect"),
             (rule, Errno::NOENT, "cannot redirect"),
             (rule, Errno::NOMEM, "writing the rule of port 8080: "),
-            (Step::Look, Errno::TOOBIG, "looking at the rules of others: "),
+            (Step::Look, Errno::TOOBIG, "reading the existing rules: "),
             (Step::Transaction, Errno::AGAIN, "writing the rules: "),
         ];
         for (step, errno, words) in cases {

@@ -160,8 +160,8 @@ impl Others {
                 IPV4 => "ip",
                 _ => "ip6",
             };
-            let verb = if sure { "is redirected" } else { "may be redirected" };
-            let by = format!("port {port} {verb} already, by chain {chain} of table {family} {table}");
+            let verb = if sure { "is already redirected" } else { "may already be redirected" };
+            let by = format!("port {port} {verb} by chain {chain} of table {family} {table}");
             if sure {
                 return Some(Taken { by, sure });
             }

@@ -169,10 +169,10 @@ impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket => f.write_str("opening a netlink socket"),
-            Self::Look => f.write_str("looking at the rules of others"),
+            Self::Look => f.write_str("reading the existing rules"),
             Self::Transaction => f.write_str("writing the rules"),
-            Self::Table => f.write_str("writing our table"),
-            Self::Chain => f.write_str("writing our chain"),
+            Self::Table => f.write_str("writing the table"),
+            Self::Chain => f.write_str("writing the chain"),
             Self::Rule(redirect) => write!(f, "writing the rule of port {}", redirect.port),
         }
     }

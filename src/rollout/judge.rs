@@ -174,7 +174,7 @@ impl Comparison {
         if self.errors.exceeds(alpha) {
             let (control, candidate) = self.errors.shares();
             let why = format!(
-                "{} of the calls are not served, {} before: more than {} worse (e-value {})",
+                "error rate {}, control {}: worse by more than {} (e-value {})",
                 percent(candidate),
                 percent(control),
                 percent(f64::from(analysis.errors_ppm) / 1e6),
@@ -186,7 +186,7 @@ impl Comparison {
         if self.latency.exceeds(alpha) {
             let (_, candidate) = self.latency.shares();
             let why = format!(
-                "{} of the calls take longer than the p99 of {line} and {} on top, where 1% may (e-value {})",
+                "{} of the calls are slower than the control's p99 of {line} plus {}, where 1% is expected (e-value {})",
                 percent(candidate),
                 share(u64::from(analysis.p99_permille), 1000),
                 e_value(&self.latency)
@@ -196,7 +196,7 @@ impl Comparison {
         if self.better.exceeds(alpha) {
             let (candidate, control) = self.better.shares();
             let why = format!(
-                "{} of the calls take longer than {line}, {} before (e-value {})",
+                "{} of the calls are slower than {line}, {} in the control (e-value {})",
                 percent(candidate),
                 percent(control),
                 e_value(&self.better)
@@ -260,12 +260,13 @@ fn jump(control: &Counts, candidate: &Counts, line: Option<u64>) -> Option<Findi
         (now - before >= JUMP_SHARE && now - before > JUMP_SURE * deviation).then_some((before, now))
     };
     if let Some((before, now)) = jumped(errors(control), errors(candidate)) {
-        let why = format!("{} of the calls are not served, {} beside it", percent(now), percent(before));
+        let why = format!("error rate {}, control {}", percent(now), percent(before));
         return Some(Finding::Worse { word: Worse::ErrorsJumped, why });
     }
     let line = line?.saturating_mul(JUMP_TIMES);
     let (before, now) = jumped(slow(control, line), slow(candidate, line))?;
-    let why = format!("{} of the calls take longer than {}, {} beside it", percent(now), told(line), percent(before));
+    let why =
+        format!("{} of the calls are slower than {}, {} in the control", percent(now), told(line), percent(before));
     Some(Finding::Worse { word: Worse::LatencyJumped, why })
 }
 
@@ -473,7 +474,7 @@ mod tests {
             },
         );
         let found = Comparison::default().look(&control, &candidate, &Analysis::default(), SIDE);
-        let why = "40.0% of the calls are not served, 0.1% beside it".to_owned();
+        let why = "error rate 40.0%, control 0.1%".to_owned();
         assert_eq!(found, Finding::Worse { word: Worse::ErrorsJumped, why });
     }
 }

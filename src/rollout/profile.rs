@@ -117,7 +117,7 @@ mod tests {
         assert_eq!(base, hash_of(r#"{"batchBytesMax": 1024, "queueDelayMax": "1000ms"}"#, "{}"));
         assert_ne!(base, hash_of(r#"{"queueDelayMax": "2s", "batchBytesMax": "1Ki"}"#, "{}"));
         assert_ne!(base, hash_of(r#"{"queueDelayMax": "1s", "batchBytesMax": "1Ki"}"#, r#"{"preset": "balanced"}"#));
-        assert_eq!(hash_of("{}", "{}"), hash(None, None), "nothing said is nothing said");
+        assert_eq!(hash_of("{}", "{}"), hash(None, None), "empty and absent values are equal");
     }
 
     #[test]

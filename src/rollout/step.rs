@@ -220,7 +220,7 @@ impl Rollout<'_> {
         // The spec may have been edited back to the profile in force while another one was tried.
         if wanted == current {
             if self.state.phase != Phase::Promoted {
-                let message = format!("the policy wants {current} again");
+                let message = format!("the policy specifies {current} again");
                 self.end(current.clone(), Phase::Promoted, "Reverted", message, false);
             }
             return self.all(&current);
@@ -257,7 +257,7 @@ impl Rollout<'_> {
             && self.state.current.as_deref() == Some(to)
             && self.state.reason == "ManualRollback";
         if !pinned {
-            let message = format!("{to} is in force instead of {}, by hand", self.plan.wanted);
+            let message = format!("{to} is in force instead of {} after a manual rollback", self.plan.wanted);
             self.end(to.to_owned(), Phase::RolledBack, "ManualRollback", message, true);
             // After the pin is removed, the specified profile is tried like any other change.
             self.state.candidate = None;
@@ -269,7 +269,7 @@ impl Rollout<'_> {
         self.state.phase = Phase::Paused;
         self.state.since = self.now;
         word.clone_into(&mut self.state.reason);
-        self.state.message = format!("{why}: paused, all stays as it is");
+        self.state.message = format!("{why}: rollout paused, all pods keep their profile");
         let message = self.state.message.clone();
         self.tell(true, "RolloutPaused", message);
     }
@@ -280,7 +280,7 @@ impl Rollout<'_> {
         self.state.phase = Phase::RolledBack;
         self.state.since = self.now;
         word.clone_into(&mut self.state.reason);
-        self.state.message = format!("{candidate} is taken back, all pods get {current}: {why}");
+        self.state.message = format!("{candidate} was rolled back, all pods get {current}: {why}");
         let message = self.state.message.clone();
         self.tell(true, "RolledBack", message);
     }
@@ -401,10 +401,10 @@ impl Rollout<'_> {
                 .latency
                 .quantile(990)
                 .map_or_else(|| "no p99 yet".to_owned(), |p99| format!("p99 {}", millis(Duration::from_micros(p99))));
-            format!("{p99} and {} not served in {} calls", share(arm.errors, arm.samples), arm.samples)
+            format!("{p99} and error rate {} in {} calls", share(arm.errors, arm.samples), arm.samples)
         };
         match self.state.arms.as_slice() {
-            [control, candidate] => format!("{}, {} beside it", told(candidate), told(control)),
+            [control, candidate] => format!("{}; control: {}", told(candidate), told(control)),
             arms => arms.iter().map(|arm| format!("{}: {}", arm.profile, told(arm))).collect::<Vec<_>>().join("; "),
         }
     }

@@ -179,7 +179,7 @@ mod tests {
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)], BODY);
         }
         assert_eq!(told(&apart), [(PartKind::Header, "x-user".to_owned(), 17, 1)]);
-        assert!(!format!("{apart:?}{:?}", apart.report()).contains("u3"), "no value is kept");
+        assert!(!format!("{apart:?}{:?}", apart.report()).contains("u3"), "no value is stored");
     }
 
     #[test]

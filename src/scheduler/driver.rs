@@ -116,7 +116,7 @@ impl Shell {
             let now = self.clock.now();
             panics.retain(|at| now.since(*at) < PANIC_WINDOW);
             panics.push(now);
-            tracing::error!(panics = panics.len(), "the scheduler panicked and starts again with an empty queue");
+            tracing::error!(panics = panics.len(), "the scheduler panicked and restarts with an empty queue");
             if panics.len() >= PANICS_MAX {
                 // Sending fails only if the process is already shutting down.
                 failed.send(true).ok();
@@ -234,7 +234,7 @@ impl<'a> Driver<'a> {
                 self.core.resume(self.now());
             }
             #[cfg(test)]
-            Event::Panic => panic!("asked for by a test"),
+            Event::Panic => panic!("requested by a test"),
         }
     }
 
@@ -498,13 +498,13 @@ impl<'a> Driver<'a> {
             let name = self.numbers.class_name(class).and_then(class_name);
             let name = name.map_or_else(String::new, |name| format!("{} {}", name.path, name.model));
             let Some(suspension) = suspension else {
-                tracing::info!(class = name, "merging begins again: the server takes batches");
+                tracing::info!(class = name, "merging resumed: the server accepts batches");
                 continue;
             };
             let (answer, status) = (suspension.refusal.as_str(), suspension.refusal.status());
             let retest = suspension.retest.since(now);
             if again {
-                tracing::debug!(class = name, answer, status, ?retest, "a batch of two was refused again");
+                tracing::debug!(class = name, answer, status, ?retest, "the server rejected a batch of two again");
                 continue;
             }
             tracing::warn!(
@@ -512,8 +512,8 @@ impl<'a> Driver<'a> {
                 answer,
                 status,
                 ?retest,
-                "merging ends: the server refuses batches whose calls it answers alone; each call goes alone now. If \
-                 the server takes one item a call, set `mode: Passthrough`"
+                "merging suspended: the server rejects batches but answers their calls individually; each call is now \
+                 sent individually. If the server accepts only one item per call, set `mode: Passthrough`"
             );
         }
         self.shell.metrics.merging_suspended(self.core.suspended());

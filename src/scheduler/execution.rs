@@ -81,7 +81,7 @@ impl Drop for Slot {
         // The channel has a place for every possible slot, and is closed only when the driver has
         // stopped.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.ended.try_send(ended) {
-            tracing::error!("a slot could not be given back");
+            tracing::error!("a slot could not be released");
         }
     }
 }
@@ -159,7 +159,7 @@ pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mu
     waiting.free(observed);
     for member in 0..waiting.replies.len() {
         if waiting.is_waiting(member) {
-            tracing::error!("a member of a batch was left without an answer");
+            tracing::error!("a member of a batch had no response");
             waiting.deliver(member, Err(FailureKind::Internal.into()));
         }
     }

@@ -67,7 +67,7 @@ mod tests {
         let (now, long) = (Tick::from_millis(100), Tick::from_millis(40));
         let just = Tick(now.0 - 50_000);
         let reason = |cause, pause, arrived| Holds::new(cause, pause).reason(now, arrived);
-        assert_eq!(reason(Cause::Idle, None, just), None, "it left at once");
+        assert_eq!(reason(Cause::Idle, None, just), None, "it was dispatched at once");
         assert_eq!(reason(Cause::Idle, None, long), Some(HoldReason::Limit));
         assert_eq!(reason(Cause::Delay, None, long), Some(HoldReason::Company));
         assert_eq!(reason(Cause::Idle, Some(Tick::from_millis(90)), long), Some(HoldReason::Pause));

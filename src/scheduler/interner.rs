@@ -153,7 +153,7 @@ mod tests {
         assert_ne!(interner.acquire(&b"b"[..]), a);
         interner.release(&b"a"[..]);
         interner.release(&b"a"[..]);
-        assert_eq!(interner.acquire(&b"a"[..]), a, "nobody else has come");
+        assert_eq!(interner.acquire(&b"a"[..]), a, "no other value was used");
         interner.release(&b"a"[..]);
         for other in 0..1000_u16 {
             interner.acquire(&other.to_be_bytes()[..]);

@@ -184,6 +184,6 @@ mod tests {
         }
         let sum = windows.sum(second(200));
         assert!((60..=120).contains(&sum.calls) && sum.over.as_secs().abs_diff(sum.calls) <= 1, "{sum:?}");
-        assert_eq!(windows.sum(second(1000)).calls, 0, "nothing came for minutes");
+        assert_eq!(windows.sum(second(1000)).calls, 0, "no call arrived for minutes");
     }
 }

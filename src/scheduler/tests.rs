@@ -41,7 +41,7 @@ impl Backend for Scripted {
             let mut aborted = Aborted(Some(self.aborted.clone()));
             self.go.notified().await;
             aborted.0 = None;
-            assert!(!self.panics, "the backend panics, as the test wants");
+            assert!(!self.panics, "the test makes the backend panic");
             for member in 0..members {
                 let reply = Reply {
                     status: StatusCode::OK,
@@ -139,7 +139,7 @@ impl World {
     async fn grant(&self) -> Grant {
         match self.submit().await.unwrap() {
             Outcome::Alone(grant) => grant,
-            other => panic!("a lone call gets a slot, not {other:?}"),
+            other => panic!("expected a slot for an unbatched call, got {other:?}"),
         }
     }
 
@@ -171,7 +171,7 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
     drop(grant);
     world.backend.go.notify_one();
     for call in waiting {
-        let Outcome::Reply(reply, ticket) = call.await.unwrap() else { panic!("a reply was due") };
+        let Outcome::Reply(reply, ticket) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&reply.body[..], b"3");
         assert_eq!(ticket.batch_items, 3);
     }
@@ -215,7 +215,7 @@ async fn a_panic_of_the_backend_fails_its_own_batch_only() {
     drop(grant);
     world.backend.go.notify_one();
     for call in waiting {
-        let Outcome::Failed(failure, _) = call.await.unwrap() else { panic!("a failure was due") };
+        let Outcome::Failed(failure, _) = call.await.unwrap() else { panic!("expected a failure") };
         assert_eq!(failure.kind, FailureKind::Internal);
     }
     drop(world.grant().await);
@@ -228,14 +228,17 @@ async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
     let waiting = world.submit();
     world.queued(1).await;
     world.scheduler.handle.panic().await;
-    let Outcome::Failed(failure, _) = waiting.await.unwrap() else { panic!("a failure was due") };
+    let Outcome::Failed(failure, _) = waiting.await.unwrap() else { panic!("expected a failure") };
     assert_eq!(failure.kind, FailureKind::Internal);
     let fresh = world.grant().await;
     drop(grant);
     let second = world.submit();
     world.queued(1).await;
     drop(fresh);
-    assert!(matches!(second.await.unwrap(), Outcome::Alone(_)), "an old life's slot is not given back to the new one");
+    assert!(
+        matches!(second.await.unwrap(), Outcome::Alone(_)),
+        "a slot of an earlier run is not released to the new run"
+    );
 }
 
 #[tokio::test]
@@ -261,7 +264,7 @@ async fn new_limits_hold_at_once_and_also_after_a_panic() {
     world.queued(1).await;
     let full = async || match world.submit().await.unwrap() {
         Outcome::Failed(failure, _) => failure.kind,
-        other => panic!("a refusal was due, not {other:?}"),
+        other => panic!("expected a rejection, got {other:?}"),
     };
     assert_eq!(full().await, FailureKind::QueueFull);
     world.scheduler.handle.panic().await;

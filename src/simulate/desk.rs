@@ -125,7 +125,7 @@ impl Desk {
     /// # Panics
     /// If there are none, or one of them is not in the queue.
     pub fn send(&mut self, members: Vec<CallId>) -> SentId {
-        assert!(!members.is_empty(), "a batch holds something");
+        assert!(!members.is_empty(), "a batch is not empty");
         let mut load = Load::default();
         for &id in &members {
             let entry = self.entry_mut(id);
@@ -253,5 +253,5 @@ impl Desk {
 }
 
 fn index(id: u64) -> usize {
-    usize::try_from(id).expect("ids count what is in memory")
+    usize::try_from(id).expect("ids index values in memory")
 }

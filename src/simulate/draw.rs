@@ -78,7 +78,7 @@ pub fn whole(x: f64) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "a cast from a float saturates, which is what is wanted"
+        reason = "a cast from a float saturates, as intended"
     )]
     let n = x as u32;
     n

@@ -59,7 +59,7 @@ impl Log {
     #[must_use]
     pub fn text(&self) -> String {
         self.0.iter().fold(String::new(), |mut text, event| {
-            writeln!(text, "{event:?}").expect("a string takes what is written to it");
+            writeln!(text, "{event:?}").expect("writing to a String cannot fail");
             text
         })
     }

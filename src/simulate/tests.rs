@@ -153,7 +153,7 @@ fn a_closed_loop_never_has_more_calls_out_than_clients() {
             assert!(run.counts.outstanding_max <= clients, "{baseline}");
             // A policy that waits for more calls than there are clients stalls.
             let waits = matches!(baseline, Baseline::KServe { .. } | Baseline::Static { .. });
-            assert!(waits || run.calls.len() > 400, "{baseline}: the loop stands still");
+            assert!(waits || run.calls.len() > 400, "{baseline}: the loop makes no progress");
         }
     }
 }

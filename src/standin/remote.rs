@@ -218,11 +218,11 @@ impl LoadReport {
 
 impl Refusal {
     fn unknown() -> Self {
-        Self(StatusCode::NOT_FOUND, "no such order".to_owned())
+        Self(StatusCode::NOT_FOUND, "unknown command".to_owned())
     }
 
     fn malformed(error: &serde_json::Error) -> Self {
-        Self(StatusCode::BAD_REQUEST, format!("the order cannot be read: {error}"))
+        Self(StatusCode::BAD_REQUEST, format!("invalid command: {error}"))
     }
 
     fn failed(why: impl Into<String>) -> Self {
@@ -262,7 +262,7 @@ async fn answer(desk: &impl Desk, request: Request<Incoming>) -> Result<Response
     let (head, body) = request.into_parts();
     let taken = match Limited::new(body, ORDER_BYTES_MAX).collect().await {
         Ok(body) => desk.take(&head.method, head.uri.path(), &body.to_bytes()).await,
-        Err(_) => Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, "the order is too long".to_owned())),
+        Err(_) => Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, "the command is too long".to_owned())),
     };
     let (status, text) = match taken {
         Ok(text) => (StatusCode::OK, text),

@@ -34,7 +34,7 @@ pub(crate) struct Timer {
 impl Timer {
     #[expect(
         deprecated,
-        reason = "`register` is unsafe, and unsafe is forbidden here; its condition holds, an `OwnedFd` keeps one descriptor open for its life"
+        reason = "`register` is unsafe, and unsafe is forbidden here; its condition holds, because an `OwnedFd` keeps its descriptor open"
     )]
     pub(crate) fn new() -> io::Result<Self> {
         let fd = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;

@@ -141,7 +141,7 @@ fn parse_filter(text: &str) -> Result<EnvFilter, BoxError> {
         ["off", "error", "warn", "info", "debug", "trace"].iter().any(|known| word.trim().eq_ignore_ascii_case(known))
     };
     if !text.split(',').all(|part| part.rsplit('=').next().is_some_and(is_level)) {
-        return Err(format!("log level {text:?} has a part without a level, such as info or groupage=debug").into());
+        return Err(format!("log level {text:?} has a part without a level: write info, or groupage=debug").into());
     }
     Ok(EnvFilter::try_new(text)?)
 }

@@ -230,35 +230,35 @@ impl Metric {
                 "groupage_call_duration_seconds",
                 Kind::CallSeconds,
                 "route, outcome",
-                "End-to-end latency of every call, merged or not: from its head to its answer, of a call that passes through or streams to the head of the answer.",
+                "End-to-end latency of every call, merged or not: from the request head to the complete response, or to the response head for a call that passes through or streams.",
             ),
             Self::CallsHeld => (
                 "groupage_calls_held_total",
                 Kind::Counter,
                 "reason",
-                "Calls that waited before they were sent, and what for.",
+                "Calls that were held before they were sent, by reason.",
             ),
             Self::CallsPassed => (
                 "groupage_calls_passed_total",
                 Kind::Counter,
                 "reason",
-                "Calls that were not merged, and why: forwarded untouched, or sent alone.",
+                "Calls that were not merged, by reason: forwarded untouched, or sent alone.",
             ),
             Self::Items => ("groupage_items_total", Kind::Counter, "outcome", "Items of recognised calls by outcome."),
             Self::ItemsRejected => {
-                ("groupage_items_rejected_total", Kind::Counter, "reason", "Items that were not accepted, and why.")
+                ("groupage_items_rejected_total", Kind::Counter, "reason", "Items that were not accepted, by reason.")
             }
             Self::ItemsExpired => (
                 "groupage_items_expired_total",
                 Kind::Counter,
                 "reason",
-                "Items ended before they were sent: their deadline passed, or would have.",
+                "Items that expired before they were sent: their deadline passed, or would have passed.",
             ),
             Self::SloCalls => (
                 "groupage_slo_calls_total",
                 Kind::Counter,
                 "result",
-                "Recognised calls with an SLO, that of their class or else of their route, by whether they were answered within it.",
+                "Recognised calls with an SLO, of their class or else of their route, by whether the SLO was met.",
             ),
             Self::Dispatches => {
                 ("groupage_dispatches_total", Kind::Counter, "cause", "Executions by the cause of their dispatch.")
@@ -277,7 +277,7 @@ impl Metric {
                 "groupage_batch_padding_ratio",
                 Kind::Ratio,
                 "",
-                "The part of an execution that would be padding if every item were as heavy as the heaviest.",
+                "Share of an execution that would be padding if every item were padded to the heaviest.",
             ),
             Self::QueueDelay => {
                 ("groupage_queue_delay_seconds", Kind::Seconds, "", "Time from acceptance to dispatch.")
@@ -286,87 +286,90 @@ impl Metric {
                 "groupage_execution_duration_seconds",
                 Kind::Seconds,
                 "outcome",
-                "Time of one execution, isolation included.",
+                "Duration of one execution, including isolation.",
             ),
             Self::Overhead => (
                 "groupage_overhead_seconds",
                 Kind::Seconds,
                 "stage",
-                "Our own work on a call or a batch: read, merge, split, write.",
+                "Time that the proxy itself spends on a call or a batch: read, merge, split, write.",
             ),
             Self::QueueItems => ("groupage_queue_items", Kind::Gauge, "", "Items accepted and not dispatched."),
             Self::QueueOldest => ("groupage_queue_oldest_seconds", Kind::Gauge, "", "Age of the oldest queued call."),
-            Self::QueueItemsLimit => ("groupage_queue_items_limit", Kind::Gauge, "", "Most items that may be queued."),
+            Self::QueueItemsLimit => ("groupage_queue_items_limit", Kind::Gauge, "", "Maximum number of queued items."),
             Self::SlotsInUse => ("groupage_slots_in_use", Kind::Gauge, "", "Executions in flight."),
-            Self::SlotsLimit => ("groupage_slots_limit", Kind::Gauge, "", "Most executions in flight."),
+            Self::SlotsLimit => ("groupage_slots_limit", Kind::Gauge, "", "Maximum number of executions in flight."),
             Self::SlotsLearned => (
                 "groupage_slots_learned",
                 Kind::Gauge,
                 "",
-                "Executions that the upstream was found to run side by side.",
+                "Learned number of executions that the upstream runs in parallel.",
             ),
             Self::Lead => (
                 "groupage_lead_seconds",
                 Kind::Gauge,
                 "",
-                "How long before an execution ends the next one may leave, as learned.",
+                "Learned time before the end of an execution at which the next one may be dispatched.",
             ),
             Self::ModelFixed => (
                 "groupage_model_fixed_seconds",
                 Kind::Gauge,
                 "",
-                "What an execution costs whatever is in it, as learned of the calls that were sent last.",
+                "Fixed duration of an execution, learned from recent executions.",
             ),
             Self::ModelItem => (
                 "groupage_model_item_seconds",
                 Kind::Gauge,
                 "",
-                "What an item adds to it, as learned of the calls that were sent last.",
+                "Duration that each item adds to an execution, learned from recent executions.",
             ),
-            Self::ModelError => {
-                ("groupage_model_error_ratio", Kind::Gauge, "", "How far executions are off that line, on average.")
-            }
+            Self::ModelError => (
+                "groupage_model_error_ratio",
+                Kind::Gauge,
+                "",
+                "Mean error of the predicted duration of executions: the absolute logarithm of observed over predicted time.",
+            ),
             Self::ModelTail => (
                 "groupage_model_tail_ratio",
                 Kind::Gauge,
                 "",
-                "Within how many times what was expected of them 98 of 100 executions end.",
+                "Ratio of actual to predicted duration that 98 of 100 executions stay within.",
             ),
             Self::Exploration => (
                 "groupage_exploration_seconds_total",
                 Kind::Counter,
                 "",
-                "Whole seconds of execution of batches that were sent in another size than seemed best, to learn.",
+                "Whole seconds spent on exploration: executions of batches whose size differed from the estimated optimum.",
             ),
             Self::ModelChanges => (
                 "groupage_model_changes_total",
                 Kind::Counter,
                 "",
-                "How often the upstream was found to be another one, and all that was learned was forgotten.",
+                "Times that a different upstream was detected and the learned model was reset.",
             ),
             Self::PlanSolve => (
                 "groupage_plan_solve_seconds",
                 Kind::Seconds,
                 "",
-                "Time to work out which size to send at which load, on a thread of its own.",
+                "Time to compute the batch size for each load, on a separate thread.",
             ),
             Self::StandingAside => (
                 "groupage_standing_aside",
                 Kind::Gauge,
                 "",
-                "1 while calls are passed one by one, since the upstream batches better by itself.",
+                "1 while calls are sent one by one because the upstream batches better by itself.",
             ),
             Self::MergingSuspended => (
                 "groupage_merging_suspended",
                 Kind::Gauge,
                 "",
-                "Kinds of calls that are not merged, since the server refused their batches and answered their members alone.",
+                "Kinds of calls that are not merged because the server rejected their batches and accepted their members alone.",
             ),
             Self::DeadlineShift => (
                 "groupage_deadline_shift_seconds",
                 Kind::Gauge,
                 "",
-                "How much earlier than their SLO calls are given up or sent, for what an answer takes from its batch to its caller; the largest of all SLOs.",
+                "Time before their SLO by which calls are dropped or sent early, to leave time for the response to reach the caller; the maximum over all SLOs.",
             ),
             Self::IsolationExecutions => (
                 "groupage_isolation_executions_total",
@@ -375,7 +378,7 @@ impl Metric {
                 "Upstream calls made to isolate a failed batch.",
             ),
             Self::ItemsIsolated => {
-                ("groupage_items_isolated_total", Kind::Counter, "", "Items that were answered by isolation.")
+                ("groupage_items_isolated_total", Kind::Counter, "", "Items that were completed by isolation.")
             }
             Self::UpstreamCallsSaved => (
                 "groupage_upstream_calls_saved_total",
@@ -388,38 +391,40 @@ impl Metric {
                 "groupage_connections_shed_total",
                 Kind::Counter,
                 "",
-                "Connections closed at once, or to make room for others: too many, or no descriptor.",
+                "Connections closed on accept, or evicted for others: the limit was reached, or no file descriptor was free.",
             ),
             Self::ConnectionsRelayed => (
                 "groupage_connections_relayed_total",
                 Kind::Counter,
                 "reason",
-                "Connections of captured ports that were carried on as bytes, and why: nothing of them can be merged.",
+                "Connections of captured ports that were relayed as bytes and cannot be merged, by reason.",
             ),
             Self::TlsHandshakesFailed => (
                 "groupage_tls_handshakes_failed_total",
                 Kind::Counter,
                 "reason",
-                "TLS handshakes with clients that came to nothing, and why.",
+                "Failed TLS handshakes with clients, by reason.",
             ),
             Self::TlsReloads => (
                 "groupage_tls_reloads_total",
                 Kind::Counter,
                 "side, result",
-                "Certificates that changed in their files, towards callers or the upstream, by what came of it; where refused, those before stay in use.",
+                "Reloads of changed certificate files, downstream or upstream, by result; after a refused reload the previous certificates stay in use.",
             ),
             Self::TlsExpiry => (
                 "groupage_tls_certificate_expiry_seconds",
                 Kind::Gauge,
                 "side",
-                "When the certificate in use expires, in seconds since 1970.",
+                "Expiry of the certificate in use, in seconds since 1970.",
             ),
-            Self::BufferedBytes => ("groupage_buffered_bytes", Kind::Gauge, "", "Bytes of requests and answers held."),
+            Self::BufferedBytes => {
+                ("groupage_buffered_bytes", Kind::Gauge, "", "Bytes of requests and responses in memory.")
+            }
             Self::BuffersEvicted => (
                 "groupage_buffers_evicted_total",
                 Kind::Counter,
                 "",
-                "Unfinished uploads and answers that were not taken, which made room for others.",
+                "Unfinished uploads and unread responses that were evicted to free memory.",
             ),
             Self::Limit => {
                 ("groupage_limit", Kind::Gauge, "limit, source", "A limit in force and where it comes from.")
@@ -428,88 +433,85 @@ impl Metric {
                 "groupage_mismatches_total",
                 Kind::Counter,
                 "kind",
-                "Answers to a batch that could not be split, by kind.",
+                "Batch responses that could not be split, by kind.",
             ),
-            Self::ConfigReloads => (
-                "groupage_config_reloads_total",
-                Kind::Counter,
-                "result",
-                "Settings read again while running, by what came of it.",
-            ),
+            Self::ConfigReloads => {
+                ("groupage_config_reloads_total", Kind::Counter, "result", "Reloads of the settings, by result.")
+            }
             Self::ConfigCurrent => (
                 "groupage_config_current",
                 Kind::Gauge,
                 "",
-                "1 if the settings in force are those read last, 0 if those were refused.",
+                "1 if the settings that were read last are in force, 0 if they were refused.",
             ),
             Self::ConfigPending => (
                 "groupage_config_pending_settings",
                 Kind::Gauge,
                 "",
-                "Settings under proxy that were changed and wait for the next start.",
+                "Changed settings under proxy that take effect at the next start.",
             ),
             Self::CrashGuard => (
                 "groupage_crash_guard",
                 Kind::Gauge,
                 "",
-                "1 while everything passes through untouched, since the process crashed 3 times in a minute.",
+                "1 while everything passes through untouched because the process crashed 3 times in a minute.",
             ),
             Self::Draining => (
                 "groupage_draining",
                 Kind::Gauge,
                 "",
-                "1 while nothing waits any more: the pod ends, or its application is being restarted.",
+                "1 while no call is held: the pod is shutting down, or its application is being restarted.",
             ),
             Self::ControllerConnected => (
                 "groupage_controller_connected",
                 Kind::Gauge,
                 "",
-                "1 while the control stream is open, 0 while it is not; absent where there is no controller.",
+                "1 while the control stream is open, else 0; absent without a controller.",
             ),
             Self::ControllerEnds => (
                 "groupage_controller_stream_ends_total",
                 Kind::Counter,
                 "reason",
-                "Control streams that ended or could not be opened, and why.",
+                "Control streams that ended or could not be opened, by reason.",
             ),
             Self::ControllerUnknown => (
                 "groupage_controller_unknown_total",
                 Kind::Counter,
                 "what",
-                "Messages and fields from the controller that this version does not know and left out.",
+                "Messages and fields from the controller that this version does not know and ignored.",
             ),
             Self::PredictedCalls => (
                 "groupage_predicted_calls_total",
                 Kind::Counter,
                 "outcome",
-                "Mode Observe: calls that passed, by how they would have ended in batches.",
+                "Mode Observe: calls that passed through, by their predicted outcome in batches.",
             ),
-            Self::PredictedDispatches => (
-                "groupage_predicted_dispatches_total",
-                Kind::Counter,
-                "",
-                "Mode Observe: upstream calls that they would have been.",
-            ),
-            Self::PredictedBatchItems => {
-                ("groupage_predicted_batch_items", Kind::Sizes, "", "Mode Observe: items in one of these.")
+            Self::PredictedDispatches => {
+                ("groupage_predicted_dispatches_total", Kind::Counter, "", "Mode Observe: predicted upstream calls.")
             }
+            Self::PredictedBatchItems => (
+                "groupage_predicted_batch_items",
+                Kind::Sizes,
+                "",
+                "Mode Observe: items in one predicted upstream call.",
+            ),
             Self::PredictedQueueDelay => (
                 "groupage_predicted_queue_delay_seconds",
                 Kind::Seconds,
                 "",
-                "Mode Observe: time that calls would have waited from acceptance to dispatch.",
+                "Mode Observe: predicted time from acceptance to dispatch.",
             ),
             Self::PredictedLatency => (
                 "groupage_predicted_latency_seconds",
                 Kind::Seconds,
                 "",
-                "Mode Observe: time from arrival to answer that calls would have seen.",
+                "Mode Observe: predicted time from arrival to response.",
             ),
             Self::Unpredicted => (
                 "groupage_unpredicted_calls_total",
                 Kind::Counter,
                 "reason",
-                "Mode Observe: calls of which nothing was predicted, and why.",
+                "Mode Observe: calls without a prediction, by reason.",
             ),
             Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
         }

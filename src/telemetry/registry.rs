@@ -166,7 +166,7 @@ impl Metrics {
     }
 
     fn of_port(shared: &Arc<Shared>, stats: &Arc<Stats>, port: usize) -> Self {
-        let gauges = shared.ports.get(port).expect("it is asked for ports that it was made with").clone();
+        let gauges = shared.ports.get(port).expect("`port` is an index into the ports of `shared`").clone();
         Self {
             shared: shared.clone(),
             stats: stats.clone(),

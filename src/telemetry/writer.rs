@@ -33,7 +33,7 @@ impl LossyWriter {
     /// Returns an error if the thread cannot be started.
     pub fn start(name: &'static str, sink: impl Write + Send + 'static) -> io::Result<Self> {
         Self::start_with(name, sink, move |lines| {
-            tracing::warn!(name, lines, "lines were dropped: whatever reads the output is slower than what is written");
+            tracing::warn!(name, lines, "lines were dropped: the reader of the output is too slow");
         })
     }
 

@@ -108,13 +108,13 @@ fn read(files: &CallerFiles) -> Result<Vec<File>, Unusable> {
 /// Builds a new configuration. It starts with an empty session cache, so that no client resumes a
 /// session with a certificate from an authority that is no longer trusted.
 fn used(read: &[File]) -> Result<Used, Unusable> {
-    let [cert, key, rest @ ..] = read else { unreachable!("a certificate and a key are read in any case") };
+    let [cert, key, rest @ ..] = read else { unreachable!("a certificate and a key are always read") };
     let chain = cert.chain()?;
     let expires = chain.first().and_then(validity).map_or(0, |validity| validity.end);
     let pair = certified(chain, key.private_key()?).map_err(|error| {
-        key.unusable(&format!("it does not go with the certificate ({error})"), "give certificate and key of one pair")
+        key.unusable(&format!("it does not match the certificate ({error})"), "use a certificate and key of one pair")
     })?;
-    let wrong = |error: &dyn std::fmt::Display| cert.unusable(&error.to_string(), "give another certificate");
+    let wrong = |error: &dyn std::fmt::Display| cert.unusable(&error.to_string(), "use another certificate");
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| wrong(&error))?;
@@ -123,7 +123,7 @@ fn used(read: &[File]) -> Result<Used, Unusable> {
         Some(ca) => {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(ca.authorities()?), provider());
             let verifier = verifier.build().map_err(|error| {
-                ca.unusable(&error.to_string(), "give the certificates of the authorities of callers")
+                ca.unusable(&error.to_string(), "use the certificates of the authorities that sign client certificates")
             })?;
             builder.with_client_cert_verifier(verifier)
         }

@@ -12,9 +12,9 @@ use super::Unusable;
 /// Maximum size of a file. The bundle of all public authorities has about 250 KiB.
 const BYTES_MAX: u64 = 1 << 20;
 
-const READABLE: &str = "name a file that this process may read";
-const PEM: &str = "it must be PEM, with BEGIN CERTIFICATE";
-const KEY: &str = "it must be PEM, with BEGIN PRIVATE KEY (or EC, or RSA), not encrypted";
+const READABLE: &str = "set the path of a file that this process may read";
+const PEM: &str = "use a PEM file with BEGIN CERTIFICATE";
+const KEY: &str = "use a PEM file with BEGIN PRIVATE KEY (or EC, or RSA), not encrypted";
 
 /// A file named by a configuration key, with its content. The content may be a secret, so there is
 /// no `Debug` and it is not retained.
@@ -63,7 +63,7 @@ impl File {
     pub(super) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, Unusable> {
         let chain: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match chain {
-            Ok(chain) if chain.is_empty() => Err(self.unusable("it holds no certificate", PEM)),
+            Ok(chain) if chain.is_empty() => Err(self.unusable("it contains no certificate", PEM)),
             Ok(chain) => Ok(chain),
             Err(error) => Err(self.unusable(&format!("a certificate in it cannot be read ({error})"), PEM)),
         }
@@ -72,7 +72,7 @@ impl File {
     /// Returns the private key of the file.
     pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, Unusable> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
-            PemError::NoItemsFound => self.unusable("it holds no private key", KEY),
+            PemError::NoItemsFound => self.unusable("it contains no private key", KEY),
             error => self.unusable(&format!("the key in it cannot be read ({error})"), KEY),
         })
     }
@@ -81,9 +81,9 @@ impl File {
     pub(super) fn authorities(&self) -> Result<RootCertStore, Unusable> {
         let mut roots = RootCertStore::empty();
         for certificate in self.chain()? {
-            roots
-                .add(certificate)
-                .map_err(|error| self.unusable(&format!("a certificate in it cannot be believed ({error})"), PEM))?;
+            roots.add(certificate).map_err(|error| {
+                self.unusable(&format!("a certificate in it cannot be used as an authority ({error})"), PEM)
+            })?;
         }
         Ok(roots)
     }

@@ -75,7 +75,7 @@ impl Servers {
             key: "proxy.upstreamTls.serverName",
             path: name.to_owned(),
             why: error.to_string(),
-            advice: "say a DNS name or an address, as it stands in the server's certificate",
+            advice: "set a DNS name or an address that the server's certificate contains",
         })?;
         let used = used(&files, &read(&files)?)?;
         Ok(Self { files, name, used: RwLock::new(used) })
@@ -98,7 +98,7 @@ impl Servers {
             Some(why) => io::Error::new(error.kind(), Refused(of_a_server(why))),
             // The server closed the connection during the handshake, as servers without TLS do.
             None if error.kind() == io::ErrorKind::UnexpectedEof => {
-                io::Error::new(error.kind(), Refused("it ended the connection in the handshake".to_owned()))
+                io::Error::new(error.kind(), Refused("it closed the connection during the handshake".to_owned()))
             }
             None => error,
         })
@@ -161,7 +161,7 @@ fn used(files: &ServerFiles, read: &[File]) -> Result<Used, Unusable> {
         key: "proxy.upstreamTls",
         path: "TLS".to_owned(),
         why: error.to_string(),
-        advice: "report it",
+        advice: "report this bug",
     };
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -173,8 +173,8 @@ fn used(files: &ServerFiles, read: &[File]) -> Result<Used, Unusable> {
             let expires = chain.first().and_then(validity).map(|validity| validity.end);
             let pair = certified(chain, key.private_key()?).map_err(|error| {
                 key.unusable(
-                    &format!("it does not go with the certificate ({error})"),
-                    "give certificate and key of one pair",
+                    &format!("it does not match the certificate ({error})"),
+                    "use a certificate and key of one pair",
                 )
             })?;
             let resolver = Arc::new(rustls::sign::SingleCertAndKey::from(pair));
@@ -193,8 +193,8 @@ fn those_of_the_machine() -> Result<RootCertStore, Unusable> {
         return Err(Unusable {
             key: CA,
             path: "the authorities that this machine trusts".to_owned(),
-            why: found.errors.first().map_or_else(|| "there are none".to_owned(), ToString::to_string),
-            advice: "name the authority of the server's certificate with `proxy.upstreamTls.caFile`",
+            why: found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string),
+            advice: "set `proxy.upstreamTls.caFile` to the authority of the server's certificate",
         });
     }
     Ok(roots)

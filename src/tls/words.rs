@@ -52,20 +52,20 @@ pub(super) fn of_a_server(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(why) => certificate(why),
         Error::AlertReceived(alert) if OURS.contains(alert) => format!(
-            "it does not accept our certificate, or wants one and got none ({alert:?}): give what it accepts with `proxy.upstreamTls.certFile` and `keyFile`"
+            "it rejected the client certificate, or requires one and none is configured ({alert:?}): set `proxy.upstreamTls.certFile` and `keyFile`"
         ),
         Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
-            "it does not speak the HTTP version that `proxy.connection.http2` says".to_owned()
+            "it does not support the HTTP version that `proxy.connection.http2` requires".to_owned()
         }
         Error::AlertReceived(AlertDescription::UnrecognisedName) => {
-            "it has no certificate for the name that it was asked for: say another one with `proxy.upstreamTls.serverName`"
+            "it has no certificate for the requested name: set another one with `proxy.upstreamTls.serverName`"
                 .to_owned()
         }
-        Error::AlertReceived(alert) => format!("it refused the handshake ({alert:?})"),
+        Error::AlertReceived(alert) => format!("it rejected the handshake ({alert:?})"),
         Error::InvalidMessage(_) => {
-            "it does not speak TLS: if it is plain HTTP, write `http://` in `proxy.upstream`".to_owned()
+            "it does not support TLS: if it is plain HTTP, write `http://` in `proxy.upstream`".to_owned()
         }
-        Error::PeerIncompatible(why) => format!("it speaks no TLS that is spoken here, 1.2 with AEAD or 1.3 ({why:?})"),
+        Error::PeerIncompatible(why) => format!("it supports neither TLS 1.3 nor TLS 1.2 with AEAD ({why:?})"),
         error => format!("TLS failed: {error}"),
     }
 }
@@ -86,19 +86,19 @@ pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
 fn certificate(why: &CertificateError) -> String {
     match why {
         CertificateError::UnknownIssuer => {
-            "its certificate is signed by an authority that is not trusted here: name that authority's file with `proxy.upstreamTls.caFile`".to_owned()
+            "its certificate is signed by an authority that is not trusted: set `proxy.upstreamTls.caFile` to the file of that authority".to_owned()
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => format!(
-            "its certificate is for another name ({why}): say with `proxy.upstreamTls.serverName` which name to check"
+            "its certificate is for another name ({why}): set `proxy.upstreamTls.serverName` to the name to check"
         ),
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
             format!("its certificate has expired ({why})")
         }
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-            format!("its certificate is not valid yet, or the clock here is behind ({why})")
+            format!("its certificate is not valid yet, or the local clock is behind ({why})")
         }
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
-            format!("its certificate is not for servers ({why})")
+            format!("its certificate is not a server certificate ({why})")
         }
         why => format!("its certificate cannot be accepted ({why})"),
     }

@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(first("{slotsMax: 2, batchWeightMax: 900}"), (None, None));
         assert_eq!(bounds("{}", "{}").within(Settings::default()), Settings::default());
         let walled = Settings { slots_max: Some(3), ..Settings::default() };
-        assert_eq!(bounds("{}", "{}").within(walled), Settings::default(), "no policy names a wall");
+        assert_eq!(bounds("{}", "{}").within(walled), Settings::default(), "the policy sets no limit");
         assert_eq!(bounds("{}", "{slotsMax: 8}").within(walled), walled);
     }
 

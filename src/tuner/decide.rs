@@ -86,32 +86,32 @@ impl Look<'_> {
         }
         let within = self.bounds.within(self.history.settings);
         if within != self.history.settings {
-            let text = format!("to the bounds of the policy: {}", self.change(self.history.settings, within));
+            let text = format!("moved into the bounds of the policy: {}", self.change(self.history.settings, within));
             self.history = History::resume(self.history.settings);
             return self.set(within, Word::Bounded, text);
         }
         if self.seen.frozen {
             let settings = self.history.settings;
             self.history = History::resume(settings);
-            return self.hold(Word::Frozen, "stays as it is: others are compared with it".to_owned());
+            return self.hold(Word::Frozen, "unchanged while a rollout compares other pods with this one".to_owned());
         }
         if self.history.upstream.replace(self.seen.changes).is_some_and(|before| before != self.seen.changes) {
             self.history.forget(self.now);
-            return self.hold(Word::Settling, "the model server is another one: waiting for what it does".to_owned());
+            return self.hold(Word::Settling, "the model server was replaced: waiting for new measurements".to_owned());
         }
         if let Some(moved) = self.weight() {
             return moved;
         }
         if !self.bounds.promised {
-            return self.hold(Word::NoSlo, "the policy promises no latency".to_owned());
+            return self.hold(Word::NoSlo, "the policy has no latency SLO".to_owned());
         }
         if self.unsettled() {
-            return self.hold(Word::Settling, "waiting for what the last step does".to_owned());
+            return self.hold(Word::Settling, "waiting for the effect of the last step".to_owned());
         }
         if self.seen.learning {
             // Late answers during learning predict nothing about the time after it.
             self.history.window = Window::default();
-            let text = "the server's concurrency is still being learned: nothing moves meanwhile".to_owned();
+            let text = "the server's concurrency is still being learned: settings do not change until then".to_owned();
             return self.hold(Word::Learning, text);
         }
         // A verdict needs a full window; until then reports accumulate.
@@ -185,7 +185,7 @@ impl Look<'_> {
         // Once tightening has begun, each late window is followed by the next step without another
         // delay.
         if self.history.late.long < BREACH_FOR && !climbing {
-            return self.hold(Word::Held, format!("{late}: not for long yet"));
+            return self.hold(Word::Held, format!("{late}: too short for a step"));
         }
         if let Some(climb) = self.history.climb.as_mut().filter(|climb| climb.from.len() >= FUTILE_STEPS)
             && !fewer_late(window, &climb.before)
@@ -220,7 +220,7 @@ impl Look<'_> {
             return self.step(Knob::Slots, Way::Tighter, to, Word::SlotsLowered, late);
         }
         self.history.climb = None;
-        self.hold(Word::Exhausted, format!("{late}: nothing within the bounds has helped, or is left to try"))
+        self.hold(Word::Exhausted, format!("{late}: no setting within the bounds helped, or none is left to try"))
     }
 
     /// Returns the step of the deadline shift that the distance of the p99 from its target
@@ -267,7 +267,7 @@ impl Look<'_> {
             let to = Settings { shift_permille: settings.shift_permille.saturating_sub(back), ..settings };
             return self.step(Knob::Shift, Way::Looser, to, Word::ShiftLowered, &spare);
         }
-        self.hold(Word::Held, format!("{met}; less was late again the last time"))
+        self.hold(Word::Held, format!("{met}; a looser setting made calls late the last time"))
     }
 
     /// Records that the SLO is met. Once it was met for [`PROVEN_FOR`], the steps that led there
@@ -310,7 +310,7 @@ impl Look<'_> {
     }
 
     /// Reverts the last step and blocks its direction.
-    #[expect(clippy::needless_pass_by_value, reason = "it is over with it")]
+    #[expect(clippy::needless_pass_by_value, reason = "the step is consumed")]
     fn roll_back(&mut self, step: Step, window: &Window) -> (Settings, Reason) {
         let long = self.history.block(self.now, step.knob, step.way);
         let to = self.back(step.from);
@@ -322,7 +322,7 @@ impl Look<'_> {
             format!("slo met for {} of the calls, {} before", met(window), met(&step.before))
         };
         let text = format!(
-            "{why}: taken back, {}, not tried again for {}",
+            "{why}: step reverted, {}, not retried for {}",
             self.change(self.history.settings, to),
             millis(long)
         );
@@ -340,7 +340,7 @@ impl Look<'_> {
         let Some(mut climb) = self.history.climb.take() else { return self.hold(Word::Held, String::new()) };
         let (knob, steps) = (climb.knob, climb.from.len());
         let Some(to) = climb.from.pop() else {
-            return self.hold(Word::Exhausted, "nothing within the bounds has helped".to_owned());
+            return self.hold(Word::Exhausted, "no setting within the bounds helped".to_owned());
         };
         let to = self.back(to);
         let long = if climb.from.is_empty() {
@@ -349,12 +349,12 @@ impl Look<'_> {
             self.history.climb = Some(climb);
             None
         };
-        let until = long.map_or(String::new(), |long| format!(", not tried again for {}", millis(long)));
+        let until = long.map_or(String::new(), |long| format!(", not retried for {}", millis(long)));
         let change = self.change(self.history.settings, to);
         self.set(
             to,
             Word::NoEffect,
-            format!("as many calls are late as before: step {steps} taken back, {change}{until}"),
+            format!("the share of late calls did not drop: step {steps} reverted, {change}{until}"),
         )
     }
 
@@ -367,9 +367,9 @@ impl Look<'_> {
         let goal = self.weight_goal(least, most);
         let step = part(current).max(1);
         let (next, word, why) = if goal < current {
-            (current.saturating_sub(step).max(goal), Word::WeightLowered, "refused or failed above")
+            (current.saturating_sub(step).max(goal), Word::WeightLowered, "batches are refused or fail above")
         } else {
-            (current.saturating_add(step).min(goal), Word::WeightRaised, "no longer refused or failed up to")
+            (current.saturating_add(step).min(goal), Word::WeightRaised, "batches succeed again up to")
         };
         if next == current || self.unsettled() {
             return None;
@@ -419,7 +419,7 @@ impl Look<'_> {
         };
         if window.costs() {
             let lost = share(window.lost, window.calls());
-            return format!("{met}, {lost} of the calls without an answer: the server is at its end");
+            return format!("{met}, {lost} of the calls unanswered: the server is overloaded");
         }
         met
     }

@@ -352,7 +352,7 @@ mod tests {
         let next = update(&old, &[entry("new", "l4", 0)], &["p0", "new"], 100).unwrap();
         let names: Vec<&str> = next.iter().map(|entry| entry.profile.as_str()).collect();
         assert_eq!((next.len(), names[0], names[1]), (16, "new", "p0"), "p0 is the oldest, and in use");
-        assert!(!names.contains(&"p1"), "the oldest that nobody uses goes");
+        assert!(!names.contains(&"p1"), "the oldest unused entry is removed");
     }
 
     #[test]
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(
             (next[0].slots, next[0].at, next[0].curve.as_ref().unwrap().points[1].1),
             (2, 9, 7000),
-            "who saw more speaks"
+            "the pod with more observations counts"
         );
     }
 

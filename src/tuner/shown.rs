@@ -143,10 +143,10 @@ mod tests {
         assert_eq!(to_write(now, &shown, Some(Tick::from_millis(85_001)), &with(500_000)), None, "too soon");
         assert!(to_write(now, &shown, Some(Tick::from_millis(85_000)), &with(500_000)).is_some());
         let said = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
-        assert_eq!(to_write(now, &shown, None, &said), None, "the sentence alone is no reason");
-        assert!(to_write(now, &shown, None, &[]).is_some(), "it has gone");
+        assert_eq!(to_write(now, &shown, None, &said), None, "a new sentence alone is not written");
+        assert!(to_write(now, &shown, None, &[]).is_some(), "the pod is gone");
         let few = vec![PodTuning { word: Word::FewSamples, ..pod(1) }];
-        assert_eq!(to_write(now, &shown, None, &few), None, "neither is a word that says the same");
+        assert_eq!(to_write(now, &shown, None, &few), None, "neither is an equivalent word");
         let word = vec![PodTuning { word: Word::ShiftRaised, ..pod(1) }];
         assert!(to_write(now, &shown, None, &word).is_some());
     }

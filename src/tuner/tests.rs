@@ -113,7 +113,7 @@ fn a_breach_of_half_a_minute_raises_the_shift_and_says_so() {
     assert_eq!(raised.told, raised.settings);
     assert_eq!(raised.reason.text, "p99 130ms over slo 100ms for 30s: deadline shift 0ms → 5ms");
     let settling = world.look(seen(1000, 50, 0));
-    assert_eq!(settling.reason.word, Word::Settling, "counts that began before the step say nothing of it");
+    assert_eq!(settling.reason.word, Word::Settling, "counts that began before the step do not measure it");
     assert_eq!(world.look(seen(1000, 8, 0)).reason.word, Word::Held);
 }
 
@@ -127,7 +127,7 @@ fn a_step_after_which_the_slo_is_met_less_often_is_taken_back_and_not_tried_soon
     assert_eq!((back.reason.word, back.settings), (Word::RolledBack, Settings::default()));
     assert_eq!(
         back.reason.text,
-        "slo met for 81% of the calls, 95% before: taken back, deadline shift 5ms → 0ms, not tried again for 5m"
+        "slo met for 81% of the calls, 95% before: step reverted, deadline shift 5ms → 0ms, not retried for 5m"
     );
     // Fewer slots are the remaining option; the shift does not move until its block ends.
     world.looks(20, &seen(1000, 50, 0));
@@ -213,7 +213,7 @@ fn without_a_wall_of_the_policy_slots_are_never_set() {
     world.history = History::resume(Settings { slots_max: Some(3), ..Settings::default() });
     let bounded = world.look(seen(1000, 50, 0));
     assert_eq!((bounded.reason.word, bounded.settings.slots_max), (Word::Bounded, None));
-    assert_eq!(bounded.reason.text, "to the bounds of the policy: slotsMax 3 → none");
+    assert_eq!(bounded.reason.text, "moved into the bounds of the policy: slotsMax 3 → none");
     world.looks(200, &seen(1000, 50, 0));
     assert!(world.told.iter().all(|told| told.slots_max.is_none()), "{:?}", world.words);
     assert!(world.words.contains(&Word::Exhausted), "{:?}", world.words);
@@ -278,13 +278,13 @@ fn the_weight_cap_follows_learned_ceilings_and_never_latency() {
     world.looks(40, &seen(1000, 900, 50));
     assert!(world.told.iter().all(|told| told.batch_weight_max.is_none()));
     world.looks(40, &Observation { weight_ceiling: Some(5000), ..calm(0) });
-    assert_eq!(world.in_force().batch_weight_max, Some(6250), "so that the sidecar can ask again beyond 5000");
+    assert_eq!(world.in_force().batch_weight_max, Some(6250), "so that the sidecar can probe beyond 5000");
     assert!(world.told.windows(2).all(|pair| {
         let of = |told: Settings| told.batch_weight_max.unwrap_or(8000);
         of(pair[0]).abs_diff(of(pair[1])) <= of(pair[0]).max(of(pair[1])) / 4
     }));
     world.looks(40, &calm(0));
-    assert_eq!(world.in_force().batch_weight_max, None, "nothing refuses any more");
+    assert_eq!(world.in_force().batch_weight_max, None, "nothing is refused any more");
 }
 
 #[test]
@@ -341,8 +341,8 @@ fn pods_are_pooled_as_the_policy_says_and_never_across_profiles() {
         told.sort_by(|one, other| one.pod.cmp(&other.pod));
         told.iter().map(|pod| pod.proposal.told.shift_permille).collect::<Vec<_>>()
     };
-    assert_eq!(shifts(Granularity::Pod), [0; 5], "90 calls say nothing");
-    assert_eq!(shifts(Granularity::NodeClass), [50, 50, 50, 0, 0], "270 do");
+    assert_eq!(shifts(Granularity::Pod), [0; 5], "90 calls are too few");
+    assert_eq!(shifts(Granularity::NodeClass), [50, 50, 50, 0, 0], "270 are enough");
     assert_eq!(shifts(Granularity::Workload), [50, 50, 50, 50, 0]);
 }
 

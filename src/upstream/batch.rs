@@ -142,7 +142,7 @@ async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, o
                 budget.replay(now);
             }
         } else if !inner.budget.lock().is_ok_and(|mut budget| budget.take(now)) {
-            tracing::debug!(batch = request.id.0, "replay budget empty: each member alone");
+            tracing::debug!(batch = request.id.0, "replay budget empty: each member is sent alone");
             plan.split(part);
             continue;
         }
@@ -265,8 +265,8 @@ async fn try_part(
                 tracing::warn!(
                     member,
                     path = request.members.first().map(|call| call.head.uri.path()),
-                    "answers differ in a member outside the results: such calls go alone for a while; if every caller \
-                     may see it, name it in respondWith.fields"
+                    "responses differ in a member outside the results: such calls are sent alone for a while; if every \
+                     caller may see the member, add it to respondWith.fields"
                 );
             }
             inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
@@ -281,7 +281,7 @@ async fn try_part(
             }
         }
         Err(mismatch) => {
-            tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the answer to a batch cannot be split");
+            tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the response to a batch cannot be split");
             inner.metrics.mismatch(mismatch.what.as_str());
             Judged::Again {
                 verdict: Verdict::Failed,

@@ -149,7 +149,7 @@ impl Connector {
                 let shaken = self.within(Box::pin(tls.connect(stream, speak))).await;
                 Ok(IoStream::Tls(Box::new(shaken?)).into())
             }
-            None if secure => Err(io::Error::other("there is nothing to speak TLS with")),
+            None if secure => Err(io::Error::other("TLS is not configured")),
             _ => Ok(IoStream::Tcp(stream).into()),
         }
     }
@@ -205,12 +205,12 @@ impl Connector {
                 Err(error) => _ = refused.get_or_insert(error),
             }
         }
-        Err(refused.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address is known")))
+        Err(refused.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "no address was resolved")))
     }
 
     /// Connects to the first address that accepts.
     async fn first_of(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
-        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address is known");
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "no address was resolved");
         for address in addresses {
             match self.within(TcpStream::connect(address)).await {
                 Ok(stream) => return Ok(stream),
@@ -237,7 +237,7 @@ fn keep_alive(stream: &TcpStream) {
         .and_then(|()| sockopt::set_tcp_keepintvl(stream, ALIVE_INTERVAL))
         .and_then(|()| sockopt::set_tcp_keepcnt(stream, ALIVE_PROBES));
     if let Err(error) = set {
-        tracing::debug!(%error, "no TCP keep-alive towards the model server");
+        tracing::debug!(%error, "cannot enable TCP keep-alive on the connection to the model server");
     }
 }
 

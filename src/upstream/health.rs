@@ -144,7 +144,7 @@ impl Inner {
     /// error.
     pub(super) fn refused_by_tls(&self, why: &Refused) {
         if self.health.is_new(why) {
-            tracing::warn!(error = %why, upstream = %self.config.target, "upstream ends connections");
+            tracing::warn!(error = %why, upstream = %self.config.target, "upstream closes connections with a TLS error");
         }
     }
 
@@ -242,7 +242,7 @@ mod tests {
         let now = health.clock.now();
         assert_eq!(health.is_ready(), now.since(Tick(0)) < UNREADY_AFTER);
         assert_eq!(*health.returns().borrow(), 0);
-        assert!(health.succeeded(), "back after a failure: it may be another server");
+        assert!(health.succeeded(), "reachable again after a failure: it may be another server");
         assert!(!health.succeeded());
         assert_eq!(*health.returns().borrow(), 1);
     }

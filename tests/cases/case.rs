@@ -258,7 +258,7 @@ impl Case {
             let want = usize::from(call.disconnect.is_none());
             let answers = self.answers.iter().filter(|answer| answer.client == call.client).count();
             if answers != want {
-                return Err(format!("client {} has {answers} expected_responses, not {want}", call.client));
+                return Err(format!("client {} has {answers} expected_responses, expected {want}", call.client));
             }
         }
         let known = |client: &String| self.calls.iter().any(|call| call.client == *client);

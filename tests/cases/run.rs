@@ -172,7 +172,7 @@ fn judge(expected: &ExpectedAnswer, call: &Call, answer: &Answer, taken: &mut Bi
         }
         // If the case lists no interim responses, only a client that expects a 100 may get one.
         None if !matches!((answer.interim.as_slice(), asked), ([], _) | ([100], true)) => {
-            faults.push(format!("interim: not asked for, actual {:?}", answer.interim));
+            faults.push(format!("interim: none expected, actual {:?}", answer.interim));
         }
         Some(_) | None => {}
     }

@@ -62,7 +62,8 @@ impl CaseScript {
             if !state.taken.get(at).copied().unwrap_or_default() {
                 let (clients, body) = (expected.clients.join(","), shown(&expected.body, 0));
                 let Expected { method, target, .. } = expected;
-                faults.push(format!("upstream: entry {} for {clients} never came: {method} {target} {body}", at + 1));
+                faults
+                    .push(format!("upstream: entry {} for {clients} never arrived: {method} {target} {body}", at + 1));
             }
         }
         faults

@@ -61,7 +61,7 @@ fn placeholders(hold: &mut impl FnMut(bool, &'static str)) {
     let twice = "{{uid:a-}},{{uid:a-}}";
     hold(agrees(Mode::Bytes, twice, "a-01234567,a-01234567"), "one value within a message");
     hold(!agrees(Mode::Bytes, twice, "a-01234567,a-01234568"), "not two");
-    hold(agrees(Mode::Json, r#"{"b":1,"id":"{{uid:}}"}"#, r#"{"id":"0123abcd","b":1}"#), "ids stand in JSON too");
+    hold(agrees(Mode::Json, r#"{"b":1,"id":"{{uid:}}"}"#, r#"{"id":"0123abcd","b":1}"#), "ids occur in JSON too");
     let mut taken = Bindings::default();
     let value = taken.agrees(b"{{uid:x}}", b"x12345678") && taken.values().eq([b"x12345678".as_slice()]);
     hold(value, "the value that an id took is kept");
@@ -111,7 +111,7 @@ fn format(hold: &mut impl FnMut(bool, &'static str)) {
     hold(read(r#"[{"status":200}]"#, r#"[{"status":200,"hang":false}]"#).is_err(), "so does a value");
     hold(read(r#""id":"X""#, r#""id":"X","id":"Y""#).is_err(), "a key twice fails the case");
     hold(read(r#"[{"c":"A","status":200}]"#, "[]").is_err(), "every client has an answer");
-    hold(read(r#""for":["A"]"#, r#""for":["B"]"#).is_err(), "nobody else has");
+    hold(read(r#""for":["A"]"#, r#""for":["B"]"#).is_err(), "no other client has one");
     let paths = |path: &str| vec![path.to_owned()];
     let skipped = |adapter, path: &str| matches!(verdict(adapter, None, &paths(path)), Ok(Verdict::Skip(_)));
     hold(

@@ -166,7 +166,7 @@ fn hold(policies: &[String]) {
         let aside = passed.iter().find(|(reason, _)| *reason == "no_gain").map_or(0, |(_, calls)| *calls);
         let aside = aside as f64 / items() as f64;
         let shared_ratio = report.shared_ratio() / (1.0 - aside);
-        assert_eq!(report.violations(), 0, "the books above say which");
+        assert_eq!(report.violations(), 0, "the ledger above lists them");
         // Frequent edits, some of which make it a plain proxy, leave fewer calls to share. The
         // stand-in runs all calls in parallel, so a proxy that learns passes them through.
         let learns = policies.iter().all(|policy| policy.scheduling.policy == SchedulingPolicy::Adaptive);

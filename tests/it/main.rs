@@ -2,7 +2,7 @@
 //! real sockets, the controller against a fake API server, and the rules that the source tree
 //! follows.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
 
 mod batching;
 mod controller;

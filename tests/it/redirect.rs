@@ -110,7 +110,7 @@ impl Net {
             return missing("no ip (iproute2)");
         }
         let (Some(pod), Some(outside)) = (Space::new(), Space::new()) else {
-            return missing("no network namespace can be made here (it takes root and unshare)");
+            return missing("cannot create a network namespace (requires root and unshare)");
         };
         let net = Self { pod, outside };
         let probe = net.redirect(&[], &["1=2"]);
@@ -163,7 +163,7 @@ fn callers_heard_outside_reach_the_sidecar_and_the_pod_itself_its_application() 
     // An init container may run again.
     for _ in 0..2 {
         let ran = net.redirect(&[], &[&to(app)]);
-        assert_eq!(ran, Ran { exit: Some(0), words: format!("port {app} is led to {sidecar}\n") });
+        assert_eq!(ran, Ran { exit: Some(0), words: format!("port {app} is redirected to {sidecar}\n") });
         assert_eq!(net.heard_outside(app), ["sidecar"; 2]);
         assert_eq!(net.heard_outside(other), ["other"; 2], "no other port is touched");
         assert_eq!(net.heard_outside(sidecar), ["sidecar"; 2]);
@@ -190,7 +190,7 @@ fn who_lacks_net_admin_is_told_so_and_changes_nothing() {
     let (app, sidecar) = (net.pod.says("app"), net.pod.says("sidecar"));
     let ran = net.redirect(&without, &[&format!("{app}={sidecar}")]);
     assert_eq!(ran.exit, Some(69), "{}", ran.words);
-    assert!(ran.words.starts_with("nothing is redirected: ") && ran.words.contains("NET_ADMIN"), "{}", ran.words);
+    assert!(ran.words.starts_with("no port is redirected: ") && ran.words.contains("NET_ADMIN"), "{}", ran.words);
     assert_eq!(net.heard_outside(app), ["app"; 2]);
 }
 
@@ -203,7 +203,7 @@ fn flags_that_make_no_sense_are_refused() {
     for (args, word) in [
         (&[][..], "--redirect"),
         (&["--redirect", "http=15080"], "PORT=LISTEN"),
-        (&["--redirect", "80=15080", "--redirect", "80=15081"], "named twice"),
+        (&["--redirect", "80=15080", "--redirect", "80=15081"], "given twice"),
     ] {
         let (exit, words) = refused(args);
         assert!(exit == Some(2) && words.contains(word), "{exit:?} {words}");

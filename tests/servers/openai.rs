@@ -53,6 +53,6 @@ async fn calls(bench: &Bench, server: &Server, proxy: &Proxy, bad: u64) -> Resul
     if !faults.is_empty() || number("calls") != number("equal") || number("calls").as_u64().unwrap_or(0) == 0 {
         return Err(listed(&numbers, &faults.iter().map(ToString::to_string).collect::<Vec<_>>()));
     }
-    let runs = number("runs").as_u64().ok_or("the script does not say how often the model ran")?;
+    let runs = number("runs").as_u64().ok_or("the script does not report how often the model ran")?;
     Ok((numbers, runs))
 }

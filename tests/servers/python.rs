@@ -151,7 +151,7 @@ impl Process {
         match tokio::time::timeout(within, self.lines.recv()).await {
             Ok(Some(line)) => Ok(line),
             Ok(None) => Err("ended without its report".to_owned()),
-            Err(_) => Err(format!("says nothing within {} s", within.as_secs())),
+            Err(_) => Err(format!("prints nothing within {} s", within.as_secs())),
         }
     }
 }

@@ -45,7 +45,7 @@ fn print(seed: u64) -> bool {
     print!("seed {seed}\n{}", story::tell(seed).trace.text());
     let end = story::check(seed);
     match &end {
-        Ok(_) => println!("seed {seed}: every promise held"),
+        Ok(_) => println!("seed {seed}: every invariant held"),
         Err(how) => println!("{how}"),
     }
     end.is_ok()

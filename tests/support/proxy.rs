@@ -79,7 +79,7 @@ impl Proxy {
                 let status = proxy.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
                 return Err(format!("the proxy ended before it listened ({status})\n{}", proxy.tail()));
             }
-            Err(_) => return Err(format!("the proxy does not say where it listens\n{}", proxy.tail())),
+            Err(_) => return Err(format!("the proxy does not report its addresses\n{}", proxy.tail())),
         };
         proxy.read_addresses(&line).map_err(|e| format!("first log line: {e}: {line}"))?;
         Ok(proxy)

@@ -138,7 +138,7 @@ impl Live {
         self.mock.enough();
         let report = within(self.run).await.unwrap();
         assert_eq!(report.violations(), 0, "{report:#?}");
-        assert_eq!(report.served, report.items, "nobody was refused: {report:#?}");
+        assert_eq!(report.served, report.items, "no call was refused: {report:#?}");
         self.proxy.idle().await;
     }
 }

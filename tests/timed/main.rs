@@ -4,7 +4,7 @@
 //! They are a separate binary and run one after the other. The tests of `it` run concurrently and
 //! would use the same cores, which distorts measured times.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue reports its place")]
 
 mod change;
 mod load;

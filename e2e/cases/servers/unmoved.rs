@@ -26,13 +26,8 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Sp
     caller.reaches(SERVICE, table::STUBBORN.ready).await?;
     let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
     let enable = ["enable", "deploy/server", "--timeout", "40s", "--namespace", &space.name];
-    let why = space
-        .cluster
-        .groupage(&enable, "")
-        .await
-        .err()
-        .ok_or("a server that does not come up is no error")?
-        .to_string();
+    let why =
+        space.cluster.groupage(&enable, "").await.err().ok_or("a server that does not start is no error")?.to_string();
     until("an Event on the Deployment", EVENT_MAX, async || {
         let events = space.kubectl(&["events", "--for=deployment/server"]).await?;
         if events.contains("RecipeFailed") && events.contains(REMEDY) { Ok(()) } else { Err(events.into()) }
@@ -41,7 +36,7 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Sp
     let status = output_of(space, &["status", "--namespace", &space.name]).await;
     let check = output_of(space, &["check"]).await;
     for text in [why, status, check] {
-        if !text.contains("recipe uvicorn has moved it") || !text.contains(REMEDY) {
+        if !text.contains("set by recipe uvicorn") || !text.contains(REMEDY) {
             return Err(format!("no cause or no remedy in {text}").into());
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn conditions(_: &mut SchemaGenerator) -> Schema {
                 "lastTransitionTime": {
                     "description": "Time at which the status last changed.", "type": "string", "format": "date-time"
                 },
-                "message": { "description": "Message for people.", "type": "string", "maxLength": 32_768 },
+                "message": { "description": "Human-readable message.", "type": "string", "maxLength": 32_768 },
                 "observedGeneration": {
                     "description": "Generation of the object that the condition refers to.",
                     "type": "integer", "format": "int64", "minimum": 0

@@ -234,7 +234,7 @@ mod tests {
         let mut rejoin = Rejoin::default();
         assert!(rejoin.begin(open(32, 16)) && rejoin.open.is_some());
         rejoin.sent(26);
-        assert!(rejoin.open.is_none() && rejoin.dearer == 1, "eight tenths came");
+        assert!(rejoin.open.is_none() && rejoin.dearer == 1, "eight tenths arrived");
         for dearer in [2, 4, 8] {
             (0..100).for_each(|_| rejoin.sent(32));
             assert!(rejoin.begin(open(32, 1)));

@@ -51,12 +51,12 @@ fn poisson() -> (Arrivals, Tick) {
 #[test]
 fn who_is_away_is_known_where_clients_come_back() {
     let (mut arrivals, now) = closed_loop();
-    assert_eq!(arrivals.away(3, TIME), None, "nobody said how many were here");
+    assert_eq!(arrivals.away(3, TIME), None, "the number of waiting clients is unknown");
     for turn in 0..10 * u64::from(PEAK_EVENTS) {
         arrivals.here(8);
         arrivals.answered(Tick(now.0 + turn * TIME), 8, TIME);
     }
-    assert_eq!(arrivals.away(3, TIME), None, "nobody came back");
+    assert_eq!(arrivals.away(3, TIME), None, "no client came back");
     let (mut arrivals, now) = closed_loop_of(8);
     assert_eq!((arrivals.away(3, TIME), arrivals.away(8, TIME), arrivals.away(9, TIME)), (Some(5), Some(0), Some(0)));
     // Half of the items return within 0.2 ms, and the others within the next 0.1 ms.
@@ -145,10 +145,10 @@ fn a_closed_loops_returns_are_expected_after_a_completion() {
     let all = returns.caused(8, 0, 300_000);
     assert!((7000..=8000).contains(&all), "nearly all eight: {all}");
     let early = returns.caused(8, 0, 100_000);
-    assert!(early < 100, "nobody is back sooner: {early}");
+    assert!(early < 100, "no client is back sooner: {early}");
     let half = returns.caused(8, 100_000, 200_000);
     assert!((3000..5000).contains(&half), "{half}");
-    assert_eq!(returns.caused(8, 500_000, 5 * MS), 0, "later, nobody is left to come back");
+    assert_eq!(returns.caused(8, 500_000, 5 * MS), 0, "later, no client is left to come back");
     let doubled = returns.caused(16, 0, 300_000);
     assert!(doubled.abs_diff(2 * all) <= 1, "twice as large a batch brings back twice as many");
 }
@@ -159,7 +159,7 @@ fn a_poisson_stream_promises_nothing_beyond_its_rate() {
     let rate = arrivals.rate(now, TIME);
     for edge in EDGES.iter().skip(1).take_while(|edge| **edge <= TIME) {
         let caused = arrivals.returns().caused(5, 0, *edge);
-        assert!(caused < (2 * rate.over(*edge)).max(500), "a hold asks for more than {caused} until {edge}");
+        assert!(caused < (2 * rate.over(*edge)).max(500), "a hold requires more than {caused} until {edge}");
     }
 }
 
@@ -206,7 +206,7 @@ fn what_is_no_longer_true_is_forgotten() {
         arrivals.answered(now, 8, TIME);
     }
     let left = arrivals.returns().caused(8, 0, 300_000);
-    assert!(left < 500, "the clients have gone: {left}");
+    assert!(left < 500, "the clients have disconnected: {left}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn window(items: u32, millis: u64) -> Policy {
 fn dispatched(batcher: &mut Batcher, at: Tick) -> Batch {
     match batcher.poll(at) {
         Some(Decision::Dispatch(batch)) => batch,
-        other => panic!("a dispatch was due, not {other:?}"),
+        other => panic!("expected a dispatch, got {other:?}"),
     }
 }
 
@@ -88,7 +88,11 @@ fn keys_never_mix_and_none_blocks_another() {
         batcher.offer(ms(1), on_key(id, 2)).unwrap();
     }
     let batch = dispatched(&mut batcher, ms(1));
-    assert_eq!((ids(&batch), batch.cause), (vec![2, 3, 4, 5], Cause::Full), "the full key leaves past the held one");
+    assert_eq!(
+        (ids(&batch), batch.cause),
+        (vec![2, 3, 4, 5], Cause::Full),
+        "the full key is dispatched past the held one"
+    );
 }
 
 #[test]
@@ -326,7 +330,7 @@ fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
     let alone = dispatched(&mut batcher, ms(1));
     assert_eq!((ids(&alone), alone.lone), (vec![2], Some(Lone::Quarantined)));
     batcher.complete(ms(12), alone.id, ok(MS));
-    assert_eq!(ids(&dispatched(&mut batcher, ms(12))), [3, 4, 5], "merging again once it is over");
+    assert_eq!(ids(&dispatched(&mut batcher, ms(12))), [3, 4, 5], "merging resumes when it is over");
 }
 
 #[test]
@@ -450,7 +454,7 @@ fn a_smaller_batch_limit_holds_for_who_is_queued_and_not_for_what_is_in_flight()
         sizes.push(batch.items);
         batcher.complete(ms(1), batch.id, ok(MS));
     }
-    assert_eq!(sizes, [4, 13, 2], "what was queued leaves under the limits that hold then");
+    assert_eq!(sizes, [4, 13, 2], "queued calls are dispatched under the limits in force at that time");
 }
 
 #[test]
@@ -470,7 +474,7 @@ fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
     let bounded = batcher.upstream_snapshot();
     assert!(bounded.slots <= 64 && bounded.lead_nanos <= bounded.mean_nanos && bounded.mean_nanos < u64::MAX);
     batcher.forget(ms(3));
-    assert_eq!(batcher.upstream_snapshot().slots, 0, "nothing is known of another one");
+    assert_eq!(batcher.upstream_snapshot().slots, 0, "nothing is known about a different one");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn on_a_line_only_a_handful_waits_and_all_of_the_rest_leaves_at_high_load() {
 fn far_below_the_lowest_load_nobody_waits_for_the_next() {
     let flat = planned(times(32, |_| 20_000));
     let (lowest, one) = (128, Size::Send(1));
-    assert_eq!(flat.at(rate(lowest), 1), Size::Wait { otherwise: 1 }, "what comes soon is free there");
+    assert_eq!(flat.at(rate(lowest), 1), Size::Wait { otherwise: 1 }, "calls that arrive soon are free there");
     assert_eq!((flat.at(rate(lowest * 2 / 5), 1), flat.at(rate(5), 1), flat.at(rate(0), 1)), (one, one, one));
 }
 
@@ -174,7 +174,7 @@ fn no_plan_is_made_while_no_time_has_moved_three_percent() {
     assert!(due.due(20, &[1000, 2000]));
     assert!(due.reached(50));
     assert!(!due.due(50, &[1000, 2059]));
-    assert!(!due.reached(51), "the next look is as far away as after a plan");
+    assert!(!due.reached(51), "the next check is as far away as after a plan");
     assert!(due.due(95, &[1000, 2060]));
     assert!(due.due(200, &[1000, 2060, 3000]), "a larger size was seen");
 }

@@ -51,20 +51,22 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             say(
                 "kubernetes-api",
                 Level::Error,
-                format!("the API server is 1.{minor}, older than 1.{VERSION_MIN}"),
+                format!("the API server has version 1.{minor}, older than 1.{VERSION_MIN}"),
                 hint,
             );
         }
-        Some(minor) => say("kubernetes-api", Level::Ok, format!("the API server answers, version 1.{minor}"), None),
-        None => say("kubernetes-api", Level::Warning, "the API server does not say its version".to_owned(), None),
+        Some(minor) => {
+            say("kubernetes-api", Level::Ok, format!("the API server is reachable, version 1.{minor}"), None)
+        }
+        None => say("kubernetes-api", Level::Warning, "the API server does not report its version".to_owned(), None),
     }
     let old: Vec<&String> =
         facts.kubelets.iter().filter(|version| minor(version).is_some_and(|minor| minor < VERSION_NATIVE)).collect();
     if !facts.kubelets.is_empty() {
         if old.is_empty() {
-            say("kubernetes-api", Level::Ok, "every kubelet runs native sidecars".to_owned(), None);
+            say("kubernetes-api", Level::Ok, "every kubelet supports native sidecars".to_owned(), None);
         } else {
-            let hint = Some("sidecars are plain containers until all are 1.33: Jobs are left alone");
+            let hint = Some("sidecars are plain containers until all kubelets are 1.33: Jobs are not injected");
             say(
                 "kubernetes-api",
                 Level::Warning,
@@ -74,11 +76,11 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
         }
     }
     for (what, why) in &facts.refused {
-        let hint = Some("what is behind it was not checked");
+        let hint = Some("checks that depend on it were skipped");
         say("kubernetes-api", Level::Warning, format!("cannot read {what}: {why}"), hint);
     }
     for why in &facts.recorded {
-        let hint = Some("what goes around sidecars is told as it was when their pods were made");
+        let hint = Some("bypasses of sidecars are shown as recorded when their pods were created");
         say("kubernetes-api", Level::Warning, format!("cannot read {why}"), hint);
     }
     if pre {
@@ -88,10 +90,10 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
     for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"].into_iter().filter(|_| facts.asked("CRDs"))
     {
         if names.contains(&name) {
-            say("crds", Level::Ok, format!("{name} is there"), None);
+            say("crds", Level::Ok, format!("{name} exists"), None);
         } else {
             let hint = Some("groupage install | kubectl apply --server-side -f -");
-            say("crds", Level::Error, format!("{name} is not there"), hint);
+            say("crds", Level::Error, format!("{name} is missing"), hint);
         }
     }
     if facts.asked("webhook") {
@@ -102,9 +104,9 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
         _ if !facts.asked("controller") => {}
         (true, _) => {
             let hint = Some(
-                "groupage install | kubectl apply --server-side -f -, or name its namespace with --controller-namespace",
+                "groupage install | kubectl apply --server-side -f -, or set its namespace with --controller-namespace",
             );
-            say("controller", Level::Error, format!("deployment/{CONTROLLER} is not there"), hint);
+            say("controller", Level::Error, format!("deployment/{CONTROLLER} is missing"), hint);
         }
         (false, 0) => {
             let what = "no replica of the controller is ready";
@@ -132,23 +134,24 @@ fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Level, String, Op
     let entries = webhook["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
     if entries.is_empty() {
         let hint = Some("groupage install | kubectl apply --server-side -f -");
-        return say("webhook", Level::Error, format!("{WEBHOOK} is not there: no pod is injected"), hint);
+        return say("webhook", Level::Error, format!("{WEBHOOK} is missing: no pod is injected"), hint);
     }
     if entries
         .iter()
         .any(|entry| entry.pointer("/clientConfig/caBundle").and_then(Value::as_str).is_none_or(str::is_empty))
     {
-        let hint = Some("the controller's leader puts it in; look at its log");
-        say("webhook", Level::Error, "the API server has no CA to trust it by".to_owned(), hint);
+        let hint = Some("the controller's leader sets it; see its log");
+        say("webhook", Level::Error, "the API server has no CA to verify the webhook".to_owned(), hint);
     } else {
-        say("webhook", Level::Ok, "the API server has a CA to trust it by".to_owned(), None);
+        say("webhook", Level::Ok, "the API server has a CA to verify the webhook".to_owned(), None);
     }
     if entries.iter().any(|entry| entry["failurePolicy"] == "Fail") {
-        let hint = Some("give the controller a priority class, and see that its replicas are on different nodes");
+        let hint = Some("give the controller a priority class, and run its replicas on different nodes");
         say(
             "webhook",
             Level::Warning,
-            "failurePolicy is Fail: pods that ask for it cannot start while the controller is away".to_owned(),
+            "failurePolicy is Fail: pods that request a sidecar cannot start while the controller is unavailable"
+                .to_owned(),
             hint,
         );
     }
@@ -173,16 +176,17 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     match &facts.tried {
         None => {}
         Some(Ok(pod)) if has_sidecar(pod) => {
-            say("injection", Level::Ok, "a pod that asks for a sidecar gets one".to_owned(), None);
+            say("injection", Level::Ok, "a pod that requests a sidecar gets one".to_owned(), None);
         }
         Some(Ok(_)) => {
-            let hint =
-                Some("the API server does not reach the webhook, or it said no; look at the log of the controller");
-            say("injection", Level::Error, "a pod that asks for a sidecar gets none".to_owned(), hint);
+            let hint = Some(
+                "the API server cannot reach the webhook, or the webhook skipped the pod; see the log of the controller",
+            );
+            say("injection", Level::Error, "a pod that requests a sidecar gets none".to_owned(), hint);
         }
         Some(Err(why)) => {
-            let hint = Some("name a namespace where you may make pods");
-            say("injection", Level::Error, format!("a pod that asks for a sidecar cannot be tried: {why}"), hint);
+            let hint = Some("set a namespace in which you may create pods");
+            say("injection", Level::Error, format!("the dry run of a pod that requests a sidecar failed: {why}"), hint);
         }
     }
     let ended = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -193,11 +197,12 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     }
     if missing.is_empty() {
         let injected = facts.pods.iter().filter(|pod| pod["metadata"]["labels"][INJECTED] == "true").count();
-        say("injection", Level::Ok, format!("every pod that asks for a sidecar has one ({injected})"), None);
+        say("injection", Level::Ok, format!("every pod that requests a sidecar has one ({injected})"), None);
     } else {
-        let hint =
-            Some("kubectl get events -A says why one was skipped; one that was missed gets it when it is made again");
-        say("injection", Level::Warning, format!("{} ask for a sidecar and have none", several(&missing)), hint);
+        let hint = Some(
+            "kubectl get events -A shows why a pod was skipped; a pod that was missed gets the sidecar when it is recreated",
+        );
+        say("injection", Level::Warning, format!("pods without the requested sidecar: {}", several(&missing)), hint);
     }
     // Pods of one workload share a remedy, so they are reported together.
     let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
@@ -207,7 +212,7 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
         }
     }
     for ((remedy, way), pods) in around {
-        let what = format!("calls go around the sidecar of {}: {way}", several(&pods));
+        let what = format!("calls bypass the sidecar of {}: {way}", several(&pods));
         say("injection", Level::Warning, what, Some(remedy));
     }
     // The messages for pods of one workload differ only in the pod's name, which is removed to
@@ -242,7 +247,12 @@ fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String
         let is_bad = |condition: &&Value| condition["status"] == "False" && condition["reason"] != "NoGain";
         let bad: Vec<&Value> = conditions.iter().filter(is_bad).collect();
         if conditions.is_empty() {
-            say("policy", Level::Warning, format!("{name} has no status"), Some("the controller has not seen it yet"));
+            say(
+                "policy",
+                Level::Warning,
+                format!("{name} has no status"),
+                Some("the controller has not processed it yet"),
+            );
         } else if let Some(worst) = bad.first() {
             let word = |key: &str| worst[key].as_str().unwrap_or_default().to_owned();
             say(

@@ -45,11 +45,11 @@ fn a_sound_installation_has_nothing_to_say() {
 fn every_part_that_is_missing_is_named() {
     breaks(|facts| facts.minor = Some(29), Level::Error, "older than 1.30");
     breaks(|facts| facts.kubelets.push("v1.32.1".to_owned()), Level::Warning, "1 kubelets");
-    breaks(|facts| facts.crds.truncate(1), Level::Error, "batchprofiles.groupage.dev is not there");
+    breaks(|facts| facts.crds.truncate(1), Level::Error, "batchprofiles.groupage.dev is missing");
     breaks(|facts| facts.webhook = Value::Null, Level::Error, "no pod is injected");
     breaks(|facts| facts.webhook["webhooks"][0]["clientConfig"] = json!({}), Level::Error, "no CA");
     breaks(|facts| facts.webhook["webhooks"][0]["failurePolicy"] = json!("Fail"), Level::Warning, "Fail");
-    breaks(|facts| facts.controller = Value::Null, Level::Error, "is not there");
+    breaks(|facts| facts.controller = Value::Null, Level::Error, "is missing");
     breaks(|facts| facts.controller = json!({"status": {}}), Level::Error, "no replica");
     breaks(
         |facts| {
@@ -91,13 +91,13 @@ fn a_pod_that_asks_and_has_no_sidecar_is_named() {
         pod("lacks", json!({}), json!([])),
         pod("says-no", json!({INJECT: "disabled"}), json!([])),
     ];
-    assert_eq!(first(&facts), (Level::Warning, "ml/lacks ask for a sidecar and have none".to_owned()));
+    assert_eq!(first(&facts), (Level::Warning, "pods without the requested sidecar: ml/lacks".to_owned()));
 }
 
 #[test]
 fn a_pod_in_short_has_all_that_is_looked_at() {
     let record =
-        json!({"capture": [{"port": 80, "bypass": ["hostPort 80 leads to the application itself"]}]}).to_string();
+        json!({"capture": [{"port": 80, "bypass": ["hostPort 80 leads directly to the application"]}]}).to_string();
     let pod = json!({
         "metadata": {"name": "p", "namespace": "ml", "labels": {INJECTED: "true"}, "annotations": {INJECT: "enabled", STATUS: record, "other": "x"}},
         "spec": {"containers": [{"name": "model", "image": "i"}], "initContainers": [{"name": CONTAINER}]},
@@ -107,7 +107,7 @@ fn a_pod_in_short_has_all_that_is_looked_at() {
     assert!(has_sidecar(&short) && pod_name(&short) == "ml/p");
     assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled"}));
     let facts = Facts { pods: vec![short.clone()], ..sound() };
-    let what = "calls go around the sidecar of ml/p: hostPort 80 leads to the application itself";
+    let what = "calls bypass the sidecar of ml/p: hostPort 80 leads directly to the application";
     assert_eq!(first(&facts), (Level::Warning, what.to_owned()));
     let waiting = json!({"reason": "ImagePullBackOff", "message": "no such image"});
     let mut broken = short.clone();
@@ -142,7 +142,5 @@ fn before_an_installation_only_the_cluster_is_looked_at() {
 fn short_output_leaves_out_what_holds() {
     let text = shown(&judge(&sound(), false), Output::Short);
     assert_eq!(text, "\nstatus: √\n");
-    assert!(
-        shown(&judge(&Facts::default(), false), Output::Short).contains("× batchpolicies.groupage.dev is not there")
-    );
+    assert!(shown(&judge(&Facts::default(), false), Output::Short).contains("× batchpolicies.groupage.dev is missing"));
 }

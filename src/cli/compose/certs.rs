@@ -84,7 +84,7 @@ impl Watching {
             match Watch::new(path) {
                 Ok(watch) => watches.push(watch),
                 Err(error) => {
-                    tracing::warn!(%error, path = %path.display(), "a certificate's file cannot be watched: it is looked at every minute");
+                    tracing::warn!(%error, path = %path.display(), "a certificate file cannot be watched: it is checked every minute");
                 }
             }
         }
@@ -109,7 +109,7 @@ impl Watching {
     async fn look(&mut self) {
         let kept = self.kept.clone();
         let Ok(found) = tokio::task::spawn_blocking(move || kept.look()).await else {
-            tracing::error!("looking at certificates panicked");
+            tracing::error!("checking certificates panicked");
             return;
         };
         let side = self.kept.side();
@@ -124,7 +124,7 @@ impl Watching {
             Err(error) if self.said.as_ref() == Some(&error) => {}
             Err(error) => {
                 self.metrics.certificates_reloaded(side, Reload::Refused);
-                tracing::error!(side, %error, "certificates refused; those before stay in use");
+                tracing::error!(side, %error, "certificates refused; the previous ones stay in use");
                 self.said = Some(error);
             }
         }
@@ -145,7 +145,7 @@ async fn changed(watches: &mut Vec<Watch>) {
         match seen {
             Ok(()) => return,
             Err(error) => {
-                tracing::warn!(%error, "a certificate's file cannot be watched any more: it is looked at every minute");
+                tracing::warn!(%error, "a certificate file cannot be watched any more: it is checked every minute");
                 watches.swap_remove(which);
             }
         }

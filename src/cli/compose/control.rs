@@ -133,10 +133,10 @@ impl Control {
         self.write(|shown| shown.aside = None);
         self.inner.parts.metrics.crash_guard(false);
         match self.put(&mut turn.scopes, policy).await {
-            Ok(_) => tracing::info!(
-                "no crash for a while: the settings are in force again, and calls are batched as they say"
-            ),
-            Err(why) => tracing::error!(why, "no crash for a while, but the settings cannot be put in force again"),
+            Ok(_) => {
+                tracing::info!("no crash since the restart: the settings are in force again and calls are batched")
+            }
+            Err(why) => tracing::error!(why, "no crash since the restart, but the settings cannot be applied again"),
         }
     }
 
@@ -151,7 +151,7 @@ impl Control {
         // The cores must know the new scopes before any call can name them.
         for port in &parts.ports {
             if !port.scheduler.set_limits(core_limits(&policy, next.limits())).await {
-                return Err("a scheduler has ended".to_owned());
+                return Err("a scheduler has stopped".to_owned());
             }
             port.onlooker.set_limits(core_limits(&policy, next.limits())).await;
         }

@@ -185,8 +185,8 @@ async fn rest(clock: Clock, until: Option<Tick>) {
 
 fn story(stage: &str) -> &'static str {
     match stage {
-        "flushing" => "the application is about to be stopped: nothing waits any more",
-        "draining" => "draining: nothing waits any more, and everything accepted is answered",
-        _ => "the application is back: serving as before",
+        "flushing" => "the application is about to stop: calls are no longer held",
+        "draining" => "draining: calls are no longer held, and every accepted call is answered",
+        _ => "the application is running again: serving as before",
     }
 }

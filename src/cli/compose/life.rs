@@ -160,12 +160,12 @@ mod tests {
     #[test]
     fn a_pod_that_ends_is_ready_for_the_delay_and_over_when_nobody_is_left() {
         let mut life = Life::new(TIMES);
-        assert_eq!(life.look(at(0), seen(3, 0)).over, Some(true), "nobody waits for anything");
+        assert_eq!(life.look(at(0), seen(3, 0)).over, Some(true), "no hook is pending");
         life.flush(at(10), seen(3, 0));
         let now = life.look(at(10), seen(3, 0));
         assert_eq!((now.flushed, now.leaving, now.over, now.until), (true, false, None, Some(at(15))));
-        assert_eq!(life.look(at(14), seen(0, 0)).over, None, "who has not heard yet still comes");
-        assert_eq!(life.drain(at(12)), at(10), "it counts from the first word");
+        assert_eq!(life.look(at(14), seen(0, 0)).over, None, "clients that were not notified yet still connect");
+        assert_eq!(life.drain(at(12)), at(10), "the delay counts from the first request");
         let now = life.look(at(15), seen(3, 0));
         assert_eq!((now.leaving, now.over, now.ask, now.until), (true, None, false, Some(at(35))));
         assert_eq!(life.look(at(16), seen(0, 0)).over, Some(true));
@@ -188,7 +188,7 @@ mod tests {
         let back = life.look(at(20), seen(0, 5));
         assert_eq!((back.flushed, back.leaving, back.stage), (false, false, "serving"));
         life.flush(at(40), seen(0, 5));
-        assert!(!life.look(at(40), seen(0, 5)).leaving, "the next one has a delay of its own");
+        assert!(!life.look(at(40), seen(0, 5)).leaving, "the next drain has its own delay");
     }
 
     #[test]

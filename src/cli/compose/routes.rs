@@ -9,7 +9,7 @@ use crate::protocol::{Named, PathPattern, RouteRules};
 /// The default route: every path, with the protocol detected by an adapter.
 pub(super) fn default(policy: &Policy) -> RouteRules {
     RouteRules {
-        path: PathPattern::parse("/*").expect("the pattern of every path is one"),
+        path: PathPattern::parse("/*").expect("a pattern that matches every path is valid"),
         method: Method::POST,
         protocol: Named::Auto,
         merge_on_headers: Vec::new(),

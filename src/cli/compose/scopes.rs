@@ -44,7 +44,7 @@ impl Scopes {
                 }
                 None => {
                     return Err(format!(
-                        "more than {SCOPES_MAX} different routes have come by since the start: start the proxy again"
+                        "more than {SCOPES_MAX} different routes were configured since the start: restart the proxy"
                     ));
                 }
             };
@@ -86,9 +86,9 @@ mod tests {
         let of = |scopes: &mut Scopes, text| numbers(&scopes.take(&policy(text)).unwrap());
         assert_eq!(of(&mut scopes, "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /b}]"), [0, 1, 2]);
         assert_eq!(of(&mut scopes, "routes: [{path: /c}, {path: /b}]"), [3, 1, 2]);
-        assert_eq!(scopes.limits()[0].batch_items_max, 3, "who is queued from a route that has gone keeps its limits");
+        assert_eq!(scopes.limits()[0].batch_items_max, 3, "a call queued from a removed route keeps its limits");
         assert_eq!(of(&mut scopes, "routes: [{path: /b}, {path: /a}, {path: /a, method: PUT}]"), [1, 0, 4, 2]);
-        assert_eq!(scopes.limits()[0].batch_items_max, 128, "it is back with others");
+        assert_eq!(scopes.limits()[0].batch_items_max, 128, "the route is back with other limits");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(super) enum Late {
 /// The latency is not a duration of at least 1 ms.
 pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> Result<Value, String> {
     if parse_duration(slo).is_none_or(|time| time < Duration::from_millis(1)) {
-        return Err(format!("--slo-p99 {slo:?} is no duration such as 150ms"));
+        return Err(format!("--slo-p99 {slo:?} is not a duration such as 150ms"));
     }
     let mut promise = json!({"latencyP99": slo});
     if let Some(late) = late {
@@ -68,11 +68,11 @@ pub(super) async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &V
     if let Some(targets) = there.and_then(|there| elsewhere(&there.data, workload)) {
         let (space, shown) = (&cluster.namespace, workload.shown());
         let hint = if targets.split(", ").any(|target| target == shown) {
-            "set its slo.latencyP99, or leave --slo-p99 out".to_owned()
+            "set its slo.latencyP99, or omit --slo-p99".to_owned()
         } else {
-            "write one of another name, groupage enable --dry-run prints it".to_owned()
+            "create one with another name; groupage enable --dry-run prints it".to_owned()
         };
-        return Err(format!("batchpolicy/{name} in {space} is for {targets}, not for {shown} alone: {hint}"));
+        return Err(format!("batchpolicy/{name} in {space} targets {targets}, not {shown} alone: {hint}"));
     }
     let applied = api.patch(name, &PatchParams::apply(FIELD_MANAGER), &Patch::Apply(policy)).await;
     applied.map(drop).map_err(|error| failed(&error))

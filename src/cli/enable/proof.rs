@@ -88,7 +88,7 @@ impl Proof {
     /// Not all Services, network policies and `InferencePool`s can be read.
     pub(super) fn fixes(&self) -> Result<Vec<ServiceFix>, String> {
         if !self.whole {
-            return Err("not all Services, network policies and InferencePools of the namespace can be read: ask for the right to list them".to_owned());
+            return Err("not all Services, network policies and InferencePools of the namespace can be read: request permission to list them".to_owned());
         }
         let mut fixes: Vec<ServiceFix> = self.pods.iter().flat_map(|pod| pod.fixes.clone()).collect();
         fixes.sort();
@@ -104,11 +104,11 @@ impl Proof {
         }
         if self.pods.is_empty() {
             out.push_str(
-                "‼ it has no pods, so nothing is known of what leads to them: run the command again when it has\n",
+                "‼ it has no pods, so bypasses of the sidecar cannot be checked: run the command again when it has pods\n",
             );
         } else if !self.whole {
             out.push_str(
-                "× not all Services, network policies and InferencePools can be read, so whether calls go around is not known: ask for the right to list them\n",
+                "× not all Services, network policies and InferencePools can be read, so it is unknown whether calls bypass the sidecar: request permission to list them\n",
             );
         }
         out
@@ -120,7 +120,7 @@ impl Proof {
             let name = &pod.name;
             if pod.has_sidecar {
                 format!(
-                    "× pod/{name} still has the sidecar: its template holds it (was it injected by hand?); groupage uninject takes it out\n"
+                    "× pod/{name} still has the sidecar: the pod template contains it (injected manually?); remove it with groupage uninject\n"
                 )
             } else {
                 format!("√ pod/{name} has no sidecar\n")
@@ -137,14 +137,14 @@ impl PodProof {
         let name = &self.name;
         if !self.has_sidecar {
             return format!(
-                "× pod/{name} has no container {CONTAINER}: {}; if it was made while the webhook was away: kubectl rollout restart -n {space} {}\n",
+                "× pod/{name} has no container {CONTAINER}: {}; if it was created while the webhook was unavailable: kubectl rollout restart -n {space} {}\n",
                 events(workload, space),
                 workload.shown()
             );
         }
         let calls = match &self.numbers {
             None => String::new(),
-            Some(numbers) if numbers.calls == 0 => ", no call yet".to_owned(),
+            Some(numbers) if numbers.calls == 0 => ", no calls yet".to_owned(),
             Some(numbers) => format!(", {} calls so far", numbers.calls),
         };
         let mark = if self.ways.is_empty() && self.trouble.is_none() { '√' } else { '×' };
@@ -209,7 +209,7 @@ mod tests {
         let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
         assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
         let unknown = Proof { whole: false, ..good };
-        assert!(!unknown.is_captured() && text(&unknown).contains("is not known"), "{}", text(&unknown));
+        assert!(!unknown.is_captured() && text(&unknown).contains("it is unknown"), "{}", text(&unknown));
         let missed = proof(|pod| pod.has_sidecar = false);
         assert!(!missed.is_captured() && missed.has_missed() && missed.is_without());
         assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));

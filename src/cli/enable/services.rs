@@ -21,7 +21,11 @@ pub(super) async fn allowed(cluster: &Cluster, workload: &DynamicObject, fixes: 
     let keeper = |what: String, owners: Option<Vec<OwnerReference>>| {
         let keeper = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
         keeper.map_or(Ok(()), |owner| {
-            Err(format!("{what} is kept by {}/{}: change its port there", owner.kind.to_ascii_lowercase(), owner.name))
+            Err(format!(
+                "{what} is managed by {}/{}: change the port there",
+                owner.kind.to_ascii_lowercase(),
+                owner.name
+            ))
         })
     };
     keeper("the workload".to_owned(), workload.metadata.owner_references.clone())?;
@@ -44,7 +48,7 @@ pub(super) async fn everywhere(cluster: &Cluster, fixes: &[ServiceFix]) -> Resul
         let found = pods.list(&ListParams::default().labels(&labels)).await.map_err(|error| explain(&error))?;
         if let Some(other) = found.items.iter().find(|pod| lives(pod) && !has_port(pod, &fix.name)) {
             return Err(format!(
-                "svc/{} leads to pod/{} too, which has no port named {}: give it that name first",
+                "svc/{} also selects pod/{}, which has no port named {}: name its port first",
                 fix.service,
                 other.metadata.name.as_deref().unwrap_or("?"),
                 fix.name
@@ -74,9 +78,9 @@ pub(super) async fn write(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(),
     for fix in fixes {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };
         let done = api.patch(&fix.service, &params, &Patch::Json::<()>(fix.patch())).await;
-        done.map_err(|error| format!("svc/{}: {}; it leads around the sidecar still", fix.service, explain(&error)))?;
+        done.map_err(|error| format!("svc/{}: {}; it still bypasses the sidecar", fix.service, explain(&error)))?;
         println!(
-            "svc/{0}: targetPort of port {1} is {2}, which was {3} (for git: in svc/{0})",
+            "svc/{0}: targetPort of port {1} is now {2}, was {3} (for git: in svc/{0})",
             fix.service, fix.port, fix.name, fix.number
         );
     }

@@ -20,7 +20,7 @@ pub(super) async fn rolled_out(api: &Api<DynamicObject>, workload: &WorkloadName
             return Ok(());
         }
         if let Some(why) = stuck(workload, space, &object) {
-            return Err(format!("{} does not roll out: {why}", workload.shown()));
+            return Err(format!("{} cannot roll out: {why}", workload.shown()));
         }
     }
     Err(format!("the watch of {} ended", workload.shown()))
@@ -35,22 +35,19 @@ fn stuck(workload: &WorkloadName, space: &str, object: &Value) -> Option<String>
     }
     if object["spec"]["updateStrategy"]["type"] == "OnDelete" {
         return Some(
-            "its updateStrategy is OnDelete: delete its pods, and those that come are as they shall be".to_owned(),
+            "its updateStrategy is OnDelete: delete its pods, and they are recreated with the change".to_owned(),
         );
     }
     let partition = number("/spec/updateStrategy/rollingUpdate/partition");
     if partition > 0 {
-        return Some(format!("its updateStrategy leaves the pods below partition {partition} as they are"));
+        return Some(format!("its updateStrategy does not update the pods below partition {partition}"));
     }
     if number("/status/observedGeneration") < number("/metadata/generation") {
         return None;
     }
     let conditions = object["status"]["conditions"].as_array()?;
     let late = conditions.iter().find(|condition| condition["reason"] == "ProgressDeadlineExceeded")?;
-    Some(format!(
-        "{}; kubectl get pods -n {space} says why",
-        late["message"].as_str().unwrap_or("it does not progress")
-    ))
+    Some(format!("{}; see kubectl get pods -n {space}", late["message"].as_str().unwrap_or("it makes no progress")))
 }
 
 fn is_rolled_out(kind: &str, object: &Value) -> bool {

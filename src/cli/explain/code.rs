@@ -34,7 +34,7 @@ pub(super) fn find(word: &str) -> Result<Told, String> {
     };
     all().find(is).ok_or_else(|| {
         let known: Vec<String> = all().map(|told| format!("  {}  {}", told.code, told.message)).collect();
-        format!("there is no code {word:?}; there are\n{}", known.join("\n"))
+        format!("unknown code {word:?}; the codes are\n{}", known.join("\n"))
     })
 }
 
@@ -45,7 +45,7 @@ impl Told {
     pub(super) fn text(&self) -> String {
         let answer = self.answer.map_or(String::new(), |(reason, status)| format!(" (`{reason}`, {status})"));
         let Self { code, message, whose, why, advice, .. } = self;
-        format!("{code}{answer}: {message}\n  whose doing: {whose}\n  why: {why}\n  what to do: {advice}\n")
+        format!("{code}{answer}: {message}\n  responsible: {whose}\n  why: {why}\n  what to do: {advice}\n")
     }
 
     /// Formats the explanation as JSON.
@@ -81,7 +81,7 @@ impl From<Code> for Told {
             code: code.as_str(),
             answer: None,
             message: code.message(),
-            whose: "whoever wrote the configuration",
+            whose: "author of the configuration",
             why: code.why(),
             advice: code.advice(),
         }
@@ -94,7 +94,7 @@ impl From<injector::Code> for Told {
             code: code.as_str(),
             answer: None,
             message: code.message(),
-            whose: "whoever wrote the pod",
+            whose: "author of the pod",
             why: code.why(),
             advice: code.advice(),
         }
@@ -110,23 +110,20 @@ mod tests {
         let told = find("GRP3304").unwrap();
         assert_eq!((find("grp3304"), find("mismatch")), (Ok(told.clone()), Ok(told.clone())));
         assert!(
-            told.text().starts_with("GRP3304 (`mismatch`, 502): upstream answer cannot be split\n"),
+            told.text().starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"),
             "{}",
             told.text()
         );
         assert_eq!((&told.json()["status"], &told.json()["reason"]), (&json!(502), &json!("mismatch")));
         assert!(find("GRP1101").unwrap().text().starts_with("GRP1101: a key that the schema does not have\n"));
         let told = find("grp2102").unwrap().text();
-        assert!(
-            told.starts_with("GRP2102: an annotation that does not exist\n  whose doing: whoever wrote the pod\n"),
-            "{told}"
-        );
+        assert!(told.starts_with("GRP2102: an unknown annotation\n  responsible: author of the pod\n"), "{told}");
     }
 
     #[test]
     fn an_unknown_code_is_told_with_the_list() {
         let said = find("GRP9\u{1b}").unwrap_err();
-        assert!(said.starts_with("there is no code \"GRP9\\u{1b}\"; there are\n"), "{said}");
+        assert!(said.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{said}");
         assert!(FailureKind::ALL.iter().all(|kind| said.contains(kind.code())));
         assert!(Code::ALL.iter().all(|code| said.contains(code.as_str())));
         assert!(injector::Code::ALL.iter().all(|code| said.contains(code.as_str())));
@@ -140,7 +137,7 @@ mod tests {
         for name in texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2)) {
             let key = name.split(':').next().unwrap_or_default();
             let known = page.contains(&format!("`{key}`")) || page.contains(&format!(".{key}`"));
-            assert!(known || name.starts_with("groupage ") || name == "Retry-After", "{name} is no key");
+            assert!(known || name.starts_with("groupage ") || name == "Retry-After", "{name} is not a key");
         }
     }
 }

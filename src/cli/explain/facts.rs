@@ -240,7 +240,7 @@ impl Kind {
 }
 
 /// Returns a share or a mean; 0 if `whole` is 0.
-#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53, and these are told with two digits")]
+#[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53, and are shown with two digits")]
 pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }

@@ -15,7 +15,7 @@ use crate::cli::local::get;
 pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
     let json = |path| {
         let body = get(address, path)?;
-        serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with no JSON: {error}"))
+        serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with invalid JSON: {error}"))
     };
     let (scheduler, stats): (Value, Value) = (json("/api/scheduler")?, json("/api/stats")?);
     Ok(all(&format!("the proxy at {address}"), &scheduler, &stats))

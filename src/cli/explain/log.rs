@@ -148,7 +148,7 @@ impl Counts {
         let seconds = self.last_us.saturating_sub(self.first_us).div_ceil(1_000_000);
         let mut over = format!("{} calls in {name}, over {seconds} s", self.calls);
         if self.unreadable > 0 {
-            over.push_str(&format!("; {} lines are no records of an access log", self.unreadable));
+            over.push_str(&format!("; {} lines are not access log records", self.unreadable));
         }
         Facts {
             over,
@@ -346,7 +346,11 @@ mod tests {
         assert_eq!((facts.kinds[0].keys, &facts.kinds[0].differs), (17, &vec![differs]));
         let same: Vec<Record> = (0..17).flat_map(|_| [call("one", 1), call("other", 1)]).collect();
         let facts = told(&same);
-        assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (1, 0), "pods give one call two digests");
+        assert_eq!(
+            (facts.kinds[0].keys, facts.kinds[0].apart_batches),
+            (1, 0),
+            "two pods compute different digests for the same call"
+        );
     }
 
     #[test]
@@ -371,6 +375,6 @@ mod tests {
         lines.extend_from_slice(b"\nnonsense\n\n{\"time_us\": 1}\n");
         let facts = facts("log", &lines[..]).unwrap();
         assert_eq!(facts.calls, 1);
-        assert!(facts.over.contains("2 lines are no records"), "{}", facts.over);
+        assert!(facts.over.contains("2 lines are not access log records"), "{}", facts.over);
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn read(cluster: &Cluster, workload: &WorkloadName) -> Result<(
     ports.sort_by(|one, other| one.pod.cmp(&other.pod));
     if ports.is_empty() {
         let shown = workload.shown();
-        return Err(format!("no pod of {shown} has a sidecar; groupage enable -n {namespace} {shown} adds it"));
+        return Err(format!("no pod of {shown} has a sidecar; add it with groupage enable -n {namespace} {shown}"));
     }
     let api: Api<Pod> = Api::namespaced(client.clone(), namespace);
     let asked = ports.iter().map(|port| {
@@ -83,13 +83,13 @@ impl AdminPort {
     /// Reads one page over a forwarded connection of its own.
     async fn get(&self, pods: &Api<Pod>, path: &str) -> Result<Value, String> {
         let mut forwarded = pods.portforward(&self.pod, &[self.port]).await.map_err(|error| explain(&error))?;
-        let mut stream = forwarded.take_stream(self.port).ok_or("the API server forwards nothing")?;
+        let mut stream = forwarded.take_stream(self.port).ok_or("the API server did not forward the port")?;
         let mut answer = Vec::new();
         stream.write_all(local::get_request(path).as_bytes()).await.map_err(|error| error.to_string())?;
         let whole = (&mut stream).take(local::ANSWER_BYTES_MAX).read_to_end(&mut answer).await;
         whole.map_err(|error| format!("port {} cannot be read: {error}", self.port))?;
         let body = local::body(&format!("port {}", self.port), path, &answer)?;
-        serde_json::from_slice(body).map_err(|error| format!("{path} is no JSON: {error}"))
+        serde_json::from_slice(body).map_err(|error| format!("{path} is not JSON: {error}"))
     }
 }
 

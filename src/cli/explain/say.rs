@@ -59,21 +59,20 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     };
     if let Some(left) = facts.crashed_seconds {
         let text = format!(
-            "everything passes through for {} more, since the process crashed 3 times in 60 s: the log of the process before may say why it ended",
+            "all calls pass through for {} more, because the process crashed 3 times in 60 s: see the log of the previous process for the cause",
             span(left)
         );
         all("crash_guard", text, json!({"ends_in_seconds": left}));
     }
     if facts.calls == 0 {
-        all("no_calls", "no call has come yet".to_owned(), json!({}));
+        all("no_calls", "no call has arrived yet".to_owned(), json!({}));
         return said;
     }
     if let Some((text, numbers)) = facts.predicted.as_ref().map(observed::explain) {
         all("observed", text, numbers);
     }
     if let Some(ago) = facts.changed_seconds.filter(|ago| *ago <= NEWS_SECONDS) {
-        let text =
-            format!("the server was found to be another one {} ago: everything is being learned afresh", span(ago));
+        let text = format!("the model server changed {} ago: its latencies are being learned again", span(ago));
         all("model_changed", text, json!({"seconds_ago": ago}));
     }
     if let Some((text, numbers)) = not_merged(facts) {
@@ -131,8 +130,8 @@ fn refused(found: &Suspended) -> (String, Value) {
     let answer = found.status.map_or_else(|| format!("`{}`", found.answer), |status| format!("status {status}"));
     let retest = found.retest_us / 1_000_000;
     let text = format!(
-        "nothing is merged for now: the server answered batches with {answer}, and their members alone with success. One \
-         batch of two is tried in {retest} s; if the server takes one item a call, set `mode: Passthrough`"
+        "merging is suspended: the server answered batches with {answer}, but the same calls succeeded when sent alone. \
+         A batch of two is tried in {retest} s; if the server accepts only one item per call, set `mode: Passthrough`"
     );
     (text, json!({"status": found.status, "answer": found.answer, "retest_in_us": found.retest_us}))
 }
@@ -146,8 +145,8 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
         said.push(sentence("merge_refused", refused(found)));
     } else if kind.quarantined {
         let text =
-            "some calls are not merged for now: the server refused batches of theirs, or answered one with a wrong \
-                    count, index or shape"
+            "some calls are not merged for now: the server refused their batches, or answered one with a wrong count, \
+                    index or shape"
                 .to_owned();
         said.push(sentence("quarantined", (text, json!({}))));
     }
@@ -158,7 +157,8 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
         return said;
     }
     if kind.batches < BATCHES_MIN {
-        let text = format!("only {} so far: too little to say what binds", plural(kind.batches, "batch", "batches"));
+        let text =
+            format!("only {} so far: too few to tell what limits batching", plural(kind.batches, "batch", "batches"));
         said.push(sentence("too_few", (text, json!({"batches": kind.batches}))));
         return said;
     }
@@ -177,7 +177,7 @@ fn infeasible(kind: &Kind) -> Option<(String, Value)> {
     let (slo, point) = (kind.slo_us?, kind.point?);
     (slo < point.lone_late_us).then(|| {
         let text = format!(
-            "SLO {} is below a lone call's {} (in 98 of 100 cases): infeasible, served best effort",
+            "SLO {} is below the latency of an unbatched call, {} (98th percentile): infeasible, served best effort",
             millis(slo),
             millis(point.lone_late_us)
         );
@@ -203,14 +203,14 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
     for (cause, limit) in [("weight", "limits.batchWeightMax"), ("bytes", "limits.batchBytesMax")] {
         if share(cause) >= BINDS {
             let text =
-                format!("{} of the batches end at `{limit}`, at {mean:.1} items on average", percent(share(cause)));
+                format!("{} of the batches reach `{limit}`, at {mean:.1} items on average", percent(share(cause)));
             return ("limit_weight", (text, numbers));
         }
     }
     // A deadline closes batches before they reach the best size.
     if share("deadline") >= BINDS {
         let text = format!(
-            "{} of the batches left smaller than they would be best, since a deadline would not have waited; they hold {mean:.1} items on average",
+            "{} of the batches were sent below the best size to meet a deadline; batches hold {mean:.1} items on average",
             percent(share("deadline"))
         );
         return ("deadlines", (text, numbers));
@@ -237,12 +237,12 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
     };
     let text = if share("delay") >= BINDS {
         format!(
-            "batches hold {mean:.1} items on average{by}: as many as come while they are held, {} a call",
+            "batches hold {mean:.1} items on average{by}: as many as arrive while calls are held, {} per call",
             millis(kind.wait_us)
         )
     } else {
         format!(
-            "batches hold {mean:.1} items on average{by}: as many as come while the server is busy; a call waits {} for it",
+            "batches hold {mean:.1} items on average{by}: as many as arrive while the server is busy; a call waits {} for it",
             millis(kind.wait_us)
         )
     };
@@ -254,31 +254,31 @@ fn full(kind: &Kind) -> String {
     match (kind.ceiling, kind.items_max) {
         (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => {
             let from = match kind.ceiling_from {
-                Some(CeilingFrom { published: true, .. }) => "as it publishes".to_owned(),
+                Some(CeilingFrom { published: true, .. }) => "as it reports".to_owned(),
                 Some(CeilingFrom { age_seconds, retest_seconds, .. }) => {
                     let again = retest_seconds.map(|seconds| {
-                        format!("; a larger batch is tried again in {seconds} s, when nobody can be late for it")
+                        format!("; a larger batch is tried again in {seconds} s, if no deadline is at risk")
                     });
                     format!("learned {age_seconds} s ago when it refused more{}", again.unwrap_or_default())
                 }
-                None => "as it said or as was learned from its refusals".to_owned(),
+                None => "as reported by it or learned from its refusals".to_owned(),
             };
-            format!("{share} of the batches end at {ceiling} items: the server takes no more, {from}")
+            format!("{share} of the batches reach {ceiling} items: the server accepts no more, {from}")
         }
         (_, Some(max)) => {
             let more = kind.point.filter(|point| point.best_items >= max && cheap(*point)).map(|point| {
                 format!(
-                    "; twice as many would take {} as long, so raising it may pay",
+                    "; twice as many would take {} as long, so raising the limit may help",
                     times(point.double_us, point.best_us)
                 )
             });
             format!(
-                "{share} of the batches end at the policy's `limits.batchItemsMax`, {max} items{}",
+                "{share} of the batches reach the policy's `limits.batchItemsMax`, {max} items{}",
                 more.unwrap_or_default()
             )
         }
         _ => {
-            format!("{share} of the batches are as large as they may be: {:.1} items", ratio(kind.items, kind.batches))
+            format!("{share} of the batches have the maximum size: {:.1} items", ratio(kind.items, kind.batches))
         }
     }
 }
@@ -292,7 +292,7 @@ fn cheap(point: Point) -> bool {
 fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
     let sharing = ratio(kind.calls, kind.batches);
     let alone = if sharing < 1.05 {
-        "nearly all calls go alone".to_owned()
+        "nearly all calls are sent alone".to_owned()
     } else {
         format!("{sharing:.1} calls share a batch on average")
     };
@@ -301,18 +301,18 @@ fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
         && let Some(slots) = slots.filter(|slots| slots.learned > 1)
     {
         return format!(
-            "{alone}: the server runs {} batches side by side, and a slot is nearly always free when a call comes",
+            "{alone}: the server runs {} batches side by side, and a slot is nearly always free when a call arrives",
             slots.learned
         );
     }
     let because = match (kind.rate_milli, lone) {
         (Some(rate), Some(lone)) => {
-            format!("{:.1} items come in a second and one takes {}", ratio(rate, 1000), millis(lone))
+            format!("{:.1} items arrive per second and one takes {}", ratio(rate, 1000), millis(lone))
         }
         (None, Some(lone)) => format!("a call waits {} and takes {}", millis(kind.wait_us), millis(lone)),
         _ => format!("a call waits {}", millis(kind.wait_us)),
     };
-    format!("{alone}: the server is mostly idle when a call comes ({because}), so batching cannot help at this load")
+    format!("{alone}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load")
 }
 
 fn apart(kind: &Kind) -> Option<(String, Value)> {
@@ -321,14 +321,14 @@ fn apart(kind: &Kind) -> Option<(String, Value)> {
         return None;
     }
     let head = format!(
-        "batches hold {:.1} items on average, and calls of {} merge keys wait side by side (beside {} of the batches)",
+        "batches hold {:.1} items on average, and calls of {} merge keys are queued at the same time (during {} of the batches)",
         ratio(kind.items, kind.batches),
         kind.keys,
         percent(share)
     );
     let Some(first) = kind.differs.first() else {
         let text = format!(
-            "{head}; `groupage explain` against the running proxy names the header or field that differs, and so does a log written by this version"
+            "{head}; `groupage explain` against the running proxy names the header or field that differs, as does an access log written by this version"
         );
         return Some((text, json!({"keys": kind.keys, "share": share})));
     };
@@ -360,7 +360,7 @@ fn curve(kind: &Kind, slots: Option<Slots>) -> Option<(String, Value)> {
     let wall = slots.filter(|slots| !slots.fixed && slots.learned > 1 && slots.learned >= slots.max);
     let wall = wall.map_or("", |_| ", as many as `limits.slotsMax` allows");
     let text = format!(
-        "the server {at_once}{wall}: it answers {} in {}{}; {} would cost {} as much",
+        "the server {at_once}{wall}: it answers {} in {}{}; {} would take {} as long",
         plural(point.best_items.into(), "item", "items"),
         millis(point.best_us),
         if point.best_items > 1 { format!(", one in {}", millis(point.lone_us)) } else { String::new() },

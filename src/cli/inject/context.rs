@@ -159,5 +159,5 @@ fn namespace(object: &Value) -> Option<&str> {
 fn read<T: serde::de::DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, String> {
     let Some(spec) = object.get("spec") else { return Ok(T::default()) };
     serde_json::from_value(spec.clone())
-        .map_err(|error| format!("the {} {name} cannot be read: {error}", object["kind"].as_str().unwrap_or_default()))
+        .map_err(|error| format!("{} {name} cannot be read: {error}", object["kind"].as_str().unwrap_or_default()))
 }

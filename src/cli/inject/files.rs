@@ -20,7 +20,8 @@ pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<S
         if path.is_dir() {
             let found = of_folder(path).map_err(|error| unreadable(&path.display().to_string(), &error.to_string()))?;
             if found.is_empty() {
-                let what = format!("a folder without files of {}", EXTENSIONS.map(|end| format!("*.{end}")).join(", "));
+                let what =
+                    format!("the folder contains no {} files", EXTENSIONS.map(|end| format!("*.{end}")).join(", "));
                 return Err(unreadable(&path.display().to_string(), &what));
             }
             for path in found {
@@ -59,17 +60,18 @@ fn source(path: &Path) -> Result<Source, String> {
     let text = String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();
-        unreadable(&name, &format!("line {line}: it is not UTF-8"))
+        unreadable(&name, &format!("line {line}: not valid UTF-8"))
     })?;
     let documents = yaml::documents(&text).map_err(|error| {
         let wrong = text.lines().nth(error.line.saturating_sub(1)).unwrap_or_default();
-        let hint = if wrong.contains("{{") { "; {{ is a template's: render it first (helm template)" } else { "" };
+        let hint =
+            if wrong.contains("{{") { "; {{ belongs to a template: render it first (helm template)" } else { "" };
         unreadable(&name, &format!("{error}{hint}"))
     })?;
     for document in &documents {
         if !(document.value.is_object() || document.value.is_null()) {
             let what = if document.value.is_array() { "list" } else { "single value" };
-            let what = format!("line {}: a document is a Kubernetes object, not a {what}", document.line);
+            let what = format!("line {}: expected a Kubernetes object, found a {what}", document.line);
             return Err(unreadable(&name, &what));
         }
     }

@@ -24,10 +24,10 @@ pub(super) fn misplaced(object: &Value, places: &[Place]) -> Vec<String> {
     };
     if object.get("kind").and_then(Value::as_str) == Some("Namespace") {
         say("/metadata/annotations", &[], &|key| {
-            format!("annotation {key} does nothing on a Namespace: of it the label {INJECT} alone is read")
+            format!("annotation {key} has no effect on a Namespace: only its label {INJECT} is read")
         });
         say("/metadata/labels", &[INJECT, COMPONENT], &|key| {
-            format!("label {key} does nothing on a Namespace: write it as an annotation on the pod template")
+            format!("label {key} has no effect on a Namespace: set it as an annotation on the pod template")
         });
         return found;
     }
@@ -35,13 +35,13 @@ pub(super) fn misplaced(object: &Value, places: &[Place]) -> Vec<String> {
         if !place.path.is_empty() {
             for (map, what) in [("annotations", "annotation"), ("labels", "label")] {
                 say(&format!("/metadata/{map}"), &[COMPONENT, INJECTED], &|key| {
-                    format!("{what} {key} stands on the object and does nothing there: write it on the pod template")
+                    format!("{what} {key} has no effect on the object: move it to the pod template")
                 });
             }
         }
         let labels = format!("/{}", [&place.path[..], &["metadata", "labels"]].concat().join("/"));
         say(&labels, &[INJECT, INJECTED, COMPONENT], &|key| {
-            format!("label {key} does nothing: write it as an annotation of the pod template")
+            format!("label {key} has no effect: set it as an annotation on the pod template")
         });
     }
     found
@@ -82,9 +82,9 @@ mod tests {
         });
         let found = said(&deployment);
         assert_eq!(found.len(), 3, "{found:?}");
-        assert!(found[0].starts_with("annotation groupage.dev/mode stands on the object"), "{found:?}");
-        assert!(found[1].starts_with("label groupage.dev/inject stands on the object"), "{found:?}");
-        assert!(found[2].starts_with("label groupage.dev/capture does nothing"), "{found:?}");
+        assert!(found[0].starts_with("annotation groupage.dev/mode has no effect on the object"), "{found:?}");
+        assert!(found[1].starts_with("label groupage.dev/inject has no effect on the object"), "{found:?}");
+        assert!(found[2].starts_with("label groupage.dev/capture has no effect"), "{found:?}");
         let namespace = json!({"kind": "Namespace", "metadata": {"labels": {"groupage.dev/inject": "enabled"}, "annotations": {"groupage.dev/inject": "disabled"}}});
         assert_eq!(said(&namespace).len(), 1);
         let pod = json!({"kind": "Pod", "metadata": {"annotations": {"groupage.dev/mode": "Batch"}}, "spec": {"containers": [{"name": "m"}]}});

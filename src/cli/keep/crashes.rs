@@ -68,12 +68,12 @@ impl Begun {
     /// Logs the result, once the log line with the bound addresses is written.
     pub(in crate::cli) fn log(&self) {
         if let Some(error) = &self.unnoted {
-            tracing::warn!(%error, "the start cannot be noted: the next one will not know whether this process crashed");
+            tracing::warn!(%error, "the start cannot be recorded: a crash of this process will not be detected");
         }
         if let Some(aside) = self.aside {
             tracing::error!(
                 seconds = aside.as_secs(),
-                "crashed {CRASHES} times in {} s: everything passes through untouched until batching is tried again; the log of the process before may say why it ended",
+                "crashed {CRASHES} times in {} s: all calls pass through unchanged until batching is tried again; see the log of the previous process for the cause",
                 WITHIN.as_secs()
             );
         }
@@ -129,7 +129,7 @@ impl Folder {
         }
         match std::fs::remove_file(self.path.join(NAME)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(%error, "an end cannot be noted: the next start will take it for a crash");
+                tracing::warn!(%error, "the end of the process cannot be recorded: the next start will count it as a crash");
             }
             _ => {}
         }

@@ -110,10 +110,10 @@ enum BaseName {
 pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), String> {
     let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if header.format != FORMAT {
-        return Err(format!("it has format {}, this version reads {FORMAT}", header.format));
+        return Err(format!("it has format {}, but this version reads {FORMAT}", header.format));
     }
     if header.upstream != upstream {
-        return Err(format!("it is about another model server, {:.200}", header.upstream));
+        return Err(format!("it belongs to another model server, {:.200}", header.upstream));
     }
     let learned: Learned = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     let classes = learned
@@ -258,9 +258,9 @@ pub(in super::super) fn unescape(text: &str) -> Result<Box<[u8]>, String> {
             (b'\\', Some(quoted @ (b'\\' | b'"' | b'\''))) => quoted,
             (b'\\', Some(b'x')) => match (rest.next().and_then(digit), rest.next().and_then(digit)) {
                 (Some(high), Some(low)) => high << 4 | low,
-                _ => return Err("the name of a cost class is broken".to_owned()),
+                _ => return Err("the name of a cost class is invalid".to_owned()),
             },
-            (b'\\', _) => return Err("the name of a cost class is broken".to_owned()),
+            (b'\\', _) => return Err("the name of a cost class is invalid".to_owned()),
             (byte, _) => byte,
         };
         bytes.push(plain);

@@ -69,10 +69,10 @@ impl Hold {
             Self::Theirs(pid) => tracing::error!(
                 %folder,
                 pid,
-                "another process has the state folder: nothing is kept by this one until that one is gone; give each a folder of its own"
+                "another process uses the state folder: this process saves nothing there until the other one exits; give each process its own folder"
             ),
             Self::Unknown(error) => {
-                tracing::warn!(%folder, %error, "it cannot be found out whether another process has the state folder");
+                tracing::warn!(%folder, %error, "cannot check whether another process uses the state folder");
             }
         }
     }

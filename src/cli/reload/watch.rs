@@ -43,7 +43,7 @@ impl Watch {
         let events = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         #[expect(
             deprecated,
-            reason = "its successor is unsafe; an `OwnedFd` keeps its descriptor open, which is all that it asks for"
+            reason = "the replacement is unsafe; an `OwnedFd` keeps its descriptor open, which is its only requirement"
         )]
         let events = AsyncFd::new(events)?;
         let mut watch = Self { events, path: path.to_owned(), watched: BTreeMap::new() };

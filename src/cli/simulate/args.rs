@@ -58,7 +58,7 @@ enum Rate {
 
 /// Arguments of `groupage simulate`.
 #[derive(Debug, Clone, ClapArgs)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a separate flag")]
 pub(in crate::cli) struct Args {
     /// Scenario by name, or `all`; can be repeated [default: the reference scenarios]
     #[arg(long = "scenario", value_name = "NAME")]
@@ -209,14 +209,18 @@ impl Args {
     fn table(&self) -> Result<Vec<Job>, String> {
         if self.alters() || self.seconds.is_some() {
             return Err(
-                "--table is what the design measured: it takes --seeds, --small, --no-harm, --only, -o and --svg"
+                "--table runs a fixed set of scenarios: it accepts only --seeds, --small, --no-harm, --only, -o and --svg"
                     .to_owned(),
             );
         }
         if self.no_harm {
             let words = self.only.as_deref().unwrap_or_default();
             let jobs = if self.small { Job::no_harm_small() } else { Job::no_harm(words) };
-            return if jobs.is_empty() { Err(format!("no row has all of {words:?} in its name")) } else { Ok(jobs) };
+            return if jobs.is_empty() {
+                Err(format!("no row has a name that contains all of {words:?}"))
+            } else {
+                Ok(jobs)
+            };
         }
         if self.small {
             return Ok(Job::small());
@@ -246,10 +250,7 @@ impl Args {
         if let Some(row) =
             rows.iter().find(|row| row.rate().is_some_and(|rate| rate * row.horizon.as_secs_f64() > CALLS_MAX))
         {
-            return Err(format!(
-                "{:?} would be more than {CALLS_MAX} calls: fewer --seconds or a lower --rate",
-                row.name
-            ));
+            return Err(format!("{:?} would have more than {CALLS_MAX} calls: reduce --seconds or --rate", row.name));
         }
         Ok((rows, recorded))
     }
@@ -263,7 +264,7 @@ impl Args {
         rows.extend(shipped_log());
         let is = |name: &str, row: &Scenario| name == "all" || row.name.eq_ignore_ascii_case(name);
         if let Some(name) = self.scenarios.iter().find(|name| !rows.iter().any(|row| is(name.as_str(), row))) {
-            return Err(format!("no scenario is called {name:?}; `groupage simulate --list` names them all"));
+            return Err(format!("unknown scenario {name:?}; `groupage simulate --list` lists all scenarios"));
         }
         rows.retain(|row| self.scenarios.iter().any(|name| is(name, row)));
         Ok(rows)
@@ -271,7 +272,7 @@ impl Args {
 
     fn replayed(&self, path: &Path) -> Result<(Scenario, Recorded), String> {
         if self.curve.is_none() && self.profile.is_none() {
-            return Err("--access-log needs to know the upstream: --profile FILE or --curve CURVE".to_owned());
+            return Err("--access-log needs a model of the upstream: add --profile FILE or --curve CURVE".to_owned());
         }
         let traffic = traffic::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
         let recorded = traffic.recorded;
@@ -318,10 +319,7 @@ impl Args {
             Some(Rate::Times(factor)) => factor,
             Some(Rate::PerSecond(rate)) => {
                 let own = row.rate().ok_or_else(|| {
-                    format!(
-                        "{:?} has clients that wait for their answers, so no rate of its own: use --rate x2",
-                        row.name
-                    )
+                    format!("{:?} has closed-loop clients and no fixed rate: use a factor, such as --rate x2", row.name)
                 })?;
                 rate / own
             }
@@ -329,7 +327,10 @@ impl Args {
         if RATE_FACTORS.contains(&factor) {
             Ok(row.times(factor))
         } else {
-            Err(format!("{factor:.4} times the rate of {:?} is not from {:?}", row.name, RATE_FACTORS))
+            Err(format!(
+                "{factor:.4} times the rate of {:?} is outside the allowed factors {:?}",
+                row.name, RATE_FACTORS
+            ))
         }
     }
 }
@@ -374,7 +375,7 @@ fn read(path: &Path) -> Result<String, String> {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| format!("{text:?} is no duration such as 50ms"))
+    parse_duration(text).ok_or_else(|| format!("{text:?} is not a duration, such as 50ms"))
 }
 
 fn slo(text: &str) -> Result<Duration, String> {
@@ -383,13 +384,13 @@ fn slo(text: &str) -> Result<Duration, String> {
         Err(_) => duration(text)?,
     };
     let allowed = Duration::from_millis(1)..=Duration::from_secs(600);
-    if allowed.contains(&slo) { Ok(slo) } else { Err("it must be from 1ms to 10m".to_owned()) }
+    if allowed.contains(&slo) { Ok(slo) } else { Err("must be from 1ms to 10m".to_owned()) }
 }
 
 fn rate(text: &str) -> Result<Rate, String> {
     let number = |text: &str| {
-        let number: f64 = text.parse().map_err(|_| format!("{text:?} is no number"))?;
-        if number.is_finite() && number > 0.0 { Ok(number) } else { Err(format!("{text:?} is no rate")) }
+        let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+        if number.is_finite() && number > 0.0 { Ok(number) } else { Err(format!("{text:?} is not a rate")) }
     };
     if let Some(per_second) = text.strip_suffix("/s") {
         return number(per_second).map(Rate::PerSecond);
@@ -398,7 +399,7 @@ fn rate(text: &str) -> Result<Rate, String> {
     if RATE_FACTORS.contains(&factor) {
         Ok(Rate::Times(factor))
     } else {
-        Err(format!("it must be from {} to {}", RATE_FACTORS.start(), RATE_FACTORS.end()))
+        Err(format!("must be from {} to {}", RATE_FACTORS.start(), RATE_FACTORS.end()))
     }
 }
 

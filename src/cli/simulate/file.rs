@@ -25,7 +25,7 @@ const SECONDS_MAX: u64 = 86_400;
 /// Parses a file. An error names line and column where possible.
 pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
     if text.len() > BYTES_MAX {
-        return Err(format!("it has {} bytes, {BYTES_MAX} are allowed", text.len()));
+        return Err(format!("it has {} bytes; the limit is {BYTES_MAX}", text.len()));
     }
     let options = serde_saphyr::options! { with_snippet: false };
     let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
@@ -189,7 +189,7 @@ impl Comes {
         match kinds.len() {
             1 => Ok(kinds.swap_remove(0)),
             count => Err(format!(
-                "each of `arrivals` is one of poisson, bursts, swings, step, fanOut and clients, and not {count} of them"
+                "each entry of `arrivals` must be one of poisson, bursts, swings, step, fanOut and clients, but one has {count} of them"
             )),
         }
     }

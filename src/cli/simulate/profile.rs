@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<Profile, String> {
     let classes = json.get("cost_classes").and_then(Value::as_array).ok_or("it has no `cost_classes`")?;
     let samples = |class: &&Value| class.get("samples").and_then(Value::as_u64).unwrap_or(0);
     let class = classes.iter().max_by_key(samples).filter(|class| samples(class) > 0);
-    let class = class.ok_or("no batch was seen yet, so there is no curve in it")?;
+    let class = class.ok_or("it contains no curve, because no batch was measured yet")?;
     let slots = json.get("slots").and_then(Value::as_u64).unwrap_or(1).clamp(1, SLOTS_MAX);
     Ok(Profile { curve: curve(class)?, slots: u32::try_from(slots).unwrap_or(1) })
 }
@@ -97,9 +97,9 @@ mod tests {
         let Profile { curve, slots } = parse(shape).unwrap();
         let at = |items| curve.millis_of(items);
         assert_eq!((at(4), at(6), at(8), slots), (5.0, 5.5, 6.0, 1));
-        assert!((at(16) - 10.0).abs() < 1e-9, "past the last point the line goes on: {}", at(16));
+        assert!((at(16) - 10.0).abs() < 1e-9, "past the last point the line continues: {}", at(16));
         let far = at(1024) / at(512);
-        assert!((far - 2.0).abs() < 1e-9, "past the table an item costs what it does there: {far}");
+        assert!((far - 2.0).abs() < 1e-9, "past the table an item costs as much as at its end: {far}");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub(super) fn plot(all: &[Told]) -> String {
             &mut svg,
             format_args!(
                 "<text x=\"10\" y=\"{y}\" font-weight=\"bold\">{}</text>\n<text x=\"{goodput}\" y=\"{y}\">goodput</text>\n\
-             <text x=\"{mean}\" y=\"{y}\">mean of what was answered, ms</text>",
+             <text x=\"{mean}\" y=\"{y}\">mean latency of answered calls, ms</text>",
                 escaped(name)
             ),
         );
@@ -90,7 +90,7 @@ fn escaped(text: &str) -> String {
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    writeln!(text, "{arguments}").expect("a string takes what is written to it");
+    writeln!(text, "{arguments}").expect("writing to a String cannot fail");
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ const HEAD: &str = "  policy                                  goodput       mean
 /// Lists the scenarios, one per line: the reference scenarios, then those that extend them.
 pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
     let mut text = String::new();
-    for (title, rows) in [("the rows of the design", design), ("beyond them", wider)] {
+    for (title, rows) in [("reference scenarios", design), ("further scenarios", wider)] {
         line(&mut text, format_args!("{title}"));
         for row in rows {
             line(&mut text, format_args!("  {:<38} SLO {:?}, cap {}", row.name, row.slo, row.cap));
@@ -34,7 +34,7 @@ pub(super) fn told(told: &Told, seeds: u64) -> String {
 /// Formats the outcomes that an access log recorded.
 pub(super) fn recorded(recorded: &Recorded) -> String {
     let Recorded { items, goodput, mean_ms, p99_ms } = recorded;
-    format!("as it was logged: {items} items, goodput {goodput:.3}, mean {mean_ms:.2} ms, p99 {p99_ms:.1} ms\n\n")
+    format!("recorded in the log: {items} items, goodput {goodput:.3}, mean {mean_ms:.2} ms, p99 {p99_ms:.1} ms\n\n")
 }
 
 /// Formats the totals of all rows that are compared with forwarding at once.
@@ -42,7 +42,7 @@ pub(super) fn totals(totals: &Totals) -> String {
     let mut text = String::new();
     let Totals { rows, below, far_below, mean, p99 } = totals;
     for (name, rate) in below {
-        line(&mut text, format_args!("below 0.97 of direct's rate in a window: {name}: {rate:.3}"));
+        line(&mut text, format_args!("below 0.97 of direct's rate in a window, {name}: {rate:.3}"));
     }
     line(
         &mut text,
@@ -130,7 +130,7 @@ fn harm(harm: &Harm) -> String {
     let mut text = format!("{:<26} rate {rate:6.3}  mean {mean:6.3}  p99 {p99:6.3}  |", harm.name);
     for ratio in &harm.windows {
         let mark = if ratio.tested { '*' } else { ' ' };
-        write!(text, " {:.2}{mark}", ratio.rate).expect("a string takes what is written to it");
+        write!(text, " {:.2}{mark}", ratio.rate).expect("writing to a String cannot fail");
     }
     text.push('\n');
     text
@@ -179,5 +179,5 @@ fn millis(millis: f64, digits: usize) -> String {
 }
 
 fn line(text: &mut String, arguments: std::fmt::Arguments<'_>) {
-    writeln!(text, "{arguments}").expect("a string takes what is written to it");
+    writeln!(text, "{arguments}").expect("writing to a String cannot fail");
 }

@@ -55,7 +55,7 @@ pub(super) fn parse(text: &str) -> Result<Traffic, String> {
     records.retain(|record| record.items > 0);
     // Records are written when calls end, not when they arrive.
     records.sort_by_key(|record| record.time_us);
-    let Some((first, last)) = records.first().zip(records.last()) else { return Err("it holds no call".to_owned()) };
+    let Some((first, last)) = records.first().zip(records.last()) else { return Err("it contains no call".to_owned()) };
     let span = Duration::from_micros(last.time_us.saturating_sub(first.time_us)) + Duration::from_millis(1);
     let start = first.time_us;
     let (mut keys, mut tenants) = (Names::default(), Names::default());
@@ -216,6 +216,6 @@ mod tests {
     fn a_broken_line_is_named() {
         let told = parse("\n{\"time_us\": 1}\n").unwrap_err();
         assert!(told.starts_with("line 2: "), "{told}");
-        assert_eq!(parse(""), Err("it holds no call".to_owned()));
+        assert_eq!(parse(""), Err("it contains no call".to_owned()));
     }
 }

@@ -58,7 +58,7 @@ impl Kept {
 fn settings(bytes: &[u8], sources: &Sources) -> Result<(Config, Judged), String> {
     let file: File = serde_json::from_slice(bytes).map_err(|error| format!("they cannot be read: {error}"))?;
     if file.format != FORMAT {
-        return Err(format!("they have format {}, this version reads {FORMAT}", file.format));
+        return Err(format!("they have format {}, but this version reads {FORMAT}", file.format));
     }
     let judged =
         judge(&file.config, None, Origin::Kept, sources).map_err(|error| format!("they are wrong: {error}"))?;
@@ -115,14 +115,14 @@ mod tests {
         assert_eq!((judged.policy.limits.batch_items_max, judged.policy.limits.slots_max), (9, Some(2)));
         assert_eq!(kept.bundle.as_deref(), Some("pem"));
         assert!(keep_bundle(&folder, &"x".repeat(70_000)).unwrap_err().to_string().contains("65536"));
-        assert_eq!(Kept::read(&sources(dir.path())).bundle.as_deref(), Some("pem"), "what was there stays");
+        assert_eq!(Kept::read(&sources(dir.path())).bundle.as_deref(), Some("pem"), "the previous contents stay");
     }
 
     #[test]
     fn what_is_corrupt_is_left_aside_and_said() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SETTINGS);
-        assert!(Kept::read(&sources(dir.path())).ignored.is_none(), "nothing is nothing wrong");
+        assert!(Kept::read(&sources(dir.path())).ignored.is_none(), "an empty folder is not an error");
         for (text, why) in [
             (&b"\xff\xfe"[..], "cannot be read"),
             (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"ba", "cannot be read"),

@@ -93,7 +93,7 @@ pub(super) fn run(
     let overrides = Overrides { upstream: Some(Given::flag("--against", url.to_owned())), ..Overrides::default() };
     let policy = config::build(Some(loaded), &overrides, &Machine::default()).map_err(|errors| errors.render(false))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
         let asker = Asker::new(&policy, headers.clone())?;
         if !asker.upstream.accepts().await {
@@ -138,21 +138,23 @@ impl Asker {
         let Some(endpoint) = self.table.routes.recognise(method, &path) else {
             let why = match Reason::of_unrecognised(&path) {
                 Reason::OpenInference => "KServe V2 calls are not merged yet and pass through",
-                _ => "no adapter takes this path, so its calls pass through",
+                _ => "no adapter supports this path, so its calls pass through",
             };
             return RouteVerdict::Untried(why.to_owned());
         };
         let Some(call) = self.read(&endpoint, method, &path, body) else {
-            return RouteVerdict::Untried("the path makes no request".to_owned());
+            return RouteVerdict::Untried("the path is not a valid request target".to_owned());
         };
         if let Some(reason) = call.alone() {
-            return RouteVerdict::Untried(format!("calls such as the sample are never merged: `{}`", reason.as_str()));
+            return RouteVerdict::Untried(format!("calls like the sample are never merged: `{}`", reason.as_str()));
         }
         result.bytes = body.len();
         let lone = self.send(method, &path, call.head.headers.clone(), body.clone()).await;
         let lone = match lone {
             Ok(answer) => answer,
-            Err(kind) => return RouteVerdict::Untried(format!("alone, the sample got no answer: {}", kind.message())),
+            Err(kind) => {
+                return RouteVerdict::Untried(format!("sent alone, the sample gets no answer: {}", kind.message()));
+            }
         };
         result.lone = Some(lone.status);
         if !lone.status.is_success() {
@@ -161,7 +163,7 @@ impl Asker {
                 StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                     "give a credential, --header 'Authorization: Bearer KEY'".to_owned()
                 }
-                _ => format!("give a call that it takes, --sample {path}=FILE"),
+                _ => format!("give a call that it accepts, --sample {path}=FILE"),
             };
             return RouteVerdict::Untried(format!("the server answers the sample alone with {status}: {advice}"));
         }
@@ -183,7 +185,7 @@ impl Asker {
             Ok(answer) => answer,
             Err(kind) => {
                 return RouteVerdict::Wrong(format!(
-                    "a call with two items gets no answer ({}), one with one item does: set `mode: Passthrough`",
+                    "a call with two items gets no answer ({}), but a call with one item does: set `mode: Passthrough`",
                     kind.message()
                 ));
             }
@@ -193,13 +195,13 @@ impl Asker {
         if matches!(answer.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             let status = answer.status.as_u16();
             return RouteVerdict::Untried(format!(
-                "the server answers a call with two items with {status}, as when it is overloaded: try again"
+                "the server answers a call with two items with {status}, as an overloaded server does: try again"
             ));
         }
         if !answer.status.is_success() {
             return RouteVerdict::Wrong(format!(
                 "the server answers a call with two items with {} and one with one item with {}: every batch would fail \
-                 and be sent again alone, until merging ends; set `mode: Passthrough`, or correct the route",
+                 and be retried alone until merging is suspended; set `mode: Passthrough`, or correct the route",
                 answer.status.as_u16(),
                 lone.status.as_u16()
             ));
@@ -209,9 +211,9 @@ impl Asker {
         let undeclared = endpoint.undeclared(&members, &answer.body, &lone.body);
         if let Some((name, _)) = undeclared.iter().find(|(_, is_same)| !is_same) {
             return RouteVerdict::Wrong(format!(
-                "the answer to two items has `{name}`, which the protocol does not declare and which is not as in the \
-                 answer to one: every batch would be sent again alone, until merging ends; name it in \
-                 respondWith.fields if every caller may see what it holds for others"
+                "the answer to two items has `{name}`, which the protocol does not declare and which differs from the \
+                 answer to one: every batch would be retried alone until merging is suspended; add it to \
+                 respondWith.fields if every caller may see its value for other callers"
             ));
         }
         // The answer is split as the proxy does it, and the first caller's part is compared with
@@ -227,7 +229,7 @@ impl Asker {
                 match shape::difference(&lone.body, &part) {
                     None => RouteVerdict::Fits,
                     Some(difference) => RouteVerdict::Wrong(format!(
-                        "a merged caller would get an answer of another shape than alone: {difference}"
+                        "a merged call would get an answer of a different shape: {difference}"
                     )),
                 }
             }
@@ -284,7 +286,7 @@ impl RouteResult {
     pub(super) fn text(&self) -> String {
         let Self { route, path, bytes, lone, merged, verdict } = self;
         let (mark, said) = match verdict {
-            RouteVerdict::Fits => ("√", "one item and two are answered in one shape"),
+            RouteVerdict::Fits => ("√", "one item and two items get answers of the same shape"),
             RouteVerdict::Untried(why) => ("‼", why.as_str()),
             RouteVerdict::Wrong(why) => ("×", why.as_str()),
         };

@@ -27,8 +27,8 @@ fn read(text: &str) -> Result<Value, String> {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Value::Bool(true),
         "n" | "N" | "no" | "No" | "NO" | "false" | "False" | "FALSE" | "off" | "Off" | "OFF" => Value::Bool(false),
-        ".nan" | ".NaN" | ".NAN" => return Err(format!("{text} is a number that JSON does not have")),
-        _ if is_infinite(text) => return Err(format!("{text} is a number that JSON does not have")),
+        ".nan" | ".NaN" | ".NAN" => return Err(format!("JSON cannot represent the number {text}")),
+        _ if is_infinite(text) => return Err(format!("JSON cannot represent the number {text}")),
         _ => number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number),
     })
 }
@@ -47,7 +47,7 @@ pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
         "float" => value.is_number(),
         _ => false,
     };
-    if fits { Ok(as_json(value)) } else { Err(format!("{text} is no {tag}")) }
+    if fits { Ok(as_json(value)) } else { Err(format!("{text} is not a valid {tag}")) }
 }
 
 /// Returns a plain scalar as a key. JSON has only text keys.

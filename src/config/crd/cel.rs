@@ -75,7 +75,7 @@ pub(super) fn of_policies() -> Vec<Rule> {
             "!has(self.tenants) || !has(self.tenants.header) || !has(self.routes) || self.routes.all(r, \
              !has(r.mergeOver) || !has(r.mergeOver.headers) || r.mergeOver.headers.all(h, \
              h.lowerAscii() != self.tenants.header.lowerAscii()))",
-            "a route's `mergeOver` cannot name the tenants' header: identity always separates batches",
+            "a route's `mergeOver` cannot name the tenants' header: calls with different identities never share a batch",
         ),
         wrong(
             "targetRefs[]",
@@ -87,31 +87,31 @@ pub(super) fn of_policies() -> Vec<Rule> {
             "selector.matchExpressions[]",
             ".values",
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
-            "In and NotIn need `values`, Exists and DoesNotExist have none: add them, or leave them out",
+            "In and NotIn need `values`, Exists and DoesNotExist take none: add them, or leave them out",
         ),
         wrong(
             "tenants",
             ".header",
             format!("!has(self.header) || !({})", named("self.header", &OF_ONE_HOP)),
-            "it speaks of one connection or one message, not of who calls: name another header",
+            "the header describes one connection or message, not the caller: name another header",
         ),
         wrong(
             "tenants",
             ".header",
             format!("!has(self.header) || !has(self.weights) || !({})", named("self.header", &CREDENTIALS)),
-            "`weights` cannot be by a header that carries a credential, since they are shown: name tenants by another header",
+            "`weights` cannot be used with a header that carries a credential, because the names are shown: identify tenants by another header",
         ),
         wrong(
             "priority",
             ".header",
             format!("!has(self.header) || !({})", named("self.header", &OF_ONE_HOP)),
-            "it speaks of one connection or one message, not of a class: name another header",
+            "the header describes one connection or message, not a priority class: name another header",
         ),
         wrong(
             "priority",
             ".classes",
             "!has(self.classes) || self.classes.all(c, self.classes.exists_one(d, d.name == c.name))",
-            "two classes have one name: give each class a name of its own",
+            "two classes have the same name: give each class a unique name",
         ),
         excluded(
             "priority.classes[]",
@@ -123,13 +123,13 @@ pub(super) fn of_policies() -> Vec<Rule> {
             "proxy.upstreamTls",
             ".certFile",
             "!has(self.certFile) || has(self.keyFile)",
-            "a certificate is shown with its key: name both files, or neither",
+            "a certificate needs its key: name both files, or neither",
         ),
         wrong(
             "proxy.upstreamTls",
             ".keyFile",
             "!has(self.keyFile) || has(self.certFile)",
-            "a key is of use with its certificate only: name both files, or neither",
+            "a key needs its certificate: name both files, or neither",
         ),
     ];
     rules.extend(of_routes());
@@ -150,27 +150,27 @@ fn of_routes() -> Vec<Rule> {
             "routes[]",
             ".generic",
             "!has(self.generic) || (has(self.protocol) && self.protocol == 'Generic')",
-            "`generic` goes with protocol Generic only: write protocol: Generic, or leave `generic` out",
+            "`generic` requires protocol Generic: write protocol: Generic, or leave `generic` out",
         ),
         excluded(
             "routes[]",
             ".mergeOver.headers",
             "!has(self.mergeOn) || !has(self.mergeOn.headers) || !has(self.mergeOver) || !has(self.mergeOver.headers) || \
              self.mergeOver.headers.all(h, !(h in self.mergeOn.headers) && !(h.lowerAscii() in self.mergeOn.headers))",
-            "a header stands in both `mergeOn` and `mergeOver`: leave it out of one of them",
+            "a header is in both `mergeOn` and `mergeOver`: leave it out of one of them",
         ),
         excluded(
             "routes[]",
             ".mergeOver.fields",
             "!has(self.mergeOn) || !has(self.mergeOn.fields) || !has(self.mergeOver) || !has(self.mergeOver.fields) || \
              self.mergeOver.fields.all(f, !(f in self.mergeOn.fields))",
-            "a field stands in both `mergeOn` and `mergeOver`: leave it out of one of them",
+            "a field is in both `mergeOn` and `mergeOver`: leave it out of one of them",
         ),
         wrong(
             "routes[].mergeOver",
             ".headers",
             format!("!has(self.headers) || self.headers.all(h, !({identity}))"),
-            "`mergeOver` cannot name a header that says who calls, since identity always separates batches: leave it out",
+            "`mergeOver` cannot name a header that identifies the caller, because calls with different identities never share a batch: leave it out",
         ),
         wrong(
             "routes[].mergeOn",
@@ -194,21 +194,21 @@ fn of_routes() -> Vec<Rule> {
             "routes[].generic",
             ".single.results",
             "!has(self.single) || !has(self.single.items) || has(self.single.results) || has(self.resultWrap)",
-            "`single.items` needs `single.results`, or `resultWrap: List`: say where the one result stands",
+            "`single.items` needs `single.results`, or `resultWrap: List`: give the location of the single result",
         ),
         needed(
             "routes[].generic",
             ".single.items",
             "!has(self.single) || !has(self.single.results) || has(self.single.items) || has(self.single.wrapScalar)",
-            "`single.results` needs `single.items`, or `single.wrapScalar: true`: say where the one item stands",
+            "`single.results` needs `single.items`, or `single.wrapScalar: true`: give the location of the single item",
         ),
         needed(
             "routes[].generic",
             ".resultWrap",
             "!has(self.single) || !has(self.single.wrapScalar) || !self.single.wrapScalar || has(self.single.results) || \
              has(self.resultWrap)",
-            "`single.wrapScalar: true` needs `resultWrap`, or `single.results`: write resultWrap: None where the server \
-             answers a bare value with a bare result, List where with a list of one",
+            "`single.wrapScalar: true` needs `resultWrap`, or `single.results`: write resultWrap: None if the server \
+             answers a bare value with a bare result, List if with a list of one",
         ),
         excluded(
             "routes[].generic",
@@ -216,21 +216,26 @@ fn of_routes() -> Vec<Rule> {
             "!has(self.resultKey) || !(has(self.index) || (has(self.select) && self.select == 'Sorted') || \
              (has(self.single) && (has(self.single.items) || has(self.single.results) || \
              (has(self.single.wrapScalar) && self.single.wrapScalar))))",
-            "`resultKey` goes without `index`, `select` and `single`: leave it out, or leave them out",
+            "`resultKey` cannot be combined with `index`, `select` or `single`: leave it out, or leave them out",
         ),
         needed(
             "routes[].generic",
             ".index",
             "!has(self.select) || self.select != 'Sorted' || has(self.index)",
-            "`select: Sorted` needs `index`: say where a result names its item",
+            "`select: Sorted` needs `index`: give the location of the item's index in a result",
         ),
         wrong(
             "routes[].generic",
             ".index",
             "!has(self.index) || self.index != ''",
-            "it points inside a result: write /NAME",
+            "the pointer must point inside a result: write /NAME",
         ),
-        wrong("routes[].generic.perItemError", ".field", "self.field != ''", "it points inside a result: write /NAME"),
+        wrong(
+            "routes[].generic.perItemError",
+            ".field",
+            "self.field != ''",
+            "the pointer must point inside a result: write /NAME",
+        ),
     ]
 }
 
@@ -243,7 +248,7 @@ fn of_changes() -> Vec<Rule> {
     // The indices are written out, because API servers before 1.32 iterate over values only.
     let indices: Vec<String> = (1..steps).map(|index| index.to_string()).collect();
     let least = "!has(self.min) || !has(self.max) || self.min <= self.max";
-    let above = "`min` is above `max`: exchange them, or leave one of them out";
+    let above = "`min` is above `max`: swap them, or leave one of them out";
     vec![
         wrong("tuning.bounds.slotsMax", ".min", least, above),
         wrong("tuning.bounds.batchWeightMax", ".min", least, above),
@@ -254,7 +259,7 @@ fn of_changes() -> Vec<Rule> {
                 "!has(self.steps) || [{}].all(i, i >= self.steps.size() || self.steps[i - 1].percent < self.steps[i].percent)",
                 indices.join(", ")
             ),
-            "each step reaches more pods than the one before: let `percent` rise",
+            "each step must reach more pods than the previous one: increase `percent`",
         ),
         needed(
             "rollout",
@@ -267,7 +272,7 @@ fn of_changes() -> Vec<Rule> {
             "rollout.experiment",
             ".arms",
             "!has(self.arms) || self.arms.all(a, self.arms.exists_one(b, b.profileRef.name == a.profileRef.name))",
-            "two arms have one profile: compare different ones, or write one arm with the sum of their weights",
+            "two arms have the same profile: compare different profiles, or write one arm with the sum of their weights",
         ),
     ]
 }
@@ -278,7 +283,7 @@ pub(super) fn of_profiles() -> Vec<Rule> {
         "",
         "",
         "self == oldSelf",
-        "a profile never changes: make another one, and name it in the policy's `profileRef`",
+        "a profile is immutable: create another one, and name it in the policy's `profileRef`",
     )]
 }
 

@@ -29,11 +29,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
             && min > max
         {
             let at = format!("tuning.bounds.{key}.min");
-            check.bad(
-                &at,
-                &format!("`{at}` cannot be {min}, above `max`, which is {max}"),
-                "exchange them, or leave one of them out",
-            );
+            check.bad(&at, &format!("`{at}` cannot be {min}: `max` is {max}"), "swap them, or leave one of them out");
         }
     }
     let rollout = &spec["rollout"];
@@ -44,8 +40,8 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
             && percent <= before
         {
             let at = format!("rollout.canary.steps[{index}].percent");
-            let message = format!("`{at}` cannot be {percent}, the step before has {before}");
-            check.bad(&at, &message, "each step reaches more pods than the one before");
+            let message = format!("`{at}` cannot be {percent}: the previous step has {before}");
+            check.bad(&at, &message, "each step must reach more pods than the previous one");
         }
         before = percent.or(before);
     }
@@ -68,13 +64,9 @@ fn targets(check: &mut Check, spec: &Json) {
             let message = if group.is_empty() {
                 format!("`{kind}` has no group")
             } else {
-                format!("`{kind}` is of the group `{group}`")
+                format!("`{kind}` belongs to the group `{group}`")
             };
-            let help = if group.is_empty() {
-                "leave `group` out".to_owned()
-            } else {
-                format!("write `group: {group}` beside it")
-            };
+            let help = if group.is_empty() { "leave `group` out".to_owned() } else { format!("set `group: {group}`") };
             check.bad(&format!("targetRefs[{index}].{key}"), &message, &help);
         }
     }
@@ -91,11 +83,11 @@ fn selected(check: &mut Check, path: &str, term: &Json) {
         check.bad(
             &format!("{path}.operator"),
             &format!("`{path}.operator: {operator}` needs `values`"),
-            "name some, or write Exists",
+            "add values, or use Exists",
         );
     }
     if there && !wanted {
-        check.excluded(&format!("{path}.values"), &format!("`{path}.operator: {operator}` has no `values`"));
+        check.excluded(&format!("{path}.values"), &format!("`{path}.operator: {operator}` takes no `values`"));
     }
 }
 
@@ -113,7 +105,7 @@ fn arms(check: &mut Check, rollout: &Json) {
         let Some(name) = arm["profileRef"]["name"].as_str() else { continue };
         if arms.iter().take(index).any(|other| other["profileRef"]["name"] == name) {
             let at = format!("rollout.experiment.arms[{index}].profileRef.name");
-            check.bad(&at, &format!("an arm before has the profile `{name}` too"), "compare different ones");
+            check.bad(&at, &format!("another arm already has the profile `{name}`"), "compare different profiles");
         }
     }
 }

@@ -113,7 +113,7 @@ fn every_default_is_the_designs() {
             Otherwise::Absent(_) if !key.required => {
                 let inside_example =
                     ["slo.", "profileRef.", "tuning.bounds"].iter().any(|prefix| path.starts_with(prefix));
-                assert!(example_line(node) || inside_example, "{path} has a default in the design");
+                assert!(example_line(node) || inside_example, "{path} has a default in the example");
             }
             Otherwise::Absent(_) | Otherwise::Within => {}
         }

@@ -137,7 +137,7 @@ fn the_reference_page_is_what_the_table_says() {
         rows.push_str(&row(path, key, standing, &doc));
     });
     page.push_str(&rows);
-    page.push_str("\n## Keys of other batchers\n\nThey are refused like any unknown key, and told with the key that does it here, however they are spelt.\n\n");
+    page.push_str("\n## Keys of other batchers\n\nThey are refused like any unknown key. The error names the corresponding key of Groupage, whatever the spelling.\n\n");
     page.push_str("| key there | of | key here |\n|---|---|---|\n");
     for peer in PEERS {
         let names = peer.names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" ");

@@ -70,19 +70,21 @@ struct Frames(mpsc::Receiver<Bytes>);
 pub(super) async fn open(config: &Config, address: &Address) -> Result<Opened, End> {
     let token = token(&config.token).await?;
     let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
-    let stream = connected.unwrap_or_else(|_| Err(End::new(Reason::Connect, &format!("{address} does not answer"))))?;
+    let stream =
+        connected.unwrap_or_else(|_| Err(End::new(Reason::Connect, &format!("connection to {address} timed out"))))?;
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
-    let broken = |error: hyper::Error| End::new(Reason::Handshake, &format!("HTTP/2 with {address}: {error}"));
+    let broken =
+        |error: hyper::Error| End::new(Reason::Handshake, &format!("HTTP/2 connection to {address} failed: {error}"));
     let (mut requests, connection) = http.handshake(TokioIo::new(stream)).await.map_err(broken)?;
     let driver = Driver(
         tokio::spawn(async move {
             if let Err(error) = connection.await {
-                tracing::debug!(%error, "the control stream's connection broke");
+                tracing::debug!(%error, "the connection of the control stream failed");
             }
         })
         .abort_handle(),
@@ -92,12 +94,12 @@ pub(super) async fn open(config: &Config, address: &Address) -> Result<Opened, E
         .header(AUTHORIZATION, token)
         .header(CONTENT_TYPE, "application/octet-stream")
         .body(Frames(frames))
-        .map_err(|error| End::new(Reason::Handshake, &format!("the request cannot be written: {error}")))?;
+        .map_err(|error| End::new(Reason::Handshake, &format!("cannot build the request: {error}")))?;
     let answered = tokio::time::timeout(config.times.answer, requests.send_request(request)).await;
     let response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return Err(broken(error)),
-        Err(_) => return Err(End::new(Reason::Silent, &format!("{address} does not answer the request"))),
+        Err(_) => return Err(End::new(Reason::Silent, &format!("{address} did not respond to the request in time"))),
     };
     if response.status() == StatusCode::OK {
         Ok(Opened { up, response, _driver: driver })
@@ -123,7 +125,7 @@ async fn connect(config: &Config, address: &Address) -> Result<TlsStream<TcpStre
         no_way(if certificate { Reason::Certificate } else { Reason::Handshake }, &error)
     })?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-        return Err(End::new(Reason::Handshake, &format!("{address} does not speak HTTP/2")));
+        return Err(End::new(Reason::Handshake, &format!("{address} does not support HTTP/2")));
     }
     Ok(stream)
 }
@@ -133,16 +135,18 @@ async fn token(path: &Path) -> Result<HeaderValue, End> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
-        let unreadable =
-            |error: std::io::Error| End::new(Reason::Token, &format!("the token {}: {error}", path.display()));
+        let unreadable = |error: std::io::Error| {
+            End::new(Reason::Token, &format!("cannot read the token {}: {error}", path.display()))
+        };
         let file = std::fs::File::open(&path).map_err(unreadable)?;
         file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
-        let mut value = HeaderValue::from_str(&format!("Bearer {}", text.trim()))
-            .map_err(|_| End::new(Reason::Token, &format!("the token {} is no token", path.display())))?;
+        let mut value = HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| {
+            End::new(Reason::Token, &format!("the file {} does not contain a valid token", path.display()))
+        })?;
         value.set_sensitive(true);
         Ok(value)
     });
-    read.await.unwrap_or_else(|_| Err(End::new(Reason::Token, "reading the token panicked")))
+    read.await.unwrap_or_else(|_| Err(End::new(Reason::Token, "the read of the token panicked")))
 }
 
 /// Converts an error response into the reason why no stream was opened.
@@ -165,7 +169,7 @@ async fn refused(address: &Address, response: Response<Incoming>) -> End {
     let why = String::from_utf8_lossy(why.get(..WHY_BYTES_MAX.min(why.len())).unwrap_or_default()).trim().to_owned();
     // `Retry-After` is capped at 15 s. With its jitter the wait stays within 30 s.
     let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
-    End { not_before, ..End::new(reason, &format!("{address} answers {status}: {why}")) }
+    End { not_before, ..End::new(reason, &format!("{address} responded {status}: {why}")) }
 }
 
 fn authority(host: &str, port: u16) -> String {

@@ -105,8 +105,8 @@ impl Session<'_> {
                 frame = frame => {
                     let data = match frame {
                         Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                        Some(Err(error)) => return Err(End::new(Reason::Broken, &format!("the stream broke: {error}"))),
-                        None => return Err(End::new(Reason::Broken, "the controller ended the stream")),
+                        Some(Err(error)) => return Err(End::new(Reason::Broken, &format!("the stream failed: {error}"))),
+                        None => return Err(End::new(Reason::Broken, "the controller closed the stream")),
                     };
                     self.decoder.feed(&data);
                     while let Some(json) = self.decoder.frame().map_err(|error| malformed(&error))? {
@@ -127,9 +127,9 @@ impl Session<'_> {
                 () = self.handle.shared.news.notified() => self.events().await?,
                 // The controller must acknowledge a report within the timeout.
                 () = late(self.written, times.silence) => {
-                    return Err(End::new(Reason::Silent, "the controller does not acknowledge"));
+                    return Err(End::new(Reason::Silent, "the controller did not acknowledge a report in time"));
                 }
-                () = &mut lifetime => return Err(End::new(Reason::Lifetime, "the stream was open long enough")),
+                () = &mut lifetime => return Err(End::new(Reason::Lifetime, "the stream reached its maximum lifetime")),
             }
         }
     }
@@ -179,8 +179,8 @@ impl Session<'_> {
         let frame = wire::frame(message).map_err(|error| malformed(&error))?;
         match tokio::time::timeout(self.config.times.silence, self.up.send(frame)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::new(Reason::Broken, "the stream broke while something was written")),
-            Err(_) => Err(End::new(Reason::Silent, "the controller does not read")),
+            Ok(Err(_)) => Err(End::new(Reason::Broken, "the stream failed during a write")),
+            Err(_) => Err(End::new(Reason::Silent, "the controller did not read from the stream in time")),
         }
     }
 
@@ -198,7 +198,7 @@ impl Session<'_> {
             Some(Down::Bundle(bundle)) => match self.config.trust.renew(&bundle.ca) {
                 Ok(()) => self.sidecar.bundle(bundle.ca).await,
                 Err(error) => {
-                    tracing::warn!(%error, "a CA bundle from the controller is refused");
+                    tracing::warn!(%error, "a CA bundle from the controller was rejected");
                     self.handle.event(wire::Event {
                         reason: "BundleRefused".to_owned(),
                         message: error.to_string(),
@@ -218,7 +218,7 @@ impl Session<'_> {
             }
             Some(Down::Goaway(goaway)) => {
                 let named = goaway.address.as_deref().and_then(Address::parse);
-                let message = format!("the controller sends us elsewhere: {:.200}", goaway.reason);
+                let message = format!("the controller requested a reconnect: {:.200}", goaway.reason);
                 return Err(End { named, ..End::new(Reason::Goaway, &message) });
             }
             None => {}
@@ -241,5 +241,5 @@ async fn late(written: Option<Instant>, silence: Duration) {
 }
 
 fn malformed(error: &dyn std::fmt::Display) -> End {
-    End::new(Reason::Malformed, &format!("what came over the stream is refused: {error}"))
+    End::new(Reason::Malformed, &format!("invalid message on the stream: {error}"))
 }

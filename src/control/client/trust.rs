@@ -41,19 +41,19 @@ enum Given {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum NoTrust {
     /// No bundle is configured.
-    #[error("there is no CA bundle: give it with GROUPAGE_CA")]
+    #[error("no CA bundle is configured: set GROUPAGE_CA")]
     Nothing,
     /// The file cannot be read.
     #[error("the CA bundle {0}")]
     Unreadable(String),
     /// The bundle exceeds the maximum size.
-    #[error("the CA bundle has {0} bytes, {BUNDLE_BYTES_MAX} are allowed")]
+    #[error("the CA bundle has {0} bytes, the maximum is {BUNDLE_BYTES_MAX}")]
     TooLarge(usize),
     /// The bundle contains no valid certificate.
-    #[error("the CA bundle holds no certificate that can be read: it must be PEM, with BEGIN CERTIFICATE")]
+    #[error("the CA bundle contains no valid certificate: expected PEM (BEGIN CERTIFICATE)")]
     NoCertificate,
     /// TLS cannot be configured with the bundle.
-    #[error("TLS cannot be set up with the CA bundle: {0}")]
+    #[error("cannot configure TLS with the CA bundle: {0}")]
     Tls(rustls::Error),
 }
 
@@ -100,7 +100,7 @@ impl Trust {
             Given::Bundle(bundle) => Ok(bundle),
             Given::File(path) => tokio::task::spawn_blocking(move || read(&path))
                 .await
-                .unwrap_or_else(|_| Err(NoTrust::Unreadable("could not be read: reading it panicked".to_owned()))),
+                .unwrap_or_else(|_| Err(NoTrust::Unreadable("cannot be read: the read panicked".to_owned()))),
         }
     }
 }
@@ -153,7 +153,7 @@ mod tests {
         let mut trust = Trust::given(&ca()).unwrap();
         let given = trust.tls().await.unwrap();
         trust.next();
-        assert!(is(&trust, &given).await, "there is no other");
+        assert!(is(&trust, &given).await, "no other bundle");
         for _ in 0..3 {
             trust.renew(&format!("{}{}", ca(), ca())).unwrap();
             assert!(!is(&trust, &given).await);
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(came.tls().await.unwrap_err(), NoTrust::Nothing);
         came.renew(&ca()).unwrap();
         came.next();
-        assert!(came.tls().await.is_ok(), "the only one there is");
+        assert!(came.tls().await.is_ok(), "the only bundle");
     }
 
     #[tokio::test]

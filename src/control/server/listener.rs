@@ -79,7 +79,7 @@ async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<(T
     let (stream, peer) = match accepted {
         Ok(accepted) => accepted,
         Err(error) => {
-            tracing::warn!(%error, "accept failed");
+            tracing::warn!(%error, "cannot accept a connection on the stream port");
             shared.counts.one(Count::Shed);
             tokio::time::sleep(PAUSE).await;
             return;
@@ -150,7 +150,7 @@ async fn connection(shared: Arc<Shared>, line: Arc<Line>, stream: TlsStream<TcpS
         .auto_date_header(false);
     let service = service_fn(move |request| answer(shared.clone(), line.clone(), request));
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "a stream's connection broke");
+        tracing::debug!(%error, "the connection of a control stream failed");
     }
 }
 
@@ -161,11 +161,11 @@ async fn answer(
 ) -> Result<Response<Answer>, Infallible> {
     if request.uri().path() != PATH || request.method() != Method::POST {
         shared.counts.one(Count::NotAStream);
-        return Ok(refused(StatusCode::NOT_FOUND, "streams are opened by POST /v1/stream"));
+        return Ok(refused(StatusCode::NOT_FOUND, "not found: open a stream with POST /v1/stream"));
     }
     let whose = match token(request.headers()) {
         Some(token) => shared.auth.authenticate(token).await,
-        None => Err(Refusal::Invalid("there is no token")),
+        None => Err(Refusal::Invalid("the request has no bearer token")),
     };
     let refusal = match whose {
         Ok(identity) => {

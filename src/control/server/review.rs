@@ -88,13 +88,17 @@ impl Reviews {
 
     async fn whose(&self, token: &str) -> Result<Identity, Refusal> {
         // Tokens that are certainly not acceptable are rejected by their claims, without a review.
-        let Some(claims) = claims(token) else { return Err(Refusal::Invalid("it is no token of a service account")) };
+        let Some(claims) = claims(token) else {
+            return Err(Refusal::Invalid("the token is not a service account token"));
+        };
         if !claims.aud.iter().any(|aud| aud == AUDIENCE) {
-            return Err(Refusal::Invalid("the token is meant for somebody else"));
+            return Err(Refusal::Invalid("the token is issued for another audience"));
         }
-        let Some(pod) = claims.pod() else { return Err(Refusal::Forbidden("the token is bound to no pod")) };
+        let Some(pod) = claims.pod() else { return Err(Refusal::Forbidden("the token is not bound to a pod")) };
         let Some((namespace, _)) = self.pods.find(pod) else {
-            return Err(Refusal::Forbidden("the token's pod was not injected, or is not known yet"));
+            return Err(Refusal::Forbidden(
+                "the pod of the token was not injected, or the controller has not observed it yet",
+            ));
         };
         let digest = *blake3::hash(token.as_bytes()).as_bytes();
         let known = self.known().find(self.clock.now(), &digest, (&namespace, pod))?;
@@ -115,8 +119,10 @@ impl Reviews {
         // by minutes.
         match self.pods.find(&identity.uid) {
             Some((namespace, name)) if (&namespace, &name) == (&identity.namespace, &identity.name) => Ok(identity),
-            Some(_) => Err(Refusal::Forbidden("the token is of a pod of another name")),
-            None => Err(Refusal::Forbidden("the token's pod was not injected, or is not known yet")),
+            Some(_) => Err(Refusal::Forbidden("the name of the token's pod does not match its UID")),
+            None => Err(Refusal::Forbidden(
+                "the pod of the token was not injected, or the controller has not observed it yet",
+            )),
         }
     }
 
@@ -130,10 +136,10 @@ impl Reviews {
         match asked {
             Ok(Ok(review)) => identity(review.status.unwrap_or_default()),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "a token cannot be reviewed");
-                Err(Refusal::Unavailable("the API server does not review tokens"))
+                tracing::warn!(%error, "cannot review a token");
+                Err(Refusal::Unavailable("the TokenReview failed"))
             }
-            Err(_) => Err(Refusal::Unavailable("the API server does not answer")),
+            Err(_) => Err(Refusal::Unavailable("the TokenReview timed out")),
         }
     }
 
@@ -224,12 +230,12 @@ fn kept_for(claims: &Claims, now_seconds: u64) -> Duration {
 /// Converts a review into the identity of the token's pod.
 fn identity(status: TokenReviewStatus) -> Result<Identity, Refusal> {
     if status.authenticated != Some(true) {
-        return Err(Refusal::Invalid("the API server does not know the token"));
+        return Err(Refusal::Invalid("the API server did not authenticate the token"));
     }
     // An API server without audience support validates tokens for its own audience and returns no
     // audiences.
     if !status.audiences.iter().flatten().any(|audience| audience == AUDIENCE) {
-        return Err(Refusal::Invalid("the token is meant for somebody else"));
+        return Err(Refusal::Invalid("the token is issued for another audience"));
     }
     let user = status.user.unwrap_or_default();
     let account = user.username.as_deref().and_then(|name| name.strip_prefix(ACCOUNT));
@@ -241,7 +247,7 @@ fn identity(status: TokenReviewStatus) -> Result<Identity, Refusal> {
     };
     match (one(POD_UID), one(POD_NAME), namespace) {
         (Some(uid), Some(name), Some(namespace)) => Ok(Identity { uid, name, namespace }),
-        _ => Err(Refusal::Forbidden("the token is bound to no pod")),
+        _ => Err(Refusal::Forbidden("the token is not bound to a pod")),
     }
 }
 
@@ -305,7 +311,7 @@ mod tests {
             assert_eq!(known.find(Tick(0), &[0; 32], ("n", "u")), Ok(Some(someone.clone())));
         }
         let busy = |millis| Err(Refusal::Busy(Duration::from_millis(millis)));
-        assert_eq!(known.find(Tick(0), &[1; 32], ("n", "v")), busy(25), "the rest is kept for other namespaces");
+        assert_eq!(known.find(Tick(0), &[1; 32], ("n", "v")), busy(25), "the rest is reserved for other namespaces");
         assert_eq!(known.find(Tick(0), &[1; 32], ("o", "w")), busy(20));
         assert_eq!(known.find(Tick::from_millis(20), &[1; 32], ("o", "w")), Ok(None));
         assert_eq!(known.find(Tick::from_millis(60_000), &[0; 32], ("n", "u")), Ok(None), "it is over");

@@ -74,17 +74,17 @@ impl Stream {
     fn take(&mut self, data: &[u8]) -> Result<(), Why> {
         let now = self.shared.clock.now();
         if !self.bytes.take(now, data.len() as u64) {
-            return Err(Why { count: Count::Flood, text: "too many bytes" });
+            return Err(Why { count: Count::Flood, text: "the byte rate limit is exceeded" });
         }
         self.decoder.feed(data);
         let malformed = |text| Why { count: Count::Malformed, text };
-        while let Some(json) = self.decoder.frame().map_err(|_| malformed("no frame, or a frame above 1 MiB"))? {
+        while let Some(json) = self.decoder.frame().map_err(|_| malformed("a frame is empty or larger than 1 MiB"))? {
             if !self.frames.take(now, 1) {
-                return Err(Why { count: Count::Flood, text: "too many frames" });
+                return Err(Why { count: Count::Flood, text: "the frame rate limit is exceeded" });
             }
             let read = wire::read_up(&json).map_err(|error| {
-                tracing::debug!(%error, pod = %self.identity.name, "a frame from a sidecar is no message");
-                malformed("a frame that is no message")
+                tracing::debug!(%error, pod = %self.identity.name, "a frame from a sidecar is not a valid message");
+                malformed("a frame is not a valid message")
             })?;
             self.shared.counts.add(Count::UnknownFields, read.unknown_fields.into());
             match read.message {
@@ -103,11 +103,8 @@ impl Stream {
             Up::Hello(hello) if self.hello.is_none() => {
                 let hello = hello.bounded();
                 if !speaks_for(&hello, pod) {
-                    tracing::warn!(pod = %pod.name, namespace = %pod.namespace, claimed = %hello.pod.uid, "a stream claimed to be another pod than its token's");
-                    return Err(Why {
-                        count: Count::Foreign,
-                        text: "a stream may only speak for the pod of its token",
-                    });
+                    tracing::warn!(pod = %pod.name, namespace = %pod.namespace, claimed = %hello.pod.uid, "the pod in Hello does not match the pod of the token");
+                    return Err(Why { count: Count::Foreign, text: "the pod in Hello must be the pod of the token" });
                 }
                 self.hello = Some(hello.has(ACKS));
                 shared.open(&self.line, pod, &hello);
@@ -216,7 +213,7 @@ impl Body for Answer {
     }
 }
 
-const UNANNOUNCED: Why = Why { count: Count::Unannounced, text: "a stream begins with one Hello" };
+const UNANNOUNCED: Why = Why { count: Count::Unannounced, text: "a stream must start with exactly one Hello" };
 
 /// Returns `true` if the pod named in `Hello` is that of the token.
 fn speaks_for(hello: &Hello, pod: &Identity) -> bool {

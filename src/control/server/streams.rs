@@ -349,7 +349,7 @@ mod tests {
         streams.0.close(&first, &pod("a"));
         assert_eq!((streams.len(), streams.count(Count::Replaced)), (1, 1));
         streams.0.close(&second, &pod("a"));
-        assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "whoever was replaced is not said to be gone");
+        assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "a replaced stream is not reported as closed");
         assert!(streams.is_empty() && !streams.push("a", &Push::config(Config::default()).unwrap()));
     }
 

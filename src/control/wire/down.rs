@@ -166,7 +166,7 @@ pub struct Ping {
     pub unknown: Unknown,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
 const fn is_zero(number: &u32) -> bool {
     *number == 0
 }

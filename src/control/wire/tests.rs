@@ -35,7 +35,7 @@ fn a_newer_peer_may_say_more_and_it_is_counted() {
         assert_eq!((read.message.is_some(), read.unknown_fields), (known, u32::from(known)), "{kind}");
     }
     let read = read_up(&bytes(&json!({"kind": "Config"}))).unwrap();
-    assert_eq!(read.message, None, "nobody says it in this direction");
+    assert_eq!(read.message, None, "not sent in this direction");
 }
 
 #[test]

@@ -48,14 +48,14 @@ impl Folder {
                 // The three files are not read atomically. If they do not match, the next check
                 // finds them complete.
                 self.served.exchange(cert, key, bundle)?;
-                tracing::info!(folder = %self.path.display(), "certificates are in use");
+                tracing::info!(folder = %self.path.display(), "certificates loaded");
                 self.shown = Some(files);
             }
             Ok(())
         });
         let said = shown.err().map(|error| error.to_string()).unwrap_or_default();
         if !said.is_empty() && said != self.said {
-            tracing::warn!(folder = %self.path.display(), error = said, "certificates cannot be used; what was shown before is shown on");
+            tracing::warn!(folder = %self.path.display(), error = said, "cannot load the certificates; the previous ones stay in use");
         }
         self.said = said;
     }
@@ -106,7 +106,7 @@ mod tests {
         // A key of another pair: the files do not match.
         std::fs::write(path.join(KEY), b"nothing").unwrap();
         folder.look();
-        assert_eq!(served.watch().borrow().clone(), Some(first.clone()), "a torn pair is not shown");
+        assert_eq!(served.watch().borrow().clone(), Some(first.clone()), "a mismatched pair is not presented");
         std::fs::write(path.join(KEY), &data[KEY]).unwrap();
         folder.look();
         assert!(served.watch().borrow().clone().unwrap().expires > first.expires);

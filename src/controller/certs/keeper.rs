@@ -108,7 +108,7 @@ async fn call<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Res
 
 impl Keeper {
     async fn round(&mut self) -> Result<(), BoxError> {
-        let found = call("read the certificates' Secret", self.secrets.get_opt(&self.settings.secret)).await?;
+        let found = call("read the certificate Secret", self.secrets.get_opt(&self.settings.secret)).await?;
         self.take(found)?;
         for _ in 0..STEPS_MAX {
             // Checked before each write, since leadership may have ended.
@@ -122,7 +122,7 @@ impl Keeper {
             }
             self.act(action).await?;
         }
-        Err("certificates are never as they should be: a defect".into())
+        Err("the certificates are still outdated after every renewal step: this is a bug".into())
     }
 
     /// Processes the Secret that was read.
@@ -146,12 +146,12 @@ impl Keeper {
             Ok(()) => Ok(()),
             // The leader repairs it.
             Err(_) if self.leadership.leads() => Ok(()),
-            Err(error) => Err(format!("the certificates' Secret cannot be used: {error}").into()),
+            Err(error) => Err(format!("cannot use the certificate Secret: {error}").into()),
         }
     }
 
     async fn act(&mut self, action: Action) -> Result<(), BoxError> {
-        tracing::info!(?action, "certificates are due");
+        tracing::info!(?action, "updating the certificates");
         let mut data = self.data.clone();
         match action {
             Action::Keep(_) => return Ok(()),
@@ -184,14 +184,11 @@ impl Keeper {
             ..Secret::default()
         };
         if version.is_none() {
-            return call("make the certificates' Secret", self.secrets.create(&PostParams::default(), &secret)).await;
+            return call("create the certificate Secret", self.secrets.create(&PostParams::default(), &secret)).await;
         }
         let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
-        call(
-            "write the certificates' Secret",
-            self.secrets.patch(&self.settings.secret, &params, &Patch::Merge(&secret)),
-        )
-        .await
+        call("write the certificate Secret", self.secrets.patch(&self.settings.secret, &params, &Patch::Merge(&secret)))
+            .await
     }
 
     /// Updates the CA bundle of the webhook configuration. It is checked in every round, since an
@@ -203,7 +200,7 @@ impl Keeper {
         let Some(patch) = found.and_then(|found| believe(name, &found, bundle)) else { return Ok(()) };
         let params = PatchParams::apply(MANAGER).force();
         call("write the webhook configuration", self.webhooks.patch(name, &params, &Patch::Apply(patch))).await?;
-        tracing::info!(name, "the webhook configuration has the certificates to believe");
+        tracing::info!(name, "updated the CA bundle of the webhook configuration");
         Ok(())
     }
 
@@ -211,7 +208,7 @@ impl Keeper {
     fn say(&mut self, error: &BoxError) {
         let text = error.to_string();
         if self.said != text {
-            tracing::warn!(error = text, "certificates");
+            tracing::warn!(error = text, "cannot maintain the certificates");
             self.said = text;
         }
     }

@@ -99,15 +99,15 @@ impl Held {
 pub(super) fn pair(cert: &[u8], key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
     let chain = certificates(cert);
     if chain.is_empty() {
-        return Err("there is no certificate".into());
+        return Err("no certificate found".into());
     }
     certified(chain, key)
 }
 
 fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<CertifiedKey>, BoxError> {
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("the key cannot be read: {error}"))?;
-    let pair =
-        tls::certified(chain, key).map_err(|error| format!("certificate and key do not belong together: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| format!("cannot parse the private key: {error}"))?;
+    let pair = tls::certified(chain, key)
+        .map_err(|error| format!("the certificate and the private key do not match: {error}"))?;
     Ok(pair)
 }
 

@@ -200,15 +200,15 @@ mod tests {
                     }
                     act(now, &mut held, action);
                     steps += 1;
-                    prop_assert!(steps < 4, "it goes on for ever: {action:?} {held:?}");
+                    prop_assert!(steps < 4, "does not terminate: {action:?} {held:?}");
                 }
                 prop_assert!(held.authorities.len() <= 2, "{held:?}");
-                let leaf = held.leaf.clone().expect("there is always one");
+                let leaf = held.leaf.clone().expect("a leaf always exists");
                 prop_assert!(leaf.validity.at(now + 3 * DAY), "{leaf:?} at {now}");
                 let signer = held.authorities[leaf.authority].validity;
                 prop_assert!(signer.at(leaf.validity.end), "a CA outlives what it signed");
                 for (_, believed) in told.iter().filter(|(at, _)| *at + 3 * DAY >= now) {
-                    prop_assert!(believed.contains(&signer.begin), "nobody knows the CA of the leaf yet");
+                    prop_assert!(believed.contains(&signer.begin), "clients do not trust the CA of the leaf yet");
                 }
                 told.push((now, held.authorities.iter().map(|ca| ca.validity.begin).collect()));
                 now += pause;

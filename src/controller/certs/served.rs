@@ -43,8 +43,8 @@ impl Served {
     /// then stays in use.
     pub fn exchange(&self, cert: &[u8], key: &[u8], bundle: &[u8]) -> Result<(), BoxError> {
         let pair = material::pair(cert, key)?;
-        let leaf = pair.cert.first().ok_or("there is no certificate")?;
-        let expires = material::validity(leaf).ok_or("the certificate's times cannot be read")?.end;
+        let leaf = pair.cert.first().ok_or("no certificate found")?;
+        let expires = material::validity(leaf).ok_or("cannot parse the validity period of the certificate")?.end;
         let ders = material::certificates(bundle);
         let bundle = material::pem(ders.iter().map(AsRef::as_ref));
         *self.pair.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);

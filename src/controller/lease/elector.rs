@@ -168,7 +168,7 @@ impl Elector {
         if let Some(record) = self.candidate.release() {
             self.publish();
             if let Err(error) = self.write(record).await {
-                tracing::warn!(?error, "could not let the lease go: another replica waits until it runs out");
+                tracing::warn!(?error, "cannot release the lease: another replica can lead only after it expires");
             }
         }
         self.publish();
@@ -201,7 +201,7 @@ impl Elector {
                 Ok(Some(Ok(answer))) => answer,
                 Ok(Some(Err(error))) => told(&error),
                 Err(_) => {
-                    tracing::warn!("the API server did not answer about the lease in time");
+                    tracing::warn!("the lease request timed out");
                     Answer::Failed
                 }
             };
@@ -263,7 +263,7 @@ fn told(error: &kube::Error) -> Answer {
     match error {
         kube::Error::Api(status) if status.code == 409 => Answer::Conflict,
         error => {
-            tracing::warn!(%error, "the API server refused to read or write the lease");
+            tracing::warn!(%error, "the lease request failed");
             Answer::Failed
         }
     }
@@ -336,7 +336,7 @@ mod tests {
         let always = Leadership::always(clock);
         assert!(always.leads());
         always.until.store(Tick(1).0, Ordering::Release);
-        assert!(!always.leads(), "a process that slept does not lead on");
+        assert!(!always.leads(), "a process that was suspended is no longer the leader");
     }
 
     #[test]

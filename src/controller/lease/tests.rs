@@ -93,7 +93,7 @@ fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
     me.answered(seconds(4), Answer::Failed);
     assert!(me.leads(seconds(5)));
     me.round();
-    assert_eq!(me.ask(seconds(5), 0), Ask::Read, "nobody knows whether the last one came through");
+    assert_eq!(me.ask(seconds(5), 0), Ask::Read, "it is unknown whether the last write succeeded");
     me.answered(seconds(5), Answer::Read(Some(held("other", 9))));
     assert!(!me.leads(seconds(5)));
 }

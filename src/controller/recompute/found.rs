@@ -68,6 +68,11 @@ fn number(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
+/// Returns a number with its noun, in the singular for 1.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
+}
+
 fn injected<'a>(input: &Input<'a>, attachment: &'a Attachment) -> impl Iterator<Item = &'a Arc<Pod>> {
     let world = input.world;
     attachment.pods.iter().filter_map(|key| world.pods.get(key))
@@ -110,7 +115,7 @@ pub(super) fn findings(
 
 fn accepted(accepted: &Accepted) -> Finding {
     let (holds, message) = match accepted {
-        Accepted::Accepted(note) => (Holds::True, note.as_deref().unwrap_or("the policy is obeyed")),
+        Accepted::Accepted(note) => (Holds::True, note.as_deref().unwrap_or("the policy is accepted")),
         Accepted::Conflicted(why) | Accepted::Invalid(why) | Accepted::TargetNotFound(why) => {
             (Holds::False, why.as_str())
         }
@@ -121,16 +126,15 @@ fn accepted(accepted: &Accepted) -> Finding {
 fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
     let say = |holds, reason: &str, message: String| Finding::new(Type::Programmed, holds, reason, message);
     if !attachment.accepted.is_obeyed() {
-        let message = "sidecars keep what they were told before".to_owned();
+        let message = "sidecars keep their previous configuration".to_owned();
         return say(Holds::False, attachment.accepted.reason(), message);
     }
     if let Wanted::Named(name, false) = &attachment.wanted {
-        let message =
-            format!("there is no BatchProfile {name} that can be read; sidecars keep what they were told before");
+        let message = format!("BatchProfile {name} is missing or invalid; sidecars keep their previous configuration");
         return say(Holds::False, "ProfileNotFound", message);
     }
     if attachment.pods.is_empty() {
-        return say(Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy".to_owned());
+        return say(Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
     }
     let all: Vec<(&Arc<Pod>, &PodLive)> = connected(input, attachment).collect();
     let names = |pods: &[&Arc<Pod>]| {
@@ -150,26 +154,31 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
     if there < of {
         let there: BTreeSet<&Key> = all.iter().map(|(pod, _)| &pod.meta.key).collect();
         let away: Vec<&Arc<Pod>> = injected(input, attachment).filter(|pod| !there.contains(&pod.meta.key)).collect();
-        let message = format!("{} of {of} sidecars are not connected: {}", away.len(), names(&away));
+        let verb = if away.len() == 1 { "is" } else { "are" };
+        let message = format!("{} of {} {verb} not connected: {}", away.len(), counted(of, "sidecar"), names(&away));
         // A starting sidecar is not connected yet either; it runs the configuration of its
         // admission.
         return say(Holds::False, "NotConnected", message);
     }
     let behind: Vec<&Arc<Pod>> = all.iter().filter(|(_, live)| !live.programmed).map(|(pod, _)| *pod).collect();
     if !behind.is_empty() {
-        return say(
-            Holds::False,
-            "Pending",
-            format!("{} of {of} sidecars run other settings still: {}", behind.len(), names(&behind)),
+        let verb = if behind.len() == 1 { "has" } else { "have" };
+        let message = format!(
+            "{} of {} {verb} not applied the policy yet: {}",
+            behind.len(),
+            counted(of, "sidecar"),
+            names(&behind)
         );
+        return say(Holds::False, "Pending", message);
     }
+    let run = format!("{} {} the policy", counted(of, "sidecar"), if of == 1 { "runs" } else { "run" });
     let pending: BTreeSet<&String> = all.iter().flat_map(|(_, live)| &live.pending).collect();
     if !pending.is_empty() {
         let keys: Vec<String> = pending.into_iter().cloned().collect();
-        let message = format!("{of} sidecars run it; {} hold from their next start on", some_of(&keys, NAMED_MAX));
+        let message = format!("{run}; pending until the next start of the sidecar: {}", some_of(&keys, NAMED_MAX));
         return say(Holds::True, "NextStart", message);
     }
-    say(Holds::True, "Programmed", format!("{of} sidecars run it"))
+    say(Holds::True, "Programmed", run)
 }
 
 fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Finding {
@@ -192,7 +201,7 @@ fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Fi
         return say(Holds::False, "NotInjectable", some_of(&cannot, 1));
     }
     if attachment.pods.is_empty() {
-        return say(Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy".to_owned());
+        return say(Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
     }
     let failures = attachment.pods.iter().filter_map(|key| all.get(key)?.pod.recipe_failure.clone());
     let failures: Vec<String> = failures.collect();
@@ -212,28 +221,29 @@ fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Fi
     }
     if let Some(help) = help {
         let ways: Vec<String> = ways.into_iter().collect();
-        let message = format!("not through the sidecar: {}; {help}", some_of(&ways, NAMED_MAX));
+        let message = format!("traffic bypasses the sidecar: {}; fix: {help}", some_of(&ways, NAMED_MAX));
         return say(Holds::False, "Bypassed", message);
     }
     if !silent.is_empty() {
-        let message = format!("{} do not say how they were injected", some_of(&silent, NAMED_MAX));
+        let message = format!(
+            "the injection record (annotation groupage.dev/status) is missing or invalid: {}",
+            some_of(&silent, NAMED_MAX)
+        );
         return say(Holds::Unknown, "NotSaid", message);
     }
-    say(
-        Holds::True,
-        "Captured",
-        format!("all that is known to come to {} pods goes through their sidecars", attachment.pods.len()),
-    )
+    let pods = attachment.pods.len();
+    let sidecars = if pods == 1 { "its sidecar" } else { "their sidecars" };
+    say(Holds::True, "Captured", format!("all known traffic to {} passes through {sidecars}", counted(pods, "pod")))
 }
 
 fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyLive) -> Finding {
     if !policy.spec.as_ref().is_ok_and(BatchPolicySpec::promises_latency) {
-        return Finding::new(Type::SloMet, Holds::Unknown, NO_SLO, "the policy promises no latency");
+        return Finding::new(Type::SloMet, Holds::Unknown, NO_SLO, "the policy has no latency SLO");
     }
     match &live.slo {
         Some(said) => finding(Type::SloMet, said),
         None if attachment.pods.is_empty() => {
-            Finding::new(Type::SloMet, Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy")
+            Finding::new(Type::SloMet, Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar")
         }
         None => Finding::new(Type::SloMet, Holds::Unknown, "NoReports", "no sidecar has reported yet"),
     }
@@ -243,7 +253,7 @@ fn merging(attachment: &Attachment, live: &PolicyLive) -> Finding {
     match &live.merging {
         Some(said) => finding(Type::Merging, said),
         None if attachment.pods.is_empty() => {
-            Finding::new(Type::Merging, Holds::Unknown, "NoPods", "no pod with a sidecar follows this policy")
+            Finding::new(Type::Merging, Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar")
         }
         None => Finding::new(Type::Merging, Holds::Unknown, "NoReports", "no sidecar has reported yet"),
     }
@@ -252,7 +262,7 @@ fn merging(attachment: &Attachment, live: &PolicyLive) -> Finding {
 fn rollout(live: &PolicyLive) -> Finding {
     match &live.healthy {
         Some(said) => finding(Type::RolloutHealthy, said),
-        None => Finding::new(Type::RolloutHealthy, Holds::True, "NoRollout", "nothing is being tried"),
+        None => Finding::new(Type::RolloutHealthy, Holds::True, "NoRollout", "no rollout is in progress"),
     }
 }
 

@@ -157,7 +157,7 @@ fn a_pod_that_the_webhook_missed_is_found_counted_and_told_on_its_workload() {
         bare(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
     }
     let seen = scene.look(1);
-    assert!(seen.missing.is_empty() && seen.told.is_empty(), "nobody looked at them yet");
+    assert!(seen.missing.is_empty() && seen.told.is_empty(), "not classified yet");
     assert_eq!(words(scene.condition(Type::TrafficCaptured)), "Unknown/NoPods");
     for name in ["p", "q"] {
         scene.bare.insert(format!("uid-{name}"), Bare::Missed);
@@ -222,7 +222,7 @@ fn a_recipe_that_fails_is_an_event_on_the_workload_and_on_the_policy() {
     let mut scene = Scene::with(app());
     scene.injected("p", &[]);
     let whole = (**scene.world.pods.values().next().unwrap()).clone();
-    let recipe_failure = Some("container web does not come up".to_owned());
+    let recipe_failure = Some("container web does not start".to_owned());
     scene.write();
     injected(&mut scene.world, Pod { owner: Some(deployment("web")), recipe_failure, ..whole });
     let told = scene.look(1).told;
@@ -250,7 +250,7 @@ fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_
     );
     assert!(scene.condition(Type::TrafficCaptured).2.ends_with(command));
     scene.write();
-    assert_eq!(scene.look(2).told.len(), 1, "of the policy once; the workload's is filtered where it is sent");
+    assert_eq!(scene.look(2).told.len(), 1, "one for the policy; the one for the workload is filtered by the sender");
 }
 
 #[test]

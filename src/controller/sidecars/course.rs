@@ -330,7 +330,7 @@ impl Course {
             }
         }
         if let Some(why) = large {
-            let note = format!("the policy cannot be told to sidecars: {why}");
+            let note = format!("cannot push the policy to sidecars: {why}");
             seen.notices.push(Notice::warning(About::policy(&view.policy.meta), "PolicyTooLarge", note));
         }
     }
@@ -402,7 +402,7 @@ fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
 }
 
 fn missing(arm: &str) -> Said {
-    let message = format!("the experiment waits: there is no BatchProfile {arm}, which is one of its arms");
+    let message = format!("the experiment is waiting: BatchProfile {arm}, one of its arms, does not exist");
     Said { holds: Holds::False, reason: "ProfileNotFound".to_owned(), message }
 }
 

@@ -24,7 +24,7 @@ const NAMED_MAX: usize = 3;
 pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar>) -> Option<Said> {
     let said = |holds, reason: &str, message: String| Some(Said { holds, reason: reason.to_owned(), message });
     if mode != Mode::Batch {
-        return said(Holds::Unknown, "NotMerging", format!("the mode is {mode:?}: calls pass untouched"));
+        return said(Holds::Unknown, "NotMerging", format!("the mode is {mode:?}: calls are forwarded unmodified"));
     }
     let (mut reported, mut concluded) = (false, 0);
     let (mut refused, mut without_gain) = (BTreeSet::new(), Vec::new());
@@ -43,7 +43,7 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
     if !refused.is_empty() {
         let named = some_of(&refused.into_iter().collect::<Vec<_>>(), NAMED_MAX);
         let message = format!(
-            "the server refuses batches of calls that it answers alone: {named}. Each of these calls goes alone; one batch of two is tried again now and then"
+            "the server rejects batches of calls that it answers individually: {named}. These calls are sent individually; a batch of two is retried from time to time"
         );
         return said(Holds::False, MERGE_REFUSED, message);
     }
@@ -52,11 +52,11 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
         let named: BTreeSet<String> = without_gain.into_iter().collect();
         let named = some_of(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
         let message =
-            format!("a batch takes as long as its calls side by side: {named}. Calls are forwarded as they come");
+            format!("a batch takes as long as its calls sent concurrently: {named}. Calls are forwarded on arrival");
         return said(Holds::False, NO_GAIN, message);
     }
     reported.then_some(())?;
-    said(Holds::True, "Merging", "calls that wait for the server are merged where that pays".to_owned())
+    said(Holds::True, "Merging", "calls that wait for the server are merged where a batch is faster".to_owned())
 }
 
 /// Returns the human-readable description of a class.
@@ -90,7 +90,10 @@ mod tests {
         let refusing = sidecar(&[refused]);
         let found = words(&[sidecar(&[class("/b", "")]), refusing.clone(), refusing]);
         assert!(found.starts_with("False/MergeRefused: "), "{found}");
-        assert!(found.contains(": /v1/embeddings of m (status 422). Each"), "once, though two pods report it: {found}");
+        assert!(
+            found.contains(": /v1/embeddings of m (status 422). These"),
+            "once, though two pods report it: {found}"
+        );
     }
 
     #[test]
@@ -110,6 +113,6 @@ mod tests {
         assert_eq!(merging(Mode::Batch, [Sidecar::default()].iter()), None);
         let said = merging(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
         assert_eq!((said.holds, said.reason.as_str()), (Holds::Unknown, "NotMerging"));
-        assert_eq!(said.message, "the mode is Observe: calls pass untouched");
+        assert_eq!(said.message, "the mode is Observe: calls are forwarded unmodified");
     }
 }

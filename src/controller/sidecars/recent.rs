@@ -124,12 +124,12 @@ impl Recent {
             return said.clone();
         }
         let message = if holds == Holds::Unknown {
-            format!("too few calls with an SLO to tell: fewer than {CALLS_MIN} in the last minute")
+            format!("too few calls to evaluate the SLO: fewer than {CALLS_MIN} calls with an SLO in the last minute")
         } else {
             let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", millis(slo)));
             let why = if why.is_empty() { String::new() } else { format!("; tuner: {why}") };
             let (p99, part) = (millis(Duration::from_micros(micros)), told_share(bad, calls));
-            format!("p99 {p99}{promised}, {part} of the calls late or without an answer{why}")
+            format!("p99 {p99}{promised}, {part} of the calls late or unanswered{why}")
         };
         let said = Said { holds, reason: reason.to_owned(), message };
         self.said = Some((said.clone(), micros, why.to_owned()));

@@ -285,13 +285,13 @@ fn say(said: &mut String, kind: Kind, error: &watcher::Error) {
     }
     let hint = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
-            "are the definitions installed? groupage crds prints them"
+            "install the CRDs: groupage crds prints them"
         }
         watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 403 => {
-            "the controller's roles do not allow it"
+            "the RBAC roles of the controller do not grant this permission"
         }
-        _ => "it is tried again",
+        _ => "retrying",
     };
-    tracing::warn!(kind = kind.as_str(), error = text, hint, "following failed");
+    tracing::warn!(kind = kind.as_str(), error = text, hint, "the watch failed");
     *said = text;
 }

@@ -28,14 +28,14 @@ impl ApiReach {
     /// Records a successful check.
     pub fn on_answer(&self) {
         if self.reached.send_if_modified(|reached| !std::mem::replace(reached, true)) {
-            tracing::info!("the API server answers again");
+            tracing::info!("the API server is reachable again");
         }
     }
 
     /// Records a failed check.
     pub fn on_failure(&self, error: &dyn fmt::Display) {
         if self.reached.send_if_modified(|reached| std::mem::replace(reached, false)) {
-            tracing::warn!(%error, "the API server cannot be reached; what is known stays in force");
+            tracing::warn!(%error, "the API server is unreachable; the last known state stays in force");
         }
     }
 

@@ -112,7 +112,7 @@ fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) ->
         };
     }
     if !known.world.synced {
-        let why = "the controller has just started and does not know the cluster yet; the pod is reported once it does";
+        let why = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
         return Verdict { said: vec![why.to_owned()], ..as_it_came(Admission::Unsynced, why) };
     }
     let (context, mut said) = context(question, known, workload);
@@ -128,14 +128,14 @@ fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) ->
             let news = skipped.reason.is_news();
             let why = format!("{}: {}", skipped.reason.as_str(), skipped.detail);
             // A pod that did not request injection gets no warning.
-            let said = if news { vec![format!("not injected, {why}")] } else { Vec::new() };
+            let said = if news { vec![format!("not injected: {why}")] } else { Vec::new() };
             Verdict { said, news, skipped: Some(skipped.reason.as_str()), ..as_it_came(Admission::Skipped, &why) }
         }
         Outcome::Refused(problems) => {
             let texts: Vec<String> =
                 problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect();
             let why = texts.join("; ");
-            let said = texts.into_iter().map(|text| format!("not injected, {text}")).collect();
+            let said = texts.into_iter().map(|text| format!("not injected: {text}")).collect();
             Verdict { said, news: true, ..as_it_came(Admission::Refused, &why) }
         }
     }
@@ -190,7 +190,7 @@ fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<Stri
         (Ok(spec), None) => spec.clone(),
         (spec, invalid) => {
             let why = invalid.as_ref().or(spec.as_ref().err()).map(String::as_str).unwrap_or_default();
-            said.push(format!("BatchPolicy {name} is invalid, so the defaults hold: {why}"));
+            said.push(format!("BatchPolicy {name} is invalid, so the defaults apply: {why}"));
             // A sidecar with a configuration that it cannot parse does not start. The injection
             // settings are kept: they are parsed field by field.
             let injection = spec.as_ref().ok().and_then(|spec| spec.injection.clone());
@@ -198,7 +198,9 @@ fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<Stri
         }
     };
     if let Some(Word::Other(word)) = &spec.mode {
-        said.push(format!("BatchPolicy {name} has mode {word}, which this version does not know; the default holds"));
+        said.push(format!(
+            "BatchPolicy {name} has mode {word}, which this version does not support; the default applies"
+        ));
         spec.mode = None;
     }
     if let Some(current) = instead(policy, world) {
@@ -272,11 +274,7 @@ mod tests {
         let answer = answer(question, known).unwrap();
         let review: Value = serde_json::from_slice(&answer.body).unwrap();
         let response = review["response"].clone();
-        assert_eq!(
-            (&response["uid"], &response["allowed"]),
-            (&json!("u"), &json!(true)),
-            "a pod is always let through"
-        );
+        assert_eq!((&response["uid"], &response["allowed"]), (&json!("u"), &json!(true)), "a pod is always allowed");
         (answer, response)
     }
 
@@ -452,7 +450,7 @@ mod tests {
         let (_, response) = told(&world, &question);
         assert!(
             response["warnings"].to_string().contains("x"),
-            "a numeric target port goes around the sidecar: {response}"
+            "a numeric target port bypasses the sidecar: {response}"
         );
     }
 

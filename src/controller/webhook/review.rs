@@ -42,10 +42,10 @@ pub struct Question {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// The body is not JSON, nests deeper than 128 levels, or is not a review.
-    #[error("no AdmissionReview: {0}")]
+    #[error("not a valid AdmissionReview: {0}")]
     NoReview(String),
     /// The review has another version or kind.
-    #[error("an {KIND} of {API_VERSION} is answered, not {0:.80}")]
+    #[error("expected an {KIND} of {API_VERSION}, got {0:.80}")]
     OtherVersion(String),
     /// The UID is missing or too long.
     #[error("request.uid is missing or too long")]
@@ -169,7 +169,7 @@ fn pieces(sentence: &str) -> Vec<String> {
     let clean: String = sentence.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     let mut pieces = vec!["groupage:".to_owned()];
     for word in clean.split_whitespace() {
-        let last = pieces.last_mut().expect("it begins with one and only grows");
+        let last = pieces.last_mut().expect("the list is never empty");
         if last.chars().count() + 1 + word.chars().count() <= WARNING_CHARS_MAX {
             last.push(' ');
             last.push_str(word);
@@ -181,7 +181,7 @@ fn pieces(sentence: &str) -> Vec<String> {
     }
     if pieces.len() > PIECES_MAX {
         pieces.truncate(PIECES_MAX);
-        let last = pieces.last_mut().expect("it begins with one and only grows");
+        let last = pieces.last_mut().expect("the list is never empty");
         let kept: String = last.chars().take(WARNING_CHARS_MAX - 4).collect();
         *last = format!("{kept} ...");
     }
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    #[expect(clippy::needless_pass_by_value, reason = "callers make it on the spot")]
+    #[expect(clippy::needless_pass_by_value, reason = "callers build the value in place")]
     fn question(request: Value) -> Result<Question, Unreadable> {
         decode(json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string().as_bytes())
     }

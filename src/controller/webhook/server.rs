@@ -135,7 +135,7 @@ async fn accept(
         let (stream, peer) = match accepted {
             Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
-                tracing::warn!(%error, "the webhook cannot accept");
+                tracing::warn!(%error, "cannot accept a connection on the webhook port");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
@@ -207,35 +207,37 @@ fn builder() -> Builder<TokioExecutor> {
 impl Webhook {
     async fn respond(&self, request: Request<Incoming>, (place, peer): (&Place, IpAddr)) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
-            return text(StatusCode::NOT_FOUND, "there is nothing here but the webhook\n");
+            return text(StatusCode::NOT_FOUND, "not found: only the webhook is served here\n");
         }
         if request.method() != Method::POST {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "a question is posted\n");
+            return text(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use POST\n");
         }
         let json = request
             .headers()
             .get(header::CONTENT_TYPE)
             .is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
         if !json {
-            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "a question is application/json\n");
+            return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported content type: use application/json\n");
         }
         let read = self.held.read(request.into_body(), peer, QUESTION_BYTES_MAX);
         let (body, _held) = match tokio::time::timeout(QUESTION, read).await {
             Ok(Ok(read)) => read,
-            Ok(Err(BodyRefusal::Full)) => return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n"),
+            Ok(Err(BodyRefusal::Full)) => {
+                return text(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
+            }
             Ok(Err(refusal)) => {
                 self.count(Admission::Malformed, Duration::ZERO);
                 let large = refusal == BodyRefusal::TooLarge;
                 let status = if large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
-                return text(status, "the question is larger than 3 MiB or broken off\n");
+                return text(status, "the review is larger than 3 MiB or incomplete\n");
             }
-            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the question takes too long\n"),
+            Err(_) => return text(StatusCode::REQUEST_TIMEOUT, "the review was not received in time\n"),
         };
         // A slowly arriving review holds its bytes but no permit, and its connection can be
         // evicted.
         let _busy = place.busy();
         let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "too many questions at once\n");
+            return text(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
         };
         self.answer(&body)
     }
@@ -247,7 +249,7 @@ impl Webhook {
         let question = match decode(body) {
             Ok(question) => question,
             Err(error) => {
-                tracing::warn!(%error, "a question to the webhook cannot be read");
+                tracing::warn!(%error, "cannot decode an admission review");
                 self.count(Admission::Malformed, took());
                 return text(StatusCode::BAD_REQUEST, &format!("{error}\n"));
             }
@@ -277,8 +279,8 @@ impl Webhook {
                 response
             }
             Err(error) => {
-                tracing::error!(%error, "an answer of the webhook cannot be written");
-                text(StatusCode::INTERNAL_SERVER_ERROR, "a defect: see the log\n")
+                tracing::error!(%error, "cannot encode an admission response");
+                text(StatusCode::INTERNAL_SERVER_ERROR, "internal error: see the log of the controller\n")
             }
         }
     }

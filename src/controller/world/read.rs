@@ -195,12 +195,12 @@ mod tests {
         })));
         assert_eq!((key.to_string().as_str(), policy.meta.generation), ("n/p", 3));
         assert_eq!(policy.meta.created, "2026-11-22T10:00:00Z");
-        assert!(policy.spec.unwrap_err().contains("invalid type"), "it says what is wrong");
+        assert!(policy.spec.unwrap_err().contains("invalid type"), "the error names the cause");
         assert_eq!(policy.status, Default::default());
         let (_, newer) =
             from_policy(&object(json!({"metadata": {"name": "p"}, "spec": {"mode": "Clever", "later": 1}})));
-        assert!(newer.spec.is_ok(), "words and keys of a newer version are no error");
-        assert!(newer.invalid.unwrap().contains("mode"), "but a word that nobody here knows cannot be obeyed");
+        assert!(newer.spec.is_ok(), "values and keys of a newer version are not an error");
+        assert!(newer.invalid.unwrap().contains("mode"), "but an unknown value cannot be applied");
         let (_, keys) = from_policy(&object(json!({"metadata": {"name": "p"}, "spec": {"later": 1}})));
         assert_eq!(keys.invalid, None);
         let (_, wrong) =

@@ -39,8 +39,9 @@ pub fn recipe_failure(pod: &Pod) -> Option<String> {
     let (pod, space) = (pod.metadata.name.as_deref()?, pod.metadata.namespace.as_deref().unwrap_or("default"));
     (!recipes.is_empty()).then(|| {
         format!(
-            "container {name} does not come up ({restart_count} restarts) where recipe {} has moved it; kubectl logs \
-             -n {space} {pod} -c {name} --previous; groupage.dev/recipe: None in the pod template leaves it in its place",
+            "container {name} does not start ({restart_count} restarts) at the listen address set by recipe {}; for the \
+             cause: kubectl logs -n {space} {pod} -c {name} --previous; to keep the original listen address, set \
+             groupage.dev/recipe: None in the pod template",
             recipes.join(", ")
         )
     })

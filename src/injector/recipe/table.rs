@@ -4,7 +4,7 @@
 
 /// A recipe: recognition of a server, its listeners, and the settings that move them.
 #[derive(Debug, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own about a server")]
+#[expect(clippy::struct_excessive_bools, reason = "each flag is an independent property of a server")]
 pub(super) struct Recipe {
     /// Name in reports, in the status and in `groupage.dev/recipe`.
     pub(super) name: &'static str,
@@ -129,7 +129,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "uvicorn",
         source: "https://www.uvicorn.org/settings/#socket-binding",
-        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; add others as routes of a policy",
         trusts_loopback: true,
         is_local: true,
         programs: &["uvicorn"],
@@ -141,7 +141,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "fastapi",
         source: "https://fastapi.tiangolo.com/fastapi-cli/",
-        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; add others as routes of a policy",
         trusts_loopback: true,
         programs: &["fastapi"],
         modules: &["fastapi"],
@@ -152,7 +152,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "gunicorn",
         source: "https://docs.gunicorn.org/en/stable/settings.html#bind",
-        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; add others as routes of a policy",
         trusts_loopback: true,
         is_local: true,
         programs: &["gunicorn"],
@@ -163,7 +163,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "hypercorn",
         source: "https://hypercorn.readthedocs.io/en/latest/how_to_guides/binds.html",
-        merges: "calls of KServe V1 and OpenAI embeddings are merged; a route of a policy names others",
+        merges: "calls of KServe V1 and OpenAI embeddings are merged; add others as routes of a policy",
         is_local: true,
         programs: &["hypercorn"],
         modules: &["hypercorn"],
@@ -200,7 +200,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "tgi",
         source: "https://huggingface.co/docs/text-generation-inference/reference/launcher",
-        merges: "calls pass through: it batches by itself",
+        merges: "calls pass through: the server batches by itself",
         programs: &["text-generation-launcher"],
         images: &["huggingface/text-generation-inference"],
         listeners: HUGGING_FACE,
@@ -209,7 +209,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "tei",
         source: "https://huggingface.co/docs/text-embeddings-inference/cli_arguments",
-        merges: "/v1/embeddings and /embed are merged where that is faster: it batches by itself",
+        merges: "/v1/embeddings and /embed are merged where that is faster: the server batches by itself",
         programs: &["text-embeddings-router"],
         images: &["huggingface/text-embeddings-inference"],
         listeners: HUGGING_FACE,
@@ -234,7 +234,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "mlserver",
         source: "https://mlserver.readthedocs.io/en/latest/reference/settings.html",
-        merges: "V2 calls pass through; a route of a policy names what is merged",
+        merges: "V2 calls pass through unless a route of a policy enables merging",
         programs: &["mlserver"],
         verbs: &["start"],
         images: &["seldonio/mlserver"],
@@ -248,7 +248,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "mlflow",
         source: "https://mlflow.org/docs/latest/api_reference/cli.html#mlflow-models-serve",
-        merges: "/invocations passes through; a route of a policy names what is merged",
+        merges: "/invocations passes through unless a route of a policy enables merging",
         is_local: true,
         programs: &["mlflow"],
         modules: &["mlflow"],
@@ -259,7 +259,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "bentoml",
         source: "https://docs.bentoml.com/en/latest/reference/bentoml/cli.html#bentoml-serve",
-        merges: "calls pass through; a route of a policy names what is merged",
+        merges: "calls pass through unless a route of a policy enables merging",
         programs: &["bentoml"],
         modules: &["bentoml"],
         verbs: &["serve", "serve-http", "serve-grpc"],
@@ -282,7 +282,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "triton",
         source: "https://github.com/triton-inference-server/server/blob/main/src/command_line_parser.cc",
-        merges: "V2 calls pass through; a route of a policy names what is merged",
+        merges: "V2 calls pass through unless a route of a policy enables merging",
         programs: &["tritonserver"],
         elsewhere: &["--reuse-http-port", "--reuse-grpc-port"],
         listeners: &[
@@ -338,7 +338,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "ray-serve",
         source: "https://docs.ray.io/en/latest/serve/api/index.html",
-        merges: "calls pass through; a route of a policy names what is merged",
+        merges: "calls pass through unless a route of a policy enables merging",
         is_local: true,
         programs: &["serve"],
         verbs: &["start"],
@@ -350,7 +350,7 @@ pub(super) const RECIPES: &[Recipe] = &[
     Recipe {
         name: "torchserve",
         source: "https://pytorch.org/serve/configuration.html#configure-torchserve-listening-address-and-port",
-        merges: "calls pass through; a route of a policy names what is merged",
+        merges: "calls pass through unless a route of a policy enables merging",
         is_local: true,
         programs: &["torchserve"],
         images: &["pytorch/torchserve"],

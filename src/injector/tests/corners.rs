@@ -69,9 +69,9 @@ fn a_port_that_only_probes_know_goes_to_loopback_with_the_declared_ones() {
     assert_eq!(injected(&whole, &context()), whole);
     assert_eq!(uninject(&whole).unwrap().pod, plain);
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Named");
-    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"], "what is not moved needs nobody");
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"], "only the declared port");
     plain["metadata"]["annotations"] = json!({"groupage.dev/inject": "enabled", "groupage.dev/capture": "Loopback"});
-    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@pod"], "nor what nobody is told to move");
+    assert_eq!(captures(&injected(&plain, &context())), ["http:8080@pod"], "only the declared port");
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_server_is_told_by_several_knobs() {
 fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
     for knob in ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"] {
         let Outcome::Refused(problems) = inject(&told(knob), &context()) else { panic!("{knob}") };
-        assert!(problems[0].message.contains("several of them by comma"), "{}", problems[0].message);
+        assert!(problems[0].message.contains("several separated by commas"), "{}", problems[0].message);
     }
 }
 
@@ -165,7 +165,7 @@ fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
     let named = |pod: &Value, context: &Context| {
         injected(pod, context)["spec"]["containers"][0]["ports"][0]["name"] == "gpg-8080"
     };
-    assert!(named(&with(json!(null)), &context()), "no Service looks at one that ends");
+    assert!(named(&with(json!(null)), &context()), "Services ignore init containers that end");
     assert!(!named(&with(json!("Always")), &context()));
     assert!(named(&with(json!("Always")), &Context { native: false, ..context() }), "a plain one is found first");
     assert_eq!(captures(&injected(&with(json!(null)), &context())), ["http:8080@15080"]);
@@ -198,10 +198,7 @@ fn what_a_namespace_tells_linkerd_of_a_number_counts_where_the_pod_says_nothing(
         other => panic!("{other:?}"),
     };
     let found = said(&pod()).unwrap();
-    assert!(
-        found.starts_with("annotation config.linkerd.io/opaque-ports of the namespace names the number 8080"),
-        "{found}"
-    );
+    assert!(found.starts_with("annotation config.linkerd.io/opaque-ports of the namespace lists port 8080"), "{found}");
     let mut own = pod();
     own["metadata"]["annotations"]["config.linkerd.io/opaque-ports"] = json!("25");
     assert_eq!(said(&own), None);

@@ -86,7 +86,7 @@ fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
     let names: Vec<Value> =
         declared(sidecar).iter().map(|port| port["name"].clone()).filter(|name| !name.is_null()).collect();
     for (index, name) in names.iter().enumerate() {
-        prop_assert!(!names[..index].contains(name), "{} stands twice on the sidecar", name);
+        prop_assert!(!names[..index].contains(name), "{} occurs twice on the sidecar", name);
     }
     let tcp = |port: &Value| matches!(port["protocol"].as_str(), None | Some("TCP"));
     let of_others: Vec<Value> = all

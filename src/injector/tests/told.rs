@@ -56,11 +56,11 @@ fn the_container_that_declares_the_port_is_told_and_no_other() {
 fn where_several_could_be_meant_the_pod_is_refused_and_a_policys_knob_is_left_out() {
     let (mut plain, mut context) = ollama("env:OLLAMA_HOST=127.0.0.1");
     let said = refused(&plain, &context);
-    assert!(said.starts_with("GRP2101") && said.contains("CONTAINER/ before it"), "{said}");
+    assert!(said.starts_with("GRP2101") && said.contains("CONTAINER/ in front"), "{said}");
     assert!(said.contains("exporter and ollama"), "{said}");
     plain["metadata"]["annotations"].as_object_mut().unwrap().remove("groupage.dev/app-listen");
     for (knob, why) in
-        [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ before it"), ("gone/env:HOST=127.0.0.1", "exporter and ollama")]
+        [("env:OLLAMA_HOST=127.0.0.1", "CONTAINER/ in front"), ("gone/env:HOST=127.0.0.1", "exporter and ollama")]
     {
         let spec = serde_json::from_value(json!({"injection": {"appListen": knob}})).unwrap();
         context.policies = Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
@@ -97,14 +97,17 @@ fn a_knob_that_is_not_turned_is_said() {
     let said = warnings(&plain, &context);
     assert!(
         said.contains(
-            &"app-listen for container ollama is not used: capture is Named: leave one of the two out".to_owned()
+            &"app-listen for container ollama is not used: capture is Named: remove one of the two settings".to_owned()
         ),
         "{said:?}"
     );
     plain["metadata"]["annotations"]["groupage.dev/capture"] = json!("Auto");
     plain["metadata"]["annotations"]["groupage.dev/ports"] = json!("metrics");
     let said = warnings(&plain, &context);
-    assert!(said[0].starts_with("app-listen for container ollama is not used: it has no port"), "{said:?}");
+    assert!(
+        said[0].starts_with("app-listen for container ollama is not used: the container has no captured port"),
+        "{said:?}"
+    );
     // All callers use the port's name, so they reach the sidecar without the override.
     let (plain, _) = ollama("env:OLLAMA_HOST=127.0.0.1:11434");
     assert_eq!(warnings(&plain, &super::context()), [] as [&str; 0]);
@@ -119,7 +122,7 @@ fn a_value_with_another_port_than_the_captured_one_is_said() {
     assert_eq!(
         said,
         [
-            "app-listen tells container app port 11434, and the sidecar calls it at 8080: write that one, or declare 11434"
+            "app-listen sets container app to port 11434, but the sidecar connects to 8080: set that port, or declare 11434"
         ]
     );
 }
@@ -131,7 +134,7 @@ fn ports_that_are_not_tcp_go_to_loopback_and_that_is_said() {
     let udp = json!({"containerPort": 5353, "protocol": "UDP"});
     plain["spec"]["containers"][0]["ports"].as_array_mut().unwrap().push(udp);
     let about = |pod: &Value| warnings(pod, &context()).iter().any(|said| said.contains("5353 (UDP)"));
-    assert!(!about(&plain), "nobody tells it anything");
+    assert!(!about(&plain), "the container has no override");
     plain["metadata"]["annotations"]["groupage.dev/app-listen"] = json!("env:HOST=127.0.0.1");
     assert!(about(&plain));
 }

@@ -49,7 +49,7 @@ fn a_limit_that_was_raised_in_an_injected_manifest_raises_the_request_with_it() 
     edited["spec"]["resources"]["requests"]["cpu"] = json!("1");
     let undone = uninject(&edited).unwrap();
     assert_eq!(undone.pod["spec"]["resources"]["requests"], json!({"cpu": "1"}));
-    assert!(undone.warnings[0].contains("own request of cpu"), "{:?}", undone.warnings);
+    assert!(undone.warnings[0].contains("pod-level request of cpu"), "{:?}", undone.warnings);
 }
 
 #[test]

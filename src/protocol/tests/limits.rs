@@ -78,6 +78,6 @@ fn out_of_memory_is_read_where_servers_say_it() {
     assert!(says(503, r#"{"error":{"message":"torch.OutOfMemoryError"}}"#));
     assert!(says(500, r#"{"error":"RESOURCE_EXHAUSTED: failed to allocate"}"#));
     assert!(!says(500, r#"{"error":"division by zero"}"#));
-    assert!(!says(422, r#"{"error":"out of memory"}"#), "the caller's doing");
+    assert!(!says(422, r#"{"error":"out of memory"}"#), "caused by the caller");
     assert!(!says(500, r#"{"error":"bad input","input":"my cat is out of memory"}"#), "echoed input is no message");
 }

@@ -450,8 +450,8 @@ fn classes_may_share_and_their_header_is_not_sent_on() {
     let (interactive, bulk) = (of("interactive"), of("bulk"));
     assert!(same(&interactive, &bulk));
     assert!(!own.write_batch(&[&interactive, &bulk], None).headers.contains_key("x-vllm-priority"));
-    assert_eq!(interactive.head.headers["x-vllm-priority"], "interactive", "a call alone goes as it came");
-    assert!(!same(&embed(&[("x-vllm-priority", "1")]), &embed(&[("x-vllm-priority", "2")])), "nobody named it");
+    assert_eq!(interactive.head.headers["x-vllm-priority"], "interactive", "an unbatched call is forwarded unchanged");
+    assert!(!same(&embed(&[("x-vllm-priority", "1")]), &embed(&[("x-vllm-priority", "2")])), "it was not declared");
 }
 
 #[test]

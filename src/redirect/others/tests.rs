@@ -99,7 +99,7 @@ fn a_redirect_of_that_port_is_sure_and_of_another_is_none() {
     let listed = Listed::default().nat(&[&[tcp().as_slice(), &port(EQUAL, 8080), &[redir()]].concat()]);
     assert_eq!((listed.take(8080), listed.take(8081)), (Some(true), None));
     let found = Others::read(&listed.chains, &listed.rules).take(8080).unwrap();
-    assert_eq!(found.by, "port 8080 is redirected already, by chain PREROUTING of table ip nat");
+    assert_eq!(found.by, "port 8080 is already redirected by chain PREROUTING of table ip nat");
     let others = Listed::default().nat(&[&[port(UNEQUAL, 8080).as_slice(), &[redir()]].concat()]);
     assert_eq!((others.take(8080), others.take(8081)), (None, Some(true)));
     let udp = Listed::default().nat(&[&[udp().as_slice(), &[redir()]].concat()]);
@@ -142,7 +142,7 @@ fn what_cannot_be_told_is_perhaps() {
     let perhaps = Listed::default().nat(&[&[unknown(), redir()]]);
     assert_eq!(perhaps.take(8080), Some(false));
     let found = Others::read(&perhaps.chains, &perhaps.rules).take(8080).unwrap();
-    assert_eq!(found.by, "port 8080 may be redirected already, by chain PREROUTING of table ip nat");
+    assert_eq!(found.by, "port 8080 may already be redirected by chain PREROUTING of table ip nat");
     // An uncertain accept before a certain redirect.
     let led_off = Listed::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
     assert_eq!(led_off.take(8080), Some(false));

@@ -70,9 +70,9 @@ impl Rollout<'_> {
             let summary = self.compared();
             let arm = self.state.arms.get(1).cloned().unwrap_or_default();
             if arm.comparison.looks() > 0 {
-                self.verdict(&arm, Outcome::Same, "Promoted", format!("no worse: {summary}"));
+                self.verdict(&arm, Outcome::Same, "Promoted", format!("not worse: {summary}"));
             } else {
-                self.verdict(&arm, Outcome::Undecided, "Promoted", format!("compared with nothing: {summary}"));
+                self.verdict(&arm, Outcome::Undecided, "Promoted", format!("not compared: {summary}"));
             }
             self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
             return Some(self.all(wanted));
@@ -105,7 +105,7 @@ impl Rollout<'_> {
             "WaitingForLatency".clone_into(&mut self.state.reason);
             let control = self.state.arms.first().map_or(0, |arm| arm.samples);
             self.state.message = if control < LINE_CALLS {
-                format!("{control} calls of the yardstick, {LINE_CALLS} are needed to compare latencies")
+                format!("{control} calls in the control arm, {LINE_CALLS} are needed to compare latencies")
             } else {
                 format!("latencies compared {looks} times, {CANARY_LOOKS} are needed before the next step")
             };

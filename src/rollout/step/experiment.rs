@@ -92,13 +92,13 @@ impl Rollout<'_> {
             (
                 "WaitingForCalls",
                 format!(
-                    "{} had no call, nothing can be told of it: clients that keep their connections may keep to pods of other arms",
+                    "{} received no calls and cannot be compared: clients with persistent connections may reach only pods of other arms",
                     fewest.profile
                 ),
             )
         } else if fewest.samples < experiment.samples_min {
             let (profile, calls, least) = (&fewest.profile, fewest.samples, experiment.samples_min);
-            ("WaitingForCalls", format!("{profile} had {calls} calls, {least} are needed for a winner"))
+            ("WaitingForCalls", format!("{profile} received {calls} calls, {least} are needed for a winner"))
         } else {
             ("Progressing", format!("compared with {control}: {}", self.compared()))
         };
@@ -143,9 +143,12 @@ impl Rollout<'_> {
         let enough = self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.samples >= most)
             && live.iter().all(|arm| arm.comparison.looks() >= LOOKS_MAX);
         let (reason, message) = if live.is_empty() {
-            (KEPT, format!("{control} stays: every other arm was worse"))
+            (KEPT, format!("{control} stays in force: every other arm was worse"))
         } else if enough && self.state.phase == Phase::Progressing {
-            (INCONCLUSIVE, format!("{control} stays: after {most} calls each no arm differs by more than can be told"))
+            (
+                INCONCLUSIVE,
+                format!("{control} stays in force: after {most} calls of each arm no significant difference was found"),
+            )
         } else {
             return None;
         };

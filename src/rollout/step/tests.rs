@@ -148,7 +148,7 @@ fn the_first_profile_is_in_force_at_once_and_a_plain_change_too() {
     );
     assert_eq!(world.told, ["Promoted"]);
     world.looks(5);
-    assert_eq!(world.told.len(), 1, "told once");
+    assert_eq!(world.told.len(), 1, "reported once");
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn a_good_canary_goes_step_by_step_and_is_promoted() {
     world.look();
     let few = world.on("b");
     assert!((1..=5).contains(&few), "{few} of 20 at 10 %");
-    assert_eq!(world.last.as_ref().unwrap().frozen.len(), 20 - few, "the yardstick is not tuned");
+    assert_eq!(world.last.as_ref().unwrap().frozen.len(), 20 - few, "the control is not tuned");
     world.looks(30);
     assert_eq!(world.state.step, 1);
     let half = world.on("b");
@@ -227,7 +227,7 @@ fn errors_that_jump_end_a_canary_at_the_first_report() {
     let mut world = World::new(20, &[("b", 1.0, 0.6)]).wanting("b", canary());
     world.looks(3);
     assert_eq!((world.state.phase, world.state.reason.as_str()), (Phase::RolledBack, "ErrorsJumped"));
-    assert!(world.state.message.contains("b is taken back, all pods get a: 6"), "{}", world.state.message);
+    assert!(world.state.message.contains("b was rolled back, all pods get a: error rate 6"), "{}", world.state.message);
 }
 
 #[test]
@@ -312,7 +312,7 @@ fn a_pin_holds_at_once_until_the_policy_wants_something_else() {
     assert_eq!(gone.on("a"), 4);
     gone.plan.pin = None;
     gone.look();
-    assert_eq!(gone.state.phase, Phase::Progressing, "what is wanted is tried like any change");
+    assert_eq!(gone.state.phase, Phase::Progressing, "the specified profile is tried like any change");
 }
 
 #[test]
@@ -370,16 +370,19 @@ fn an_experiment_says_how_far_it_is_and_what_it_waits_for() {
     world.shunned = Some("b");
     let said = |world: &World| (world.state.reason.clone(), world.state.message.clone());
     world.looks(5);
-    assert_eq!(said(&world), ("WaitingForCalls".to_owned(), "b had 0 calls, 2000 are needed for a winner".to_owned()));
+    assert_eq!(
+        said(&world),
+        ("WaitingForCalls".to_owned(), "b received 0 calls, 2000 are needed for a winner".to_owned())
+    );
     world.looks(10);
     let (reason, message) = said(&world);
     assert_eq!(reason, "WaitingForCalls");
-    assert!(message.starts_with("b had no call, nothing can be told of it: "), "{message}");
+    assert!(message.starts_with("b received no calls and cannot be compared: "), "{message}");
     world.shunned = None;
     world.looks(10);
     let (reason, message) = said(&world);
     assert_eq!(reason, "Progressing");
-    assert!(message.starts_with("compared with a: p99 ") && message.contains(" beside it"), "{message}");
+    assert!(message.starts_with("compared with a: p99 ") && message.contains("; control: "), "{message}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::bars::{Quantity, Sense, Verdict};
 /// when the events are replayed.
 pub(super) fn again(scenario: &Scenario, seeds: u64) -> Verdict {
     let equal = (0..seeds).filter(|seed| first_difference(scenario, *seed).is_none()).count();
-    let of = "run twice, and replayed from its events".to_owned();
+    let of = "run twice, then replayed from its events".to_owned();
     let (found, limit) = (equal as f64, seeds as f64);
     Verdict { bar: "seed", quantity: Quantity::Seeds, found, sense: Sense::AtLeast, limit, of }
 }
@@ -28,5 +28,5 @@ pub fn first_difference(scenario: &Scenario, seed: u64) -> Option<String> {
     }
     let fresh = Ours::of(scenario, seed);
     let told = first.log()?.replay(fresh.batcher().clone());
-    told.err().map(|other| format!("replayed, event {} goes {:?}", other.0, other.1))
+    told.err().map(|other| format!("event {} has another effect when replayed: {:?}", other.0, other.1))
 }

@@ -192,7 +192,7 @@ impl Bar {
             Self::NextMean(factor) => {
                 next(table, &ours).map(|(name, best)| mean("row", &ours, factor, &name, &best)).into_iter().collect()
             }
-            Self::Goodput(least) => vec![Verdict::goodput("row", ours.goodput, least, "the design".to_owned())],
+            Self::Goodput(least) => vec![Verdict::goodput("row", ours.goodput, least, "reference".to_owned())],
             Self::FourSlots(factor) => {
                 let four =
                     |entry: &&(Baseline, Figures)| matches!(entry.0, Baseline::Greedy { slots: 4, expire: false, .. });
@@ -253,7 +253,7 @@ fn light(table: &Table<'_>, ours: &Figures, flooding: TenantId) -> Verdict {
     let good = |figures: &Figures| figures.goodput * figures.came as f64;
     let others = ours.came.saturating_sub(flood.came).max(1);
     let goodput = (good(ours) - good(&flood)) / others as f64;
-    Verdict::goodput("new", goodput, LIGHT_GOODPUT, "the tenants beside the one that floods".to_owned())
+    Verdict::goodput("new", goodput, LIGHT_GOODPUT, "the tenants other than the flooding one".to_owned())
 }
 
 fn classes(table: &Table<'_>) -> Vec<Verdict> {
@@ -306,7 +306,7 @@ impl fmt::Display for Verdict {
             Quantity::P99 => write!(f, "p99 {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
             Quantity::Busy => write!(f, "busy {:.3}, {sense} {:.3}", self.found, self.limit)?,
             Quantity::Answered => write!(f, "answered {:.4}, {sense} {:.4}", self.found, self.limit)?,
-            Quantity::Shift => write!(f, "shift off by {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
+            Quantity::Shift => write!(f, "shift error {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
             Quantity::Seeds => write!(f, "{:.0} seeds equal, {sense} {:.0}", self.found, self.limit)?,
             Quantity::Rate => write!(f, "{:.0} items/s, {sense} {:.0}", self.found, self.limit)?,
             Quantity::RateOf => write!(f, "rate {:.3}, {sense} {:.2}", self.found, self.limit)?,

@@ -27,5 +27,5 @@ pub struct Case {
 }
 
 fn named(name: &str) -> Scenario {
-    scenario::named(name).expect("the named scenarios hold every row of the design, which a test checks")
+    scenario::named(name).expect("the named scenarios include every reference row, which a test verifies")
 }

@@ -35,7 +35,7 @@ fn every_row_of_the_tables_has_bars_and_every_bar_a_row() {
     let named = |name: &str| scenario::all().iter().any(|row| row.name == name);
     assert!(bars::rows().all(named));
     for row in scenario::design(scenario::HORIZON) {
-        assert!(bars::rows().any(|name| name == row.name), "{}: nothing is asked of it", row.name);
+        assert!(bars::rows().any(|name| name == row.name), "{}: it has no criterion", row.name);
     }
 }
 
@@ -54,7 +54,7 @@ fn a_missed_bar_is_told_as_missed_with_its_numbers() {
 #[test]
 fn numbers_of_the_design_do_not_hold_for_an_altered_row() {
     let plain = row(&short("stalls 1%", 1), COMPARED);
-    assert!(plain.verdicts.iter().any(|verdict| verdict.of == "the design"));
+    assert!(plain.verdicts.iter().any(|verdict| verdict.of == "reference"));
     let altered = row(&short("stalls 1%", 1), Settings { altered: true, ..COMPARED });
     assert!(altered.verdicts.iter().all(|verdict| verdict.bar == "seed"), "{:?}", altered.verdicts);
 }

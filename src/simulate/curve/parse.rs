@@ -19,7 +19,7 @@ impl FromStr for Curve {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unknown = || format!("{text:?} is no curve; write it as {KNOWN}");
+        let unknown = || format!("{text:?} is not a curve; write {KNOWN}");
         let (name, terms) = text.split_once(':').ok_or_else(unknown)?;
         let letters = name.trim_end_matches(|c: char| c.is_ascii_digit());
         let digits = name.strip_prefix(letters).unwrap_or_default();
@@ -45,11 +45,11 @@ fn millis(term: &str) -> Result<f64, String> {
         (None, Some(number)) => (number, 1.0),
         (None, None) => (term, 1.0),
     };
-    let millis = number.trim().parse::<f64>().map_err(|_| format!("{term:?} is no time in ms or us"))? * factor;
+    let millis = number.trim().parse::<f64>().map_err(|_| format!("{term:?} is not a time in ms or us"))? * factor;
     if (0.0..=MILLIS_MAX).contains(&millis) {
         Ok(millis)
     } else {
-        Err(format!("{term:?} is no time from 0 to {MILLIS_MAX} ms"))
+        Err(format!("{term:?} is not a time from 0 to {MILLIS_MAX} ms"))
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
             "affine:1e9+1",
         ] {
             let told = text.parse::<Curve>().unwrap_err();
-            assert!(told.contains("is no") || told.contains("time"), "{text}: {told}");
+            assert!(told.contains("is not a") || told.contains("time"), "{text}: {told}");
         }
     }
 }

@@ -222,6 +222,6 @@ mod tests {
         assert!(Fault::ALL.iter().all(|fault| round.contains(fault)));
         assert_eq!(round, Deck::new(3).cards);
         assert_ne!(round, Deck::new(4).cards);
-        assert!(round.len() <= 60, "{} faults must do for a round, 30 000 items see about 100", round.len());
+        assert!(round.len() <= 60, "a round has {} faults, but 30 000 items see only about 100", round.len());
     }
 }

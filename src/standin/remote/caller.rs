@@ -139,7 +139,7 @@ impl Shared {
     /// Runs the ledger, and starts a new mock on the same port for the next run.
     async fn follow(&self, order: Ledger) -> Result<LedgerReport, Refusal> {
         let to = resolve(&order.to).await?;
-        let port = self.ledger.ok_or_else(|| Refusal::conflict("begun without a ledger"))?;
+        let port = self.ledger.ok_or_else(|| Refusal::conflict("started without a ledger"))?;
         let mut mock = self.mock.lock().await;
         let config = LedgerConfig { concurrency: order.clients, ..LedgerConfig::new(to, order.items) };
         let ready = match mock.take() {

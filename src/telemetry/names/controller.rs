@@ -114,78 +114,86 @@ impl ControllerMetric {
                 "groupage_controller_reconciles_total",
                 Kind::Counter,
                 "result",
-                "Rounds of looking at everything that is known, by what became of the writes that followed.",
+                "Reconciliations of the whole state, by result of their writes.",
             ),
             Self::ReconcileDuration => (
                 "groupage_controller_reconcile_duration_seconds",
                 Kind::Seconds,
                 "",
-                "Time of one such round, without the writes.",
+                "Duration of one reconciliation, without its writes.",
             ),
-            Self::Objects => ("groupage_controller_objects", Kind::Gauge, "kind", "Objects known."),
+            Self::Objects => {
+                ("groupage_controller_objects", Kind::Gauge, "kind", "Objects in the watch cache, by kind.")
+            }
             Self::WatchErrors => (
                 "groupage_controller_watch_errors_total",
                 Kind::Counter,
                 "kind",
-                "Lists and watches that failed, and are tried again.",
+                "Failed lists and watches, which are retried.",
             ),
             Self::WatchSilence => (
                 "groupage_controller_watch_silence_seconds",
                 Kind::Gauge,
                 "kind",
-                "Time since the API server last answered about a kind, well or badly.",
+                "Time since the last response of the API server about a kind, success or error.",
             ),
             Self::Policies => (
                 "groupage_controller_policies",
                 Kind::Gauge,
                 "reason",
-                "Policies by the reason of their condition Accepted.",
+                "Policies, by reason of their condition Accepted.",
             ),
             Self::PodsMissing => (
                 "groupage_controller_pods_missing_sidecar",
                 Kind::Gauge,
                 "",
-                "Running pods that ask for a sidecar and have none: the webhook was not there when they were made.",
+                "Running pods that request a sidecar and have none because the webhook was unavailable when they were created.",
             ),
-            Self::StatusWrites => {
-                ("groupage_controller_status_writes_total", Kind::Counter, "result", "Statuses and profiles written.")
-            }
-            Self::Events => {
-                ("groupage_controller_events_total", Kind::Counter, "result", "Events about workloads and policies.")
-            }
-            Self::Leader => ("groupage_controller_leader", Kind::Gauge, "", "1 while this replica leads."),
-            Self::WebhookRequests => (
-                "groupage_webhook_requests_total",
+            Self::StatusWrites => (
+                "groupage_controller_status_writes_total",
                 Kind::Counter,
                 "result",
-                "Pods that the API server asked about, by what it was answered.",
+                "Writes of statuses and profiles, by result.",
             ),
+            Self::Events => (
+                "groupage_controller_events_total",
+                Kind::Counter,
+                "result",
+                "Events about workloads and policies, by result.",
+            ),
+            Self::Leader => ("groupage_controller_leader", Kind::Gauge, "", "1 while this replica leads."),
+            Self::WebhookRequests => {
+                ("groupage_webhook_requests_total", Kind::Counter, "result", "Admission requests for pods, by result.")
+            }
             Self::WebhookSkips => {
-                ("groupage_webhook_skips_total", Kind::Counter, "reason", "Pods left as they were, and why.")
+                ("groupage_webhook_skips_total", Kind::Counter, "reason", "Pods that were not injected, by reason.")
             }
-            Self::WebhookDuration => {
-                ("groupage_webhook_duration_seconds", Kind::Seconds, "", "Time from the whole question to its answer.")
-            }
+            Self::WebhookDuration => (
+                "groupage_webhook_duration_seconds",
+                Kind::Seconds,
+                "",
+                "Time from the complete admission request to its response.",
+            ),
             Self::Streams => {
-                ("groupage_controller_streams", Kind::Gauge, "", "Sidecars whose stream to this replica is open.")
+                ("groupage_controller_streams", Kind::Gauge, "", "Sidecars with an open stream to this replica.")
             }
             Self::StreamEvents => (
                 "groupage_controller_stream_events_total",
                 Kind::Counter,
                 "event",
-                "What happened to the streams of sidecars: opened, refused and why, ended and why, messages taken.",
+                "Events on the streams of sidecars: opened, refused by reason, ended by reason, messages accepted.",
             ),
             Self::TunerMoves => (
                 "groupage_controller_tuner_moves_total",
                 Kind::Counter,
                 "reason",
-                "Pods whose settings the tuner moved, and why.",
+                "Adjustments of a pod's settings by the tuner, by reason.",
             ),
             Self::CertExpiry => (
                 "groupage_webhook_cert_expiry_timestamp_seconds",
                 Kind::Gauge,
                 "",
-                "When the certificate of webhook and stream expires, in seconds since 1970; 0 without one.",
+                "Expiry of the certificate of webhook and stream, in seconds since 1970; 0 without one.",
             ),
             Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
         }

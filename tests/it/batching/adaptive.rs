@@ -85,7 +85,7 @@ fn check(seed: u64) -> Result<Tally, String> {
     let (world, end) = tell(seed);
     let held = end.and_then(|()| {
         let (again, _) = tell(seed);
-        promise(InvariantId::Deterministic, world.log == again.log, || "the second telling differs".to_owned())
+        promise(InvariantId::Deterministic, world.log == again.log, || "the second run differs".to_owned())
     });
     match held {
         Ok(()) => Ok(world.watch.tally),
@@ -117,9 +117,9 @@ fn whatever_the_upstream_and_its_callers_do_no_promise_breaks() {
             }
         }
     }
-    assert!(broken.is_empty(), "{first}\n{} stories break:\n{}", broken.len(), broken.join("\n"));
+    assert!(broken.is_empty(), "{first}\n{} stories fail:\n{}", broken.len(), broken.join("\n"));
     let missed: Vec<_> = TOUCHED.into_iter().filter(|what| !touched.contains_key(what)).collect();
-    assert!(missed.is_empty(), "no story touches {missed:?}; together they touch {touched:#?}");
+    assert!(missed.is_empty(), "no story covers {missed:?}; together they cover {touched:#?}");
 }
 
 #[test]

@@ -74,12 +74,12 @@ proptest! {
                     if budget.take(now) {
                         upstream.push(now);
                         let (sent, came) = (within(&upstream, now, 10), within(&clients, now, 10));
-                        prop_assert!(sent <= allowed(came, permille), "{sent} upstream for {came} clients at {now:?}");
+                        prop_assert!(sent <= allowed(came, permille), "{sent} upstream calls for {came} client calls at {now:?}");
                     } else {
                         // The budget counts in whole seconds, so it may refuse a little early, but
                         // not more.
                         let (sent, came) = (within(&upstream, now, 11), within(&clients, now, 9));
-                        prop_assert!(sent >= allowed(came, permille), "refused: {sent} upstream for {came} clients at {now:?}");
+                        prop_assert!(sent >= allowed(came, permille), "refused: {sent} upstream calls for {came} client calls at {now:?}");
                     }
                 },
             }

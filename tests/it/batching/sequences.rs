@@ -200,7 +200,7 @@ impl Pair {
                 _ => {}
             }
         }
-        panic!("poll decides on and on");
+        panic!("poll does not stop deciding");
     }
 
     /// Drains, and completes every batch.

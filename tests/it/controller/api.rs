@@ -217,7 +217,7 @@ impl Api {
             };
             match tokio::time::timeout(HANG, wait).await {
                 Ok(found) => found,
-                Err(_) => panic!("nothing happened for {HANG:?} at {place}; asked: {:#?}", api.tail()),
+                Err(_) => panic!("nothing happened for {HANG:?} at {place}; requests: {:#?}", api.tail()),
             }
         }
     }

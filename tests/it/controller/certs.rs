@@ -105,7 +105,7 @@ async fn the_leader_makes_certificates_and_every_replica_shows_them() {
     let bundle = leader.shown().await;
     assert_eq!(follower.shown().await, bundle);
     connects(&follower.served, &bundle).await.unwrap();
-    assert!(connects(&follower.served, "").await.is_err(), "who does not believe the CA does not connect");
+    assert!(connects(&follower.served, "").await.is_err(), "a client that does not trust the CA does not connect");
     let held = Held::read(&secret_data(&api), &[NAME.to_owned()]);
     assert!(held.signs && held.leaf.unwrap().wanted);
     api.nothing_was_forbidden();
@@ -143,7 +143,7 @@ async fn a_configuration_that_is_made_anew_is_believed_within_seconds() {
     api.remove(key.0, key.1, key.2);
     api.put(configuration());
     let soon = tokio::time::timeout(Duration::from_secs(6), api.until_object(key, believes));
-    soon.await.expect("it is looked at every two seconds");
+    soon.await.expect("it is checked every two seconds");
     api.nothing_was_forbidden();
     leader.end().await;
 }
@@ -176,7 +176,7 @@ async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_h
     api.remove(SECRET.0, SECRET.1, SECRET.2);
     api.until_object(SECRET, |_| true).await;
     let after = secret_data(&api);
-    assert_eq!(after["tls.crt"], before["tls.crt"], "who knows the old CA alone can connect");
+    assert_eq!(after["tls.crt"], before["tls.crt"], "a client that trusts only the old CA can connect");
     assert_ne!(after["ca.key"], before["ca.key"]);
     let both = String::from_utf8(after["ca.crt"].clone()).unwrap();
     assert!(both.ends_with(&bundle) && both.matches("BEGIN CERTIFICATE").count() == 2, "{both}");

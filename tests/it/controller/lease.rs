@@ -78,7 +78,7 @@ async fn a_leader_that_is_told_to_stop_lets_the_lease_go_and_the_next_one_leads_
     assert_ne!(
         first.leadership.leader().map(|leader| leader.name).as_deref(),
         Some("one"),
-        "nobody is sent to a replica that ends"
+        "no connection is sent to a replica that shuts down"
     );
     second.until(true).await;
     let lease = api.until_object(LEASE, held_by("two")).await;
@@ -138,9 +138,9 @@ async fn a_leader_that_gets_no_answer_stops_before_anybody_else_may_begin() {
     api.fault(Fault::always(What::Silence).of("leases"));
     first.until(false).await;
     assert!(began.elapsed() < std::time::Duration::from_secs(15), "{:?}", began.elapsed());
-    assert_eq!(first.leadership.leader(), None, "nobody leads that anybody could be sent to");
+    assert_eq!(first.leadership.leader(), None, "no ready replica is the leader");
     let reign = first.leadership.reign();
     api.heal();
     first.until(true).await;
-    assert!(reign.is_some() && first.leadership.reign() == reign, "nobody else led in between");
+    assert!(reign.is_some() && first.leadership.reign() == reign, "no other replica led in between");
 }

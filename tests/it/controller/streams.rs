@@ -133,7 +133,7 @@ impl Dialled {
         async move {
             let found = async { told.wait_for(|told| told.last().is_some_and(&wanted)).await.unwrap().last().cloned() };
             let found = tokio::time::timeout(HANG, found).await;
-            found.unwrap_or_else(|_| panic!("it was not told so, at {place}")).unwrap()
+            found.unwrap_or_else(|_| panic!("it did not receive the message, at {place}")).unwrap()
         }
     }
 }
@@ -188,7 +188,7 @@ async fn a_sidecar_is_told_its_policy_and_every_edit_of_it() {
     assert_eq!(
         (last.policy, last.profile.as_str()),
         (json!({}), ""),
-        "without a policy it has what a pod without one has"
+        "without a policy it has the settings of a pod without one"
     );
     api.nothing_was_forbidden();
     running.end().await;
@@ -252,7 +252,7 @@ async fn a_token_of_another_pod_opens_no_stream() {
     assert_eq!(refused("bare", &api.token("a", "bare")).await, Reason::Forbidden, "it was not injected");
     let (head, rest) =
         api.token("a", "emb-0").split_once('.').map(|(head, rest)| (head.to_owned(), rest.to_owned())).unwrap();
-    assert_eq!(refused("emb-0", &format!("{head}x.{rest}")).await, Reason::Unauthorized, "nobody has signed it");
+    assert_eq!(refused("emb-0", &format!("{head}x.{rest}")).await, Reason::Unauthorized, "it is not signed");
     assert_eq!(refused("emb-0", "nonsense").await, Reason::Unauthorized);
     let metrics = get(&running, "/metrics").await;
     assert!(metrics.contains("groupage_controller_streams 0"), "{metrics}");
@@ -301,7 +301,7 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
     }
     // The pod in the canary has an experiment arm, and its calls are slow under it.
     let tried = sidecars.iter().find(|sidecar| sidecar.process.told.borrow().last().unwrap().experiment.is_some());
-    let tried = tried.expect("one of two pods is given to the canary");
+    let tried = tried.expect("one of two pods belongs to the canary");
     tried.counts(200, 400_000, Duration::from_millis(150));
     let policy = api.until_object(POLICY, |policy| says(policy, "RolloutHealthy", "False/RolledBack")).await;
     assert_eq!(policy["status"]["rollout"]["phase"], "RolledBack");
@@ -331,7 +331,7 @@ async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() 
     let policy = api.until_object(POLICY, |policy| says(policy, "RolloutHealthy", "True/ManualRollback")).await;
     assert_eq!(policy["spec"]["limits"]["slotsMax"], 2, "what is in git stays");
     let said = groupage(&api, &["rollback", "bpol/emb", "--end"]).await;
-    assert!(said.contains("counts again"), "{said}");
+    assert!(said.contains("its own settings apply again"), "{said}");
     assert_eq!(sidecar.told(|config| config.profile == second.profile).await.policy["limits"]["slotsMax"], 2);
     running.end().await;
 }

@@ -156,7 +156,7 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
         let asked = api.count("list", "services") + api.count("watch", "services") - lists - watches;
         // At most one request every twenty milliseconds, plus a few that were in flight.
         let most = began.elapsed().as_millis() / 20 + 4;
-        assert!((asked as u128) <= most, "{what:?}: {asked} questions in {:?}", began.elapsed());
+        assert!((asked as u128) <= most, "{what:?}: {asked} requests in {:?}", began.elapsed());
         api.put(service("late"));
         api.heal();
         all.until(|world| world.services.contains_key(&key("late"))).await;
@@ -201,7 +201,7 @@ async fn a_slow_server_is_waited_for() {
     api.fault(Fault::always(What::Slow(Duration::from_millis(300))).on("list", "services").times(1));
     let all = following(&api, quick());
     all.until(|world| world.synced).await;
-    assert_eq!(api.count("list", "services"), 1, "it was asked once");
+    assert_eq!(api.count("list", "services"), 1, "it received one request");
     all.end().await;
 }
 
@@ -217,7 +217,7 @@ async fn what_went_while_nobody_could_watch_is_gone_after_the_next_list() {
     api.until_asked("watch", "services", 2).await;
     api.remove("services", "a", "goes");
     api.compact();
-    assert_eq!(all.shared.world().services.len(), 2, "what was known stays known until a whole list takes its place");
+    assert_eq!(all.shared.world().services.len(), 2, "the cached state is kept until a complete list replaces it");
     api.heal();
     all.until(|world| world.services.len() == 1).await;
     assert!(all.shared.world().services.contains_key(&key("stays")));

@@ -76,7 +76,7 @@ fn golden(name: &str, found: Option<&str>) {
         return;
     }
     let was = std::fs::read_to_string(path).ok();
-    assert_eq!(was.as_deref(), found, "{name}: UPDATE=1 rewrites it");
+    assert_eq!(was.as_deref(), found, "{name} is out of date: run with UPDATE=1");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn every_case_comes_out_as_it_is_written() {
         let ran = case.inject(&["--verbose"], &case.text);
         golden(&format!("{}.report.txt", case.name), Some(&ran.report));
         if ran.exit == FINDINGS {
-            assert_eq!(ran.out, "", "{}: what is refused is not half printed", case.name);
+            assert_eq!(ran.out, "", "{}: a refused manifest is not printed in part", case.name);
             golden(&format!("{}.out.yaml", case.name), None);
             continue;
         }

@@ -60,14 +60,14 @@ fn words_of_ours_in_a_wrong_place_are_said() {
     let namespace =
         "kind: Namespace\napiVersion: v1\nmetadata: {name: prod, annotations: {groupage.dev/inject: disabled}}\n---\n";
     let ran = inject(&[], &format!("{namespace}{}", pod("p", "labels: {groupage.dev/capture: Redirect}")));
-    assert!(ran.report.contains("namespace/prod: annotation groupage.dev/inject does nothing"), "{}", ran.report);
-    assert!(ran.report.contains("pod/p: label groupage.dev/capture does nothing"), "{}", ran.report);
+    assert!(ran.report.contains("namespace/prod: annotation groupage.dev/inject has no effect"), "{}", ran.report);
+    assert!(ran.report.contains("pod/p: label groupage.dev/capture has no effect"), "{}", ran.report);
 }
 
 #[test]
 fn a_port_to_which_no_service_of_the_files_leads_is_said() {
     let says = |text: &str| inject(&["--controller", "off"], text).report;
-    assert!(says(POD).contains("no Service of these files leads to port 8080"), "{}", says(POD));
+    assert!(says(POD).contains("no Service in these files refers to port 8080"), "{}", says(POD));
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {selector: {app: p}, ports: [{port: 80, targetPort: http}]}\n---\n";
     let found = says(&format!("{service}{}", pod("p", "labels: {app: p}")));
     assert_eq!(found, "pod/p injected\n");
@@ -87,7 +87,7 @@ fn what_cannot_work_in_any_cluster_is_refused_before_anything_is_read() {
     std::fs::write(&bad, "no certificate").unwrap();
     let ran = inject(&["--controller-ca", bad.to_str().unwrap()], POD);
     assert_eq!(ran.exit, FINDINGS);
-    assert!(ran.report.contains("no certificate in it"), "{}", ran.report);
+    assert!(ran.report.contains("the file contains no certificate"), "{}", ran.report);
     let own = rcgen::generate_simple_self_signed(vec!["c".to_owned()]).unwrap();
     std::fs::write(&good, own.cert.pem()).unwrap();
     assert!(!inject(&["--controller-ca", good.to_str().unwrap()], POD).report.contains("--controller-ca"));
@@ -137,11 +137,11 @@ fn what_is_no_pod_is_said_and_where() {
         ran.report
     };
     for (container, said) in [
-        ("{name: m}", "spec.containers is no list"),
+        ("{name: m}", "spec.containers is not a list"),
         ("", "it has no containers"),
         ("[{name: m, ports: [{containerPort: '8080'}]}]", "ports[0].containerPort is \"8080\""),
         ("[{name: m, ports: [{containerPort: 80}, {containerPort: 70000}]}]", "ports[1].containerPort is 70000"),
-        ("[{name: m, ports: [8080]}]", "ports[0] is 8080, and a port is a map"),
+        ("[{name: m, ports: [8080]}]", "ports[0] is 8080, expected a map"),
         ("[{name: a}, {name: on}]", "the name of container 2 is true"),
         ("[{image: a}]", "container 1 has no name"),
         ("[{name: a}, {name: a}]", "two containers are named a"),
@@ -150,7 +150,7 @@ fn what_is_no_pod_is_said_and_where() {
         assert!(report.contains("skipped (Malformed)") && report.contains(said), "{container}: {report}");
     }
     let nested = "apiVersion: jobset.x-k8s.io/v1alpha2\nkind: JobSet\nmetadata: {name: j}\nspec: {replicatedJobs: [{template: {spec: {template: {spec: {containers: [{name: m, image: m}]}}}}}]}\n";
-    assert!(inject(&[], nested).report.contains("jobset/j left alone: its pod templates"));
+    assert!(inject(&[], nested).report.contains("jobset/j left unchanged: its pod templates"));
 }
 
 #[test]

@@ -74,7 +74,7 @@ async fn a_route_that_fits_is_said_to_and_what_was_sent_with_it() {
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(
         text.contains(
-            "√ /g (/g): one item and two are answered in one shape; sent 31 bytes alone: 200, its items twice: 200"
+            "√ /g (/g): one item and two items get answers of the same shape; sent 31 bytes alone: 200, its items twice: 200"
         ),
         "{text}"
     );
@@ -117,9 +117,9 @@ async fn a_server_that_asks_for_a_credential_is_tried_with_one() {
     assert_eq!(without.status.code(), Some(0), "{}", said(&without));
     assert!(said(&without).contains("alone with 401: give a credential, --header"), "{}", said(&without));
     let with = validate(&policy(&json!({})), &url, None, &["-H", "Authorization: Bearer k"]).await;
-    assert!(said(&with).contains("√ /g (/g): one item and two are answered in one shape"), "{}", said(&with));
+    assert!(said(&with).contains("√ /g (/g): one item and two items get answers of the same shape"), "{}", said(&with));
     let wrong = validate(&policy(&json!({})), &url, None, &["--header", "Authorization"]).await;
-    assert!(said(&wrong).contains("not NAME: VALUE"), "{}", said(&wrong));
+    assert!(said(&wrong).contains("must be NAME: VALUE"), "{}", said(&wrong));
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn an_overload_of_the_second_call_is_no_finding() {
     let (url, _auto) = server(r#"{"vectors":[[3,4]]}"#, |_| (503, "busy".to_owned())).await;
     let output = validate(&policy(&json!({})), &url, None, &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
-    assert!(said(&output).contains("with 503, as when it is overloaded"), "{}", said(&output));
+    assert!(said(&output).contains("with 503, as an overloaded server does"), "{}", said(&output));
 }
 
 #[tokio::test]
@@ -137,7 +137,10 @@ async fn an_answer_of_another_shape_than_alone_is_reported() {
     let output = validate(&wrapped, &url, Some(r#"{"texts": "a"}"#), &[]).await;
     let text = said(&output);
     assert_eq!(output.status.code(), Some(79), "{text}");
-    assert!(text.contains("of another shape than alone: `/vectors/0` is a list alone and a number merged"), "{text}");
+    assert!(
+        text.contains("of a different shape: `/vectors/0` is a list when sent alone and a number when merged"),
+        "{text}"
+    );
     let right = policy(&json!({"single": {"wrapScalar": true}, "resultWrap": "List"}));
     let output = validate(&right, &url, Some(r#"{"texts": "a"}"#), &[]).await;
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));

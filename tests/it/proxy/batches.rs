@@ -49,7 +49,7 @@ async fn calls_that_come_while_the_slot_is_busy_leave_as_one_and_each_gets_its_o
         assert_eq!(
             by_name(&answer.headers),
             by_name(&alone.headers),
-            "nothing tells it from an answer to a call alone"
+            "it cannot be distinguished from the response to an unbatched call"
         );
     }
     proxy.idle().await;
@@ -412,6 +412,6 @@ async fn weights_of_any_size_share_a_batch_without_harm() {
         proxy.idle().await;
         let again = proxy.call(proxy.predict(1));
         hand.turn().await.echo().await;
-        assert_eq!(again.answer().await.status, Some(200), "the scheduler goes on");
+        assert_eq!(again.answer().await.status, Some(200), "the scheduler continues");
     }
 }

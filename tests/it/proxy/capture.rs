@@ -345,12 +345,12 @@ async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_els
     ended(nothing).await;
     let snapshot = [("GROUPAGE_POLICY", "{\"limits\": {\"batchItemsMax\": 3}}")];
     let admitted = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
-    says(&admitted, "begins with the settings that the pod was admitted with").await;
+    says(&admitted, "starting with the settings from injection").await;
     assert_eq!(mode(&admitted).await, ["Batch", "default"]);
     ended(admitted).await;
     fs::write(dir.path().join("settings.yaml"), "{\"mode\": \"Passthrough\"}").unwrap();
     let kept = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
-    says(&kept, "begins with the settings that were in force last").await;
+    says(&kept, "starting with the settings that were in force last").await;
     assert_eq!(mode(&kept).await, ["Passthrough", "last good"]);
     ended(kept).await;
     // Settings that cannot be used are reported, and the next source applies.
@@ -390,6 +390,6 @@ async fn what_is_learned_is_kept_for_each_port() {
         assert_eq!(file["upstream"], json!(format!("http://localhost:{number}")));
     }
     let again = Binary::in_a_pod(&captures, &snapshot, &["--state", state]).await;
-    let said = |line: &Value| line["msg"] == "begins with what was learned before";
+    let said = |line: &Value| line["msg"] == "starting with the saved learned values";
     within(async { while again.log.lines().iter().filter(|line| said(line)).count() < 2 {} }).await;
 }

@@ -75,7 +75,7 @@ async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere(
         .output()
         .unwrap();
     let out = String::from_utf8(out.stdout).unwrap();
-    assert!(out.contains("since the process crashed 3 times in 60 s"), "{out}");
+    assert!(out.contains("because the process crashed 3 times in 60 s"), "{out}");
     // An end by SIGTERM is no crash, and the next process starts with its configured mode.
     ended(binary, Signal::TERM).await;
     assert!(!dir.path().join("run.json").exists());
@@ -113,7 +113,10 @@ async fn settings_that_come_meanwhile_wait_and_are_in_force_when_it_is_over() {
         (&config["mode"]["value"], &config["limits.batchItemsMax"]["value"]),
         (&json!("Passthrough"), &json!("40"))
     );
-    binary.log.until(|line| line["msg"].as_str().is_some_and(|msg| msg.starts_with("no crash for a while"))).await;
+    binary
+        .log
+        .until(|line| line["msg"].as_str().is_some_and(|msg| msg.starts_with("no crash since the restart")))
+        .await;
     let config = api(&binary, "/api/config").await;
     assert_eq!((&config["mode"]["value"], &config["limits.batchItemsMax"]["value"]), (&json!("Batch"), &json!("40")));
     assert_eq!(api(&binary, "/api/scheduler").await["crash_guard"], Value::Null);

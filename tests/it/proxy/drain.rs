@@ -89,7 +89,7 @@ async fn the_hook_sends_what_is_held_and_is_answered_when_nobody_is_left() {
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     let waits = hook(metrics);
     let turn = hand.turn().await;
-    assert_eq!(turn.instances(), [1, 2, 3], "nothing waits any more");
+    assert_eq!(turn.instances(), [1, 2, 3], "no call is held any longer");
     // Called again, and by a client that does not wait.
     assert_eq!(get(metrics, &format!("/drain/{TOKEN}")).await.status, Some(200));
     let again = hook(metrics);
@@ -107,7 +107,7 @@ async fn the_hook_sends_what_is_held_and_is_answered_when_nobody_is_left() {
     for hook in [waits, again] {
         let answer = within(hook).await.unwrap();
         assert_eq!(answer.status, Some(200));
-        assert!(String::from_utf8(answer.body).unwrap().contains("everybody"));
+        assert!(String::from_utf8(answer.body).unwrap().contains("every call"));
     }
 }
 

@@ -40,7 +40,7 @@ async fn streams_travel_side_by_side_before_an_http_1_server_and_reuse_their_con
     let other = H2Client::connect(proxy.address).await;
     let asked = other.ask(get("/"));
     let turn = hand.turn().await;
-    assert!(!first.contains(&turn.connection), "and by nobody else");
+    assert!(!first.contains(&turn.connection), "and by no other client");
     turn.answer(200, "{}").await;
     within(asked).await.unwrap();
 }
@@ -156,7 +156,7 @@ async fn a_stream_that_its_client_resets_is_given_up_upstream() {
     asked.abort();
     turn.closed().await;
     another.answer(200, "{}").await;
-    assert_eq!(within(other).await.unwrap().0.status, 200, "the connection goes on");
+    assert_eq!(within(other).await.unwrap().0.status, 200, "the connection continues");
 }
 
 #[tokio::test]

@@ -109,7 +109,7 @@ async fn what_batching_would_have_made_of_calls_that_pass_is_told() {
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    assert_eq!(server.stats().calls, alone + 40, "each goes alone");
+    assert_eq!(server.stats().calls, alone + 40, "each is sent alone");
     let mut told = predicted(&proxy, alone + 40).await;
     while told["answered"] != told["calls"] {
         told = scheduler(&proxy).await["predicted"].clone();

@@ -231,7 +231,7 @@ async fn a_redirect_is_an_answer_like_any_other() {
     let answer = caller.answer().await;
     assert_answer(&answer, 302, "");
     assert_eq!(header(&answer.headers, "location"), location);
-    assert_eq!(hand.waiting(), 0, "nobody followed it");
+    assert_eq!(hand.waiting(), 0, "the redirect was not followed");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ async fn an_interactive_call_joins_the_first_batch_and_what_is_left_of_bulk_wait
     shared.echo().await;
     let left = hand.turn().await;
     assert_eq!(left.instances(), [2]);
-    assert_eq!(values(&left.request.headers, "x-priority"), [b"bulk"], "a call alone goes as it came");
+    assert_eq!(values(&left.request.headers, "x-priority"), [b"bulk"], "an unbatched call is forwarded unchanged");
     left.echo().await;
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[item]));

@@ -38,7 +38,7 @@ async fn told_to_stop_it_sends_what_it_holds_answers_everything_and_ends() {
     binary.until_queued(5).await;
     binary.signal(Signal::TERM);
     let turn = hand.turn().await;
-    assert_eq!(turn.instances().len(), 5, "nothing waits any more, and what waited leaves together");
+    assert_eq!(turn.instances().len(), 5, "no call is held any longer, and the held calls are sent together");
     turn.echo().await;
     for (item, caller) in (1..).zip(callers) {
         assert_answer(&within(caller).await.unwrap(), 200, &predictions(&[item]));
@@ -73,7 +73,7 @@ async fn told_to_stop_twice_it_ends_at_once() {
     binary.end().await;
     let answer = within(caller).await.unwrap();
     assert_ne!(answer.end, Some(End::Proper));
-    assert!(binary.log.lines().iter().any(|line| line["level"] == "WARN"), "it says that somebody was left behind");
+    assert!(binary.log.lines().iter().any(|line| line["level"] == "WARN"), "it reports that a call was not answered");
 }
 
 #[tokio::test]
@@ -291,8 +291,10 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     binary.signal(Signal::TERM);
     binary.end().await;
     let lines = binary.log.lines();
-    for said in ["isolating a failed batch", "the answer to a batch cannot be split", "answered by the proxy"] {
-        assert!(lines.iter().any(|line| line["msg"] == said), "nothing went wrong in this way: {said}");
+    for said in
+        ["isolating a failed batch", "the response to a batch cannot be split", "the proxy answers the call itself"]
+    {
+        assert!(lines.iter().any(|line| line["msg"] == said), "no log line reports this failure: {said}");
     }
     for line in &lines {
         let own = line["target"].as_str().is_some_and(|target| target.starts_with("groupage"));

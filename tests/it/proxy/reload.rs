@@ -276,7 +276,7 @@ async fn a_file_that_is_written_or_replaced_is_in_force_and_an_invalid_one_is_re
     until_changed(&binary, 2).await;
     assert_eq!(metric(&binary, "groupage_config_current").await, "1");
     fs::write(&path, "").unwrap();
-    binary.log.until(|line| line["why"] == "the file is empty, as one that is being written").await;
+    binary.log.until(|line| line["why"] == "the file is empty, possibly because it is being written").await;
     assert_eq!(in_force(&binary).await, "2");
     fs::remove_file(&path).unwrap();
     replace(&path, &limits(5));
@@ -313,7 +313,7 @@ async fn told_by_sighup_it_reads_the_file_again_and_what_flags_say_stays_on_top(
     let binary = Binary::start(url, &spec, &["--log-level", "info"]).await;
     binary.signal(Signal::HUP);
     let line = binary.log.until(|line| line["msg"] == "settings applied").await;
-    assert_eq!((&line["changes"], &line["pending"]), (&json!(0), &json!(0)), "the flag still says info");
+    assert_eq!((&line["changes"], &line["pending"]), (&json!(0), &json!(0)), "the flag is still info");
     assert!(auto.seen().is_empty());
 }
 

@@ -44,7 +44,7 @@ async fn end(mut binary: Binary) {
 /// Runs a process that serves this many calls and drains. Its state remains in the folder.
 async fn served(url: &str, state: &Path, calls: u64) {
     let binary = Binary::start(url, &spec(state), &[]).await;
-    binary.log.until(|line| line["msg"] == "nothing was learned before").await;
+    binary.log.until(|line| line["msg"] == "no learned values are saved").await;
     ask(&binary, 0..calls).await;
     assert_eq!(learned(&binary).await["cost_classes"].as_array().unwrap().len(), 1);
     end(binary).await;
@@ -68,15 +68,15 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
     );
 
     let binary = Binary::start(&url, &spec(&state), &[]).await;
-    binary.log.until(|line| line["msg"] == "begins with what was learned before" && line["classes"] == 1).await;
+    binary.log.until(|line| line["msg"] == "starting with the saved learned values" && line["classes"] == 1).await;
     let before = learned(&binary).await;
     let class = &before["cost_classes"][0];
-    assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it is believed little: {class}");
+    assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it has a low weight: {class}");
     assert!(class["points"][0]["us"].as_u64().unwrap() > 0);
-    assert_eq!(class["path"], PREDICT, "it is known of what it is before the first call");
+    assert_eq!(class["path"], PREDICT, "its origin is known before the first call");
     ask(&binary, 0..3).await;
     let after = learned(&binary).await;
-    assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "what comes now is of the same class");
+    assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "later calls are of the same class");
     assert!(after["cost_classes"][0]["samples"].as_u64() > class["samples"].as_u64());
     end(binary).await;
 }
@@ -90,7 +90,7 @@ async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing_while
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
     let second = Binary::start(&url, &spec(dir.path()), &[]).await;
     let said =
-        |line: &Value| line["msg"].as_str().is_some_and(|text| text.starts_with("another process has the state"));
+        |line: &Value| line["msg"].as_str().is_some_and(|text| text.starts_with("another process uses the state"));
     let line = second.log.until(said).await;
     let holder: u32 = fs::read_to_string(dir.path().join("lock")).unwrap().parse().unwrap();
     assert_eq!((&line["level"], &line["pid"]), (&json!("ERROR"), &json!(holder)));
@@ -130,7 +130,7 @@ async fn what_is_about_another_server_or_broken_is_not_used_and_it_says_why() {
         fs::write(&file, content).unwrap();
         let binary = Binary::start(upstream, &spec(dir.path()), &[]).await;
         let says = |line: &Value| {
-            line["msg"] == "what was learned before is not used"
+            line["msg"] == "the saved learned values are not used"
                 && line["why"].as_str().is_some_and(|text| text.contains(why))
         };
         binary.log.until(says).await;
@@ -149,7 +149,7 @@ async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_f
     served(&url, dir.path(), 6).await;
     sender.send("one/2").unwrap();
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
-    binary.log.until(|line| line["msg"] == "begins with what was learned before").await;
+    binary.log.until(|line| line["msg"] == "starting with the saved learned values").await;
     ask(&binary, 0..1).await;
     let line = binary.log.until(|line| line["before"] == "one/1").await;
     assert_eq!(line["now"], "one/2");
@@ -184,7 +184,7 @@ async fn what_was_learned_of_another_revision_of_a_published_model_is_forgotten_
     for (said, forgotten) in [("a1", false), ("b2", true)] {
         sender.send(said).unwrap();
         let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
-        binary.log.until(|line| line["msg"] == "begins with what was learned before").await;
+        binary.log.until(|line| line["msg"] == "starting with the saved learned values").await;
         embed(&binary).await;
         if forgotten {
             let line = binary.log.until(|line| line["before"] == "bge a1").await;
@@ -217,7 +217,7 @@ async fn the_last_good_settings_stand_in_where_the_file_is_wrong_at_the_start() 
     let binary = Binary::with(&hand.url(), Some(&path), &args).await;
     let line = binary.log.until(|line| line["code"] == "GRP1102").await;
     assert_eq!((&line["path"], &line["line"]), (&json!("limits.batchItemsMax"), &json!(1)));
-    binary.log.until(|line| line["msg"] == "the last good settings stand in").await;
+    binary.log.until(|line| line["msg"] == "the last good settings are used instead").await;
     let config: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/config").await.body).unwrap();
     assert_eq!(config["limits.batchItemsMax"]["value"], "16");
     assert_eq!(fs::read_to_string(state.join("settings.yaml")).unwrap(), good, "the wrong file is not kept");

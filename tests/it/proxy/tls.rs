@@ -211,7 +211,7 @@ async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
         (json!({"certFile": none}), ["proxy.tls.certFile", &none, "no certificate", "PEM"]),
         (json!({"certFile": large}), ["proxy.tls.certFile", &large, "1 MiB", "PEM"]),
         (json!({"keyFile": none}), ["proxy.tls.keyFile", &none, "no private key", "not encrypted"]),
-        (json!({"keyFile": other_key}), ["proxy.tls.keyFile", &other_key, "does not go with", "one pair"]),
+        (json!({"keyFile": other_key}), ["proxy.tls.keyFile", &other_key, "does not match", "one pair"]),
         (json!({"clientCaFile": none}), ["proxy.tls.clientCaFile", &none, "no certificate", "PEM"]),
     ] {
         let spec = folder.shown(&json!({"proxy": {"tls": keys}}));
@@ -293,7 +293,7 @@ async fn a_client_that_speaks_plain_is_told_so_in_its_own_version_and_gets_nothi
     let hand = Hand::start().await;
     let proxy = Proxy::before(&hand.url(), folder.shown(&json!({})));
     let answer = proxy.ask(&predict(&proxy, 1)).await;
-    assert_answer(&answer, 400, "this port speaks TLS, and plain HTTP came: use https://\n");
+    assert_answer(&answer, 400, "this port requires TLS: use https://\n");
     let mut stream = TcpStream::connect(proxy.address).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let mut said = Vec::new();
@@ -310,7 +310,7 @@ async fn a_client_that_speaks_plain_is_told_so_in_its_own_version_and_gets_nothi
     within(stream.read_to_end(&mut said)).await.ok();
     assert_eq!(said, b"");
     until_metric(&proxy, r#"groupage_tls_handshakes_failed_total{reason="not_tls"}"#, 4).await;
-    assert_eq!(hand.waiting(), 0, "nothing of it went on");
+    assert_eq!(hand.waiting(), 0, "nothing of it was forwarded");
 }
 
 #[tokio::test]
@@ -385,7 +385,11 @@ async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
     while let Ok(shaken) = server.shaken.try_recv() {
         assert_eq!(shaken.unwrap().as_deref(), Some("http/1.1"));
     }
-    assert_eq!(proxy.metric(r#"groupage_tls_certificate_expiry_seconds{side="upstream"}"#), 0, "we show none");
+    assert_eq!(
+        proxy.metric(r#"groupage_tls_certificate_expiry_seconds{side="upstream"}"#),
+        0,
+        "the proxy presents none"
+    );
 }
 
 #[tokio::test]
@@ -557,7 +561,7 @@ async fn the_logs_say_in_words_what_is_wrong_with_the_upstreams_certificate_and_
     // the process read it.
     fs::remove_file(behind.folder.path().join("tls.key")).unwrap();
     binary.signal(Signal::HUP);
-    let line = binary.log.until(|line| line["msg"] == "certificates refused; those before stay in use").await;
+    let line = binary.log.until(|line| line["msg"] == "certificates refused; the previous ones stay in use").await;
     assert!(line["error"].as_str().unwrap().contains("proxy.tls.keyFile"), "{line}");
     let answer = within(client.ask(&binary.predict(1))).await;
     assert_failure(&answer, 502, "GRP3307", "upstream_tls");
@@ -639,9 +643,5 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     assert_eq!(&came, b"answer");
     assert_eq!(binary.metric(r#"groupage_connections_relayed_total{reason="not_http"}"#), 1);
     proxy.address = arrive;
-    assert_answer(
-        &proxy.ask(&predict(&proxy, 1)).await,
-        400,
-        "this port speaks TLS, and plain HTTP came: use https://\n",
-    );
+    assert_answer(&proxy.ask(&predict(&proxy, 1)).await, 400, "this port requires TLS: use https://\n");
 }

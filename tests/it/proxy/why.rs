@@ -27,7 +27,7 @@ fn asking(proxy: &Proxy, item: u64) -> Outgoing {
 #[track_caller]
 fn timing(answer: &Answer) -> String {
     let lines = values(&answer.headers, "server-timing");
-    String::from_utf8(lines.last().expect("it was asked").to_vec()).unwrap()
+    String::from_utf8(lines.last().expect("the caller requested it").to_vec()).unwrap()
 }
 
 /// Returns the milliseconds of one metric in it.
@@ -58,7 +58,7 @@ async fn a_call_that_asks_is_told_its_batch_cause_wait_and_prediction() {
         let answer = caller.answer().await;
         assert_eq!((answer.status, answer.body), (Some(200), predictions(&[item]).into_bytes()));
         if item == 2 {
-            assert!(values(&answer.headers, "server-timing").is_empty(), "it did not ask");
+            assert!(values(&answer.headers, "server-timing").is_empty(), "the caller did not request it");
         } else {
             told.push(String::from_utf8(values(&answer.headers, "server-timing")[0].to_vec()).unwrap());
         }
@@ -83,7 +83,7 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
     let strange = proxy.post(PREDICT, &[DEBUG, ("if-match", "x")], &instances(&[1]));
     let caller = proxy.call(strange);
     let turn = hand.turn().await;
-    assert!(values(&turn.request.headers, "x-groupage-debug").is_empty(), "it is this proxy that was asked");
+    assert!(values(&turn.request.headers, "x-groupage-debug").is_empty(), "the request addressed this proxy");
     // The server's own value is kept, before the proxy's.
     turn.raw(b"HTTP/1.1 200 OK\r\nserver-timing: model;dur=3\r\ncontent-length: 2\r\n\r\n{}").await;
     let answer = caller.answer().await;
@@ -189,7 +189,7 @@ async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() 
     let mut binary = Binary::start(&hand.url(), &plain(), &["--log-access", "100%"]).await;
     let admin = binary.admin.to_string();
     let nothing = printed(&explain(&["--admin", &admin], None).await);
-    assert!(nothing.contains("no call has come yet"), "{nothing}");
+    assert!(nothing.contains("no call has arrived yet"), "{nothing}");
     let call = |n: u64| {
         let own: Headers = [("content-type", "application/json".to_owned()), ("x-user", format!("secret-{n}"))]
             .map(|(name, value)| (name.to_owned(), value.into_bytes()))
@@ -229,7 +229,10 @@ async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() 
     let path = log.path().to_str().unwrap().to_owned();
     let told = printed(&explain(&["--access-log", &path], None).await);
     assert!(told.starts_with(&format!("8 calls in {path}")), "{told}");
-    assert!(told.contains("default (kserve_v1)") && told.contains("calls of 8 merge keys wait side by side"), "{told}");
+    assert!(
+        told.contains("default (kserve_v1)") && told.contains("calls of 8 merge keys are queued at the same time"),
+        "{told}"
+    );
     assert!(told.contains(expected) && !binary.access.text().contains("secret"), "{told}");
     let piped = printed(&explain(&["--access-log", "-"], Some(std::fs::File::open(&path).unwrap())).await);
     assert_eq!(piped.lines().skip(1).collect::<Vec<_>>(), told.lines().skip(1).collect::<Vec<_>>());
@@ -238,14 +241,14 @@ async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() 
 #[tokio::test]
 async fn explain_says_what_a_code_means_and_which_there_are() {
     let told = printed(&explain(&["grp3304"], None).await);
-    assert!(told.starts_with("GRP3304 (`mismatch`, 502): upstream answer cannot be split\n"), "{told}");
+    assert!(told.starts_with("GRP3304 (`mismatch`, 502): upstream response cannot be split\n"), "{told}");
     assert!(told.contains("\n  what to do: "), "{told}");
     let found: Value = serde_json::from_str(&printed(&explain(&["GRP1101", "-o", "json"], None).await)).unwrap();
     assert_eq!((&found["code"], &found["status"]), (&json!("GRP1101"), &Value::Null));
     let unknown = explain(&["GRP9999"], None).await;
     assert_eq!(unknown.status.code(), Some(2));
     let said = String::from_utf8(unknown.stderr).unwrap();
-    assert!(said.contains("there is no code \"GRP9999\"") && said.contains("GRP3401"), "{said}");
+    assert!(said.contains("unknown code \"GRP9999\"") && said.contains("GRP3401"), "{said}");
 }
 
 #[tokio::test]

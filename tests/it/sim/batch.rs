@@ -21,7 +21,7 @@ pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
     let broken =
         if leaving.lone == Some(Lone::Quarantined) { InvariantId::Quarantined } else { InvariantId::TrueCause };
     promise(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
-        format!("batch {} says {said:?} and left for {:?}", batch.id.0, (cause, leaving.lone))
+        format!("batch {} reports {said:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
     })
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
         format!("batch {id} counts {} items, its members {next}; or weight {weight}, bytes {bytes}", batch.items)
     })?;
     let late = members.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= now));
-    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} takes {late:?} along past its deadline"))
+    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
 }
 
 /// Checks that a batch of several members exceeds no limit. A single call may.
@@ -70,7 +70,7 @@ pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leavi
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone);
-    promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
+    promise(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
     let (most, lone) = rules.merge_limit(&first.call);
     promise(InvariantId::Quarantined, members.len() <= most, || {
         format!("batch {id} is shared by {}, where {most} may leave together, {lone:?}", members.len())
@@ -78,6 +78,6 @@ pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leavi
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
     promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
-        format!("a value stands twice in batch {id}")
+        format!("a value is twice in batch {id}")
     })
 }

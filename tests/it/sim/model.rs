@@ -139,7 +139,7 @@ impl Model {
                 self.forgive();
                 self.idle(*wakeup)?;
             }
-            _ => unreachable!("{said:?} is no answer to {event:?}"),
+            _ => unreachable!("{said:?} is not a response to {event:?}"),
         }
         self.compare(core)
     }
@@ -152,7 +152,9 @@ impl Model {
     /// Checks the final state, when no event is left.
     pub(crate) fn ended(&self) -> Held {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        promise(InvariantId::LeavesOnce, stuck.is_empty(), || format!("calls {stuck:?} were accepted and never left"))?;
+        promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
+            format!("calls {stuck:?} were accepted and never ended")
+        })?;
         promise(InvariantId::Balanced, self.flights.is_empty(), || {
             format!("{} batches never ended", self.flights.len())
         })
@@ -268,7 +270,7 @@ impl Model {
         let expected = self.refusal(call);
         let reason = result.err().map(|rejection| rejection.reason);
         promise(InvariantId::QueueBound, reason == expected, || {
-            format!("call {}: {reason:?} where the limits say {expected:?}", call.id.0)
+            format!("call {}: {reason:?} where the limits require {expected:?}", call.id.0)
         })?;
         match result {
             Ok(()) => {
@@ -295,11 +297,11 @@ impl Model {
                 let (low, high) = self.drain_seconds();
                 let seconds = retry_after.as_secs();
                 promise(InvariantId::RetryLater, seconds >= 1 && retry_after.subsec_nanos() == 0, || {
-                    format!("call {} is to come again after {retry_after:?}", call.id.0)
+                    format!("call {} is to be retried after {retry_after:?}", call.id.0)
                 })?;
                 promise(InvariantId::RetryLater, (low..=high).contains(&seconds), || {
                     format!(
-                        "call {} is to come again after {seconds} s: the queue drains in {low} to {high} s",
+                        "call {} is to be retried after {seconds} s: the queue drains in {low} to {high} s",
                         call.id.0
                     )
                 })
@@ -327,7 +329,7 @@ impl Model {
         let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
         promise(InvariantId::LeavesOnce, left == known, || {
-            format!("cancel of call {} says {left}, and it was {}", id.0, if known { "there" } else { "not there" })
+            format!("cancel of call {} returns {left}, and it was {}", id.0, if known { "there" } else { "not there" })
         })?;
         if let Some(flight) = flight {
             flight.waiting.remove(&id);
@@ -402,7 +404,9 @@ impl Model {
 
     fn dispatched(&mut self, batch: &Batch) -> Held {
         let id = batch.id.0;
-        promise(InvariantId::WithinSlots, self.slot_is_free(), || format!("batch {id} leaves without a free slot"))?;
+        promise(InvariantId::WithinSlots, self.slot_is_free(), || {
+            format!("batch {id} is dispatched without a free slot")
+        })?;
         promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
         self.batches += 1;
         let Some(first) = batch.members.first().map(|member| member.id) else {
@@ -413,7 +417,7 @@ impl Model {
             return promise(InvariantId::LeavesOnce, false, || format!("call {} was not queued", first.0));
         };
         promise(InvariantId::WithinSlots, self.scope_is_free(scope), || {
-            format!("batch {id} leaves without a free slot of its route")
+            format!("batch {id} is dispatched without a free slot of its route")
         })?;
         let (leaving, due, full) = self.in_order(batch)?;
         batch::named(batch, &leaving, due)?;
@@ -436,7 +440,7 @@ impl Model {
         };
         if let Some(bounded) = leaving.retest {
             self.learned.entry(batch.cost_class).or_default().testing(bounded);
-            self.saw(if bounded == Bounded::Items { "asked again: items" } else { "asked again: weight" });
+            self.saw(if bounded == Bounded::Items { "retest: items" } else { "retest: weight" });
         }
         self.flights.insert(
             batch.id,
@@ -458,7 +462,7 @@ impl Model {
             Cause::Idle => "cause: idle",
             Cause::Drain => "cause: drain",
             Cause::Probe => "cause: probe",
-            Cause::Lead => "cause: lead, which only the policy that learns has",
+            Cause::Lead => "cause: lead, which only the adaptive policy has",
         });
         if members.len() > 1 {
             self.saw("shared");
@@ -488,7 +492,7 @@ impl Model {
         let Some((line, due)) = first else {
             return Err(Broken {
                 promise: InvariantId::HoldsOut,
-                how: format!("batch {id} leaves while every line is held"),
+                how: format!("batch {id} is dispatched while every line is held"),
             });
         };
         promise(InvariantId::InOrder, line.key == batch.key, || {
@@ -504,7 +508,7 @@ impl Model {
         // A batch that holds more than the limits allow is reported by the checks that follow,
         // which name the limit.
         promise(InvariantId::NoIdleWait, members.len() >= leaving.calls, || {
-            format!("batch {id} leaves with {} calls where {} may share it", members.len(), leaving.calls)
+            format!("batch {id} is dispatched with {} calls where {} may share it", members.len(), leaving.calls)
         })?;
         let full = batch.items >= rules.cap(self.limits.scope(line.head().call.scope));
         Ok((leaving, due, full))
@@ -512,11 +516,11 @@ impl Model {
 
     fn idle(&mut self, wakeup: Option<Tick>) -> Held {
         let owed = self.flights.iter().find(|(_, flight)| flight.abort == Abort::Due);
-        promise(InvariantId::Aborts, owed.is_none(), || format!("every member of {owed:?} has left, and it runs on"))?;
-        let late = self.queue.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= self.now));
-        promise(InvariantId::OnTime, late.is_none(), || {
-            format!("the deadline has passed of {late:?}, and it stays queued")
+        promise(InvariantId::Aborts, owed.is_none(), || {
+            format!("every member of {owed:?} was cancelled, and it is not aborted")
         })?;
+        let late = self.queue.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= self.now));
+        promise(InvariantId::OnTime, late.is_none(), || format!("{late:?} stays queued past its deadline"))?;
         let mut wakes: Vec<Tick> = self.queue.iter().filter_map(Waiting::deadline).collect();
         let mut held = false;
         for line in self.lines().iter().filter(|line| self.slot_is_free() && self.scope_is_free(line.head().call.scope))
@@ -539,11 +543,11 @@ impl Model {
             self.saw("held");
         }
         promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
-            format!("asks for {wakeup:?}, which is not later")
+            format!("requests a wake-up at {wakeup:?}, which is not later")
         })?;
         let expected = wakes.into_iter().min();
         promise(InvariantId::WakesLater, wakeup == expected, || {
-            format!("asks to be woken at {wakeup:?} where the next thing is due at {expected:?}")
+            format!("requests a wake-up at {wakeup:?} where the next event is due at {expected:?}")
         })
     }
 
@@ -563,7 +567,7 @@ impl Model {
         for (class, learned) in &self.learned {
             let (said, known) = (core.ceiling(*class), learned.ceiling());
             promise(InvariantId::WithinLimits, said == known, || {
-                format!("the ceiling of class {} is {said:?} where {known:?} was learned", class.0)
+                format!("the ceiling of class {} is reported as {said:?} where {known:?} was learned", class.0)
             })?;
         }
         Ok(())

@@ -41,7 +41,7 @@ pub(crate) fn check(seed: u64) -> Result<Story, String> {
     let held = story.end.clone().and_then(|()| {
         let again = tell(seed);
         promise(InvariantId::Deterministic, story.trace.text() == again.trace.text(), || {
-            "the second telling differs".to_owned()
+            "the second run differs".to_owned()
         })?;
         promise(InvariantId::Deterministic, story.trace.replay() == story.trace.said, || {
             "its replay differs".to_owned()

@@ -173,14 +173,14 @@ impl World {
                 Said::Idle(wakeup) => {
                     let moved = asked > 0 || self.model.forgave;
                     promise(InvariantId::WakesLater, !woken || moved, || {
-                        format!("woken at {:?} for nothing", self.now)
+                        format!("woken at {:?} without a reason", self.now)
                     })?;
                     return Ok(wakeup);
                 }
-                said => unreachable!("poll says {said:?}"),
+                said => unreachable!("poll returns {said:?}"),
             }
         }
-        Err(Broken { promise: InvariantId::Ends, how: format!("decides on and on at {:?}", self.now) })
+        Err(Broken { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
     }
 
     fn execute(&mut self, batch: &Batch) {

@@ -18,19 +18,19 @@ use super::{files, golden_section, read, sources};
 #[test]
 fn the_error_page_is_the_table_in_the_code() {
     let mut own =
-        String::from("| code | `x-groupage-reason` | status | message | whose doing |\n|---|---|---|---|---|\n");
+        String::from("| code | `x-groupage-reason` | status | message | responsible |\n|---|---|---|---|---|\n");
     for kind in FailureKind::ALL {
         let fault = kind.fault().whose();
         writeln!(own, "| `{}` | `{}` | {} | {} | {fault} |", kind.code(), kind.reason(), kind.status(), kind.message())
             .unwrap();
     }
     golden_section("docs/errors.md", "own errors", &own);
-    let mut config = String::from("| code | what it says |\n|---|---|\n");
+    let mut config = String::from("| code | message |\n|---|---|\n");
     for code in Code::ALL {
         writeln!(config, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "configuration errors", &config);
-    let mut injection = String::from("| code | what it says |\n|---|---|\n");
+    let mut injection = String::from("| code | message |\n|---|---|\n");
     for code in injector::Code::ALL {
         writeln!(injection, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
@@ -129,12 +129,12 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
         let ratio = name.ends_with("_ratio");
         assert_eq!(kind == Kind::Ratio, ratio && kind != Kind::Gauge, "{name}");
         assert!(!name.ends_with("_ms") && !name.ends_with("_micros"), "{name}: base units");
-        assert!(help.ends_with('.'), "{name} has no sentence");
+        assert!(help.ends_with('.'), "the help text of {name} is not a sentence");
     }
     for source in sources("src").iter().filter(|source| !source.path.starts_with("src/telemetry/names")) {
         for token in source.code() {
             let named = token.kind == super::lex::Kind::Text && token.text.starts_with("groupage_");
-            assert!(!named, "{}:{}: a metric's name stands in telemetry::names only", source.path, token.line);
+            assert!(!named, "{}:{}: metric names are defined only in telemetry::names", source.path, token.line);
         }
     }
 }
@@ -206,7 +206,7 @@ fn the_map_names_every_module_and_no_module_that_is_not_there() {
         let is_type = path.last().is_some_and(|last| last.starts_with(|c: char| c.is_ascii_uppercase()));
         assert!(
             !is_ours || is_type || there.iter().any(|module| module == name),
-            "docs/architecture.md names `{name}`, which is not there"
+            "docs/architecture.md names `{name}`, which does not exist"
         );
     }
 }
@@ -233,7 +233,7 @@ fn files_that_the_pages_point_to_are_there() {
             }
             let path = path.join("/");
             let found = there.iter().any(|file| *file == path || file.starts_with(&format!("{path}/")));
-            assert!(found, "{page} points to {link}, which is not there");
+            assert!(found, "{page} links to {link}, which does not exist");
         }
     }
 }
@@ -250,5 +250,5 @@ fn policies_that_the_pages_show_can_be_loaded() {
             }
         }
     }
-    assert!(count > 0, "no page shows a policy any more");
+    assert!(count > 0, "no page shows a policy");
 }

@@ -336,7 +336,7 @@ fn the_table_is_in_the_reading_order_of_lib_and_has_no_cycle() {
     assert_eq!(modules, rows, "src/lib.rs lists its modules in the order of the table");
     for (index, (module, may)) in OURS.iter().enumerate() {
         for name in *may {
-            assert!(rows[..index].contains(name), "`{module}` may name `{name}`, which does not stand above it");
+            assert!(rows[..index].contains(name), "`{module}` may name `{name}`, which is not above it");
         }
     }
 }
@@ -345,7 +345,7 @@ fn the_table_is_in_the_reading_order_of_lib_and_has_no_cycle() {
 fn the_map_shows_the_table_as_it_is() {
     let mut table = String::from("| module | may name |\n|---|---|\n");
     for (module, may) in OURS {
-        let may = if may.is_empty() { "nothing of ours".to_owned() } else { may.join(", ") };
+        let may = if may.is_empty() { "no own module".to_owned() } else { may.join(", ") };
         let may = if module == "cli" { "all of the above".to_owned() } else { may };
         writeln!(table, "| `{module}` | {may} |").unwrap();
     }
@@ -376,7 +376,7 @@ fn a_crate_of_others_is_named_only_where_it_may_be_and_somewhere() {
         }
     }
     for name in rows.keys().filter(|name| !used.contains(*name)) {
-        writeln!(wrong, "nobody names `{name}`: take it out of Cargo.toml and of the table").unwrap();
+        writeln!(wrong, "`{name}` is unused: remove it from Cargo.toml and from the table").unwrap();
     }
     assert!(wrong.is_empty(), "\n{wrong}");
 }
@@ -391,6 +391,6 @@ fn every_dependency_has_a_row() {
             Some("dev") => FOR_TESTS.contains(&name),
             _ => OTHERS.iter().any(|(row, _)| *row == name),
         };
-        assert!(known, "`{name}` stands in Cargo.toml and in no row of the table: say who may name it");
+        assert!(known, "`{name}` is in Cargo.toml but in no row of the table: add the modules that may name it");
     }
 }

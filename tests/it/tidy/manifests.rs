@@ -43,7 +43,7 @@ fn the_charts_page_names_every_value_and_no_other() {
                 }
             };
             let there = values.pointer(&format!("/{}", name.replace('.', "/")));
-            assert!(there.is_some() || name == "global", "{name} is no value");
+            assert!(there.is_some() || name == "global", "{name} is not a value");
             named.insert(name);
         }
     }

@@ -31,7 +31,7 @@ const BANNED: [(&str, &str); 8] = [
     ("openssl", "as ring"),
     ("openssl-sys", "as ring"),
     ("native-tls", "as ring"),
-    ("serde_yaml", "unmaintained; serde-saphyr reads our YAML"),
+    ("serde_yaml", "unmaintained; serde-saphyr parses YAML"),
     ("serde_yml", "RUSTSEC-2025-0068"),
     ("reqwest", "redirects, proxies and cookies that this proxy must not do"),
     ("opentelemetry-prometheus", "discontinued"),
@@ -50,15 +50,15 @@ const FLOORS: [(&str, (u64, u64, u64), &str); 2] = [
 /// that is no longer needed fails the test too.
 const DOUBLES: [(&str, &str); 16] = [
     ("base64", "k8s-openapi is a version behind kube"),
-    ("getrandom", "rand 0.9 asks for 0.3; tempfile and rand 0.10, both of tests only, for 0.4"),
+    ("getrandom", "rand 0.9 requires 0.3; tempfile and rand 0.10, both of tests only, require 0.4"),
     ("hashbrown", "metrics-util is a version behind indexmap"),
     ("r-efi", "both versions of getrandom; not built on Linux"),
-    ("rand", "0.9 is ours; proptest, of tests only, asks for 0.10"),
+    ("rand", "0.9 is used directly; proptest, of tests only, requires 0.10"),
     ("rand_core", "both versions of rand"),
     ("syn", "derive macros move to 3 one by one (tracing-attributes has not yet); build time only"),
-    ("thiserror", "kube-cel's parser, of tests only, asks for 1"),
+    ("thiserror", "kube-cel's parser, of tests only, requires 1"),
     ("thiserror-impl", "both versions of thiserror; build time only"),
-    ("unicode-width", "miette asks for 0.1"),
+    ("unicode-width", "miette requires 0.1"),
     ("windows-core", "chrono, of tests only, and loom of evmap; not built on Linux"),
     ("windows-implement", "as windows-core"),
     ("windows-interface", "as windows-core"),
@@ -103,7 +103,7 @@ fn lock() -> Vec<Locked> {
 ///
 /// Crates that only other platforms need may have to be fetched first. If this is not possible,
 /// only those of this platform are checked.
-#[expect(clippy::print_stderr, reason = "a part that is skipped says so")]
+#[expect(clippy::print_stderr, reason = "a skipped part is reported")]
 fn built() -> BTreeSet<(String, String)> {
     let tree = |more: &[&str]| {
         let args = ["tree", "--locked", "--edges", "normal,build,dev", "--prefix", "none", "--format", "{p}"];
@@ -235,11 +235,14 @@ fn two_versions_of_a_crate_need_a_reason_and_a_reason_needs_two_versions() {
     }
     for (name, versions) in versions.iter().filter(|(_, versions)| versions.len() > 1) {
         let reason = DOUBLES.iter().find(|(double, _)| double == name);
-        assert!(reason.is_some(), "{name} is there in {versions:?}: unify them, or say why that cannot be");
+        assert!(
+            reason.is_some(),
+            "{name} is in the tree in {versions:?}: unify the versions, or list it with the reason"
+        );
     }
     for (name, _) in DOUBLES {
         let count = versions.get(name).map_or(0, Vec::len);
-        assert!(count > 1, "{name} is not doubled any more: take it off the list");
+        assert!(count > 1, "{name} has only one version: remove it from the list");
     }
 }
 

@@ -45,7 +45,7 @@ fn a_learned_ceiling_is_asked_again_by_one_larger_batch_where_nobody_is_late() {
     assert_eq!((asks.items, asks.cause), (5, Cause::Probe));
     batcher.complete(ms(1101), asks.id, ended(TOO_LARGE));
     let next = dispatched(&mut batcher, ms(1101));
-    assert_eq!((next.items, next.cause), (4, Cause::Full), "two seconds until it is asked again");
+    assert_eq!((next.items, next.cause), (4, Cause::Full), "two seconds until the retest");
     batcher.complete(ms(3200), next.id, ok(MS));
     let asks = dispatched(&mut batcher, ms(3200));
     assert_eq!((asks.items, asks.cause), (5, Cause::Probe));
@@ -265,7 +265,7 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
     assert_eq!(batcher.report().infeasible, []);
     alone(&mut batcher, 40_000, 150);
     let found = batcher.report().infeasible;
-    assert_eq!(found.len(), 1, "150 ms alone, and 100 ms are asked");
+    assert_eq!(found.len(), 1, "150 ms alone, and the SLO is 100 ms");
     assert!((140_000_000..=240_000_000).contains(&found[0].lone_nanos), "{found:?}");
 }
 

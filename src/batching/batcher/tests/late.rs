@@ -41,7 +41,7 @@ fn a_call_past_its_slo_is_served_behind_those_in_time() {
         assert_eq!((batcher.counts().queue_calls, batcher.counts().oldest), (2, Some(ms(1))));
         batcher.complete(ms(13), first.id, ok(13 * MS));
         let second = dispatched(&mut batcher, ms(13));
-        assert_eq!(ids(&second), [3], "{policy:?}: the one in time goes first, though it came later");
+        assert_eq!(ids(&second), [3], "{policy:?}: the one in time goes first, although it arrived later");
         batcher.complete(ms(20), second.id, ok(7 * MS));
         assert_eq!(ids(&dispatched(&mut batcher, ms(20))), [2], "{policy:?}");
         assert_eq!(batcher.counts().queue_calls, 0);
@@ -176,7 +176,7 @@ impl Watch {
             match decision {
                 Decision::Dispatch(batch) => {
                     for id in ids(&batch) {
-                        prop_assert!(self.queued.remove(&id), "{id} leaves twice");
+                        prop_assert!(self.queued.remove(&id), "{id} is dispatched twice");
                         self.in_flight.insert(id, batch.id);
                     }
                     let members = ids(&batch);
@@ -201,7 +201,7 @@ impl Watch {
                         self.passed_by = 0;
                     }
                 }
-                Decision::Expire { id, .. } => prop_assert!(self.queued.remove(&id.0), "{} leaves twice", id.0),
+                Decision::Expire { id, .. } => prop_assert!(self.queued.remove(&id.0), "{} is dispatched twice", id.0),
                 Decision::Abort(_) => {}
             }
         }
@@ -258,7 +258,7 @@ proptest! {
                 break;
             }
         }
-        prop_assert!(watch.queued.is_empty(), "{:?} never leave", watch.queued);
+        prop_assert!(watch.queued.is_empty(), "{:?} are never dispatched", watch.queued);
         prop_assert_eq!(batcher.counts().queue_items, 0);
     }
 }

@@ -38,18 +38,18 @@ pub(super) fn explain(kind: &Kind) -> Option<(String, Value)> {
 fn merged(limit: u32, flow: &Concurrency) -> String {
     if flow.batch_items_milli < MERGED_MIN || flow.lone_us == 0 {
         return format!(
-            "calls are held beyond {limit} at once: more were measured to wait inside the server; sizes of batches are being tried"
+            "calls beyond {limit} at once are held, because more were measured to queue inside the server; batch sizes are being tried"
         );
     }
     let items = (flow.batch_items_milli + 500) / 1000;
     let apart = flow.batch_items_milli.saturating_mul(flow.lone_us) / 1000 / u64::from(limit.max(1));
     let one = if limit > 1 {
-        format!("one of {limit} batches at once, of {items},")
+        format!("one of {limit} concurrent batches of {items}")
     } else {
         format!("one batch of {items}")
     };
     format!(
-        "merged because the server runs {limit} at once, and {one} takes {} where {items} calls take {}",
+        "merged because the server runs {limit} at once, and {one} takes {}, while {items} separate calls take {}",
         millis(flow.batch_us),
         millis(apart),
     )
@@ -60,14 +60,14 @@ fn forwarded(flow: &Concurrency) -> Option<String> {
     let text = match flow.reason.as_str() {
         "no_gain" => {
             let cost = flow.item_permille.map_or_else(String::new, |permille| {
-                format!(" (an item in a batch costs {} as much as a call alone)", times(permille, 1000))
+                format!(" (an item in a batch costs {} as much as an unbatched call)", times(permille, 1000))
             });
-            format!("forwarded because a batch was measured not to pay{cost}; tried again later")
+            format!("forwarded because batching was measured to have no benefit{cost}; tried again later")
         }
         "server_batches" => "forwarded because the server reports that it batches by itself".to_owned(),
-        "nothing_to_merge" => "forwarded because no two calls that came could share a batch".to_owned(),
+        "nothing_to_merge" => "forwarded because no two calls that arrived could share a batch".to_owned(),
         _ if flow.learning => {
-            "forwarded: too few calls have been answered to know how many the server runs at once".to_owned()
+            "forwarded: too few calls have been answered to measure how many the server runs at once".to_owned()
         }
         _ => {
             let at_once = at_once(flow)?;
@@ -132,7 +132,7 @@ mod tests {
         let learning = said(Concurrency { learning: true, ..open(48, 200_000) }).unwrap();
         assert!(learning.starts_with("forwarded: too few calls"), "{learning}");
         let no_gain = Concurrency { reason: "no_gain".to_owned(), item_permille: Some(1010), ..open(2, 1) };
-        let expected = "forwarded because a batch was measured not to pay (an item in a batch costs 1.0× as much as a call alone); tried again later";
+        let expected = "forwarded because batching was measured to have no benefit (an item in a batch costs 1.0× as much as an unbatched call); tried again later";
         assert_eq!(said(no_gain).unwrap(), expected);
     }
 
@@ -145,12 +145,11 @@ mod tests {
             batch_us: 25_000,
             ..Concurrency::default()
         };
-        let expected =
-            "merged because the server runs 1 at once, and one batch of 16 takes 25 ms where 16 calls take 160 ms";
+        let expected = "merged because the server runs 1 at once, and one batch of 16 takes 25 ms, while 16 separate calls take 160 ms";
         assert_eq!(said(limited(1)).unwrap(), expected);
-        let expected = "merged because the server runs 4 at once, and one of 4 batches at once, of 16, takes 25 ms where 16 calls take 40 ms";
+        let expected = "merged because the server runs 4 at once, and one of 4 concurrent batches of 16 takes 25 ms, while 16 separate calls take 40 ms";
         assert_eq!(said(limited(4)).unwrap(), expected);
         let growing = said(Concurrency { batch_items_milli: 1000, ..limited(2) }).unwrap();
-        assert!(growing.starts_with("calls are held beyond 2 at once"), "{growing}");
+        assert!(growing.starts_with("calls beyond 2 at once are held"), "{growing}");
     }
 }

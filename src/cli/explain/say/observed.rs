@@ -15,11 +15,11 @@ pub(super) fn explain(told: &Predicted) -> (String, Value) {
         "unserved": unserved, "measured_items": told.measured_items,
     });
     if calls == 0 {
-        let text = "mode Observe: too few calls have passed to say what batching would do with them";
+        let text = "mode Observe: too few calls have passed to predict the effect of batching";
         return (text.to_owned(), numbers);
     }
     let would = format!(
-        "batching would have made {executions} upstream calls of {carried}, of {:.1} items each, and answered them after {} on average ({} as they passed) in the last {}",
+        "batching would have made {executions} upstream calls out of {carried}, with {:.1} items each, and answered in {} on average ({} without batching) in the last {}",
         ratio(items, executions),
         millis(latency_us),
         millis(passed_us),
@@ -39,12 +39,12 @@ pub(super) fn explain(told: &Predicted) -> (String, Value) {
         _ => format!("mode Observe: {would}"),
     };
     if unserved > 0 {
-        text += &format!("; it would have refused or given up {unserved} of {calls}");
+        text += &format!("; it would have refused or expired {unserved} of {calls}");
     }
     text += &match told.measured_items {
         _ if told.benefit == "nothing_to_merge" => String::new(),
-        0 | 1 => "; no caller sends several items, so what a batch takes is a guess: half of a lone call's time, and half of it again for every item".to_owned(),
-        most => format!("; what up to {most} items take was measured"),
+        0 | 1 => "; no call has several items, so the latency of a batch is an estimate: half that of an unbatched call, plus the same half for every item".to_owned(),
+        most => format!("; the latency of up to {most} items was measured"),
     };
     (text, numbers)
 }
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn a_prediction_names_its_window_and_what_it_rests_on() {
-        let expected = "mode Observe: batching would have made 50 upstream calls of 400, of 8.0 items each, and answered them after 22 ms on average (60 ms as they passed) in the last 90 s; what up to 8 items take was measured";
+        let expected = "mode Observe: batching would have made 50 upstream calls out of 400, with 8.0 items each, and answered in 22 ms on average (60 ms without batching) in the last 90 s; the latency of up to 8 items was measured";
         assert_eq!(explain(&predicted("worth")).0, expected);
-        assert!(explain(&Predicted { measured_items: 1, ..predicted("worth") }).0.contains("is a guess"));
+        assert!(explain(&Predicted { measured_items: 1, ..predicted("worth") }).0.contains("is an estimate"));
         assert!(explain(&Predicted { calls: 0, ..predicted("unknown") }).0.contains("too few calls"));
     }
 
@@ -81,7 +81,7 @@ mod tests {
     fn where_batching_is_not_worth_it_that_comes_first() {
         let (text, numbers) = explain(&predicted("nothing_to_merge"));
         let expected = "mode Observe: batching is not worth it here: nearly every call would be forwarded as it is now, since the server runs at least 64 at once; batching would";
-        assert!(text.starts_with(expected) && !text.contains("guess"), "{text}");
+        assert!(text.starts_with(expected) && !text.contains("estimate"), "{text}");
         assert_eq!(numbers["benefit"], "nothing_to_merge");
         assert!(
             explain(&predicted("slower"))

@@ -49,7 +49,7 @@ fn clients_that_send_batches_themselves_are_named_with_their_number() {
 fn a_server_that_is_idle_when_calls_come_cannot_be_helped_and_it_says_so() {
     let (what, text) = first(kind());
     assert_eq!(what, "load");
-    assert!(text.contains("3.0 items come in a second and one takes 9 ms"), "{text}");
+    assert!(text.contains("3.0 items arrive per second and one takes 9 ms"), "{text}");
     assert!(text.contains("batching cannot help"), "{text}");
 }
 
@@ -66,9 +66,9 @@ fn many_slots_that_are_free_are_another_reason() {
 fn under_load_batches_are_what_comes_while_the_server_is_busy() {
     let told = said(Kind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
     let arrivals =
-        "batches hold 11.7 items on average: as many as come while the server is busy; a call waits 6.1 ms for it";
+        "batches hold 11.7 items on average: as many as arrive while the server is busy; a call waits 6.1 ms for it";
     let curve =
-        "the server runs one batch at a time: it answers 32 items in 12 ms, one in 9 ms; 64 would cost 2.1× as much";
+        "the server runs one batch at a time: it answers 32 items in 12 ms, one in 9 ms; 64 would take 2.1× as long";
     assert_eq!(told, [("arrivals", arrivals.to_owned()), ("curve", curve.to_owned())]);
 }
 
@@ -77,21 +77,20 @@ fn a_limit_that_binds_is_named_with_whose_it_is() {
     let full = Kind { items: 1600, calls: 1600, causes: words(&[("full", 80), ("idle", 20)]), ..kind() };
     let (what, text) = first(Kind { ceiling: Some(16), ..full.clone() });
     assert_eq!(what, "limit_items");
-    assert!(text.starts_with("80 % of the batches end at 16 items: the server takes no more"), "{text}");
+    assert!(text.starts_with("80 % of the batches reach 16 items: the server accepts no more"), "{text}");
     let ceiling_from = Some(CeilingFrom { published: false, age_seconds: 34, retest_seconds: Some(12) });
     let (_, text) = first(Kind { ceiling: Some(16), ceiling_from, ..full.clone() });
-    let expected = "the server takes no more, learned 34 s ago when it refused more; a larger batch is tried again in 12 s, when nobody can be late for it";
+    let expected = "the server accepts no more, learned 34 s ago when it refused more; a larger batch is tried again in 12 s, if no deadline is at risk";
     assert!(text.ends_with(expected), "{text}");
     let cheap = Point { best_items: 64, best_us: 20_000, double_us: 28_000, ..point() };
     let (_, text) = first(Kind { ceiling: None, point: Some(cheap), ..full });
-    let expected = "end at the policy's `limits.batchItemsMax`, 64 items; twice as many would take 1.4× as long, so raising it may pay";
+    let expected = "reach the policy's `limits.batchItemsMax`, 64 items; twice as many would take 1.4× as long, so raising the limit may help";
     assert!(text.ends_with(expected), "{text}");
 }
 
 #[test]
 fn weight_bytes_and_deadlines_bind_too() {
-    for (cause, word) in
-        [("weight", "batchWeightMax"), ("bytes", "batchBytesMax"), ("deadline", "a deadline would not")]
+    for (cause, word) in [("weight", "batchWeightMax"), ("bytes", "batchBytesMax"), ("deadline", "to meet a deadline")]
     {
         let (_, text) = first(Kind { causes: words(&[(cause, 40), ("idle", 60)]), ..kind() });
         assert!(text.starts_with("40 % of the batches") && text.contains(word), "{text}");
@@ -102,8 +101,8 @@ fn weight_bytes_and_deadlines_bind_too() {
 fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
     let user = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
     let told = said(Kind { keys: 17, apart_batches: 45, differs: vec![user.clone()], ..kind() });
-    let expected = "batches hold 1.0 items on average, and calls of 17 merge keys wait side by side (beside 45 % of the \
-        batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
+    let expected = "batches hold 1.0 items on average, and calls of 17 merge keys are queued at the same time (during 45 % of \
+        the batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
     assert_eq!(told[0], ("kept_apart", expected.to_owned()));
     // Two parts differ independently: the one that joins the most keys when removed comes first.
     let field = Differs { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
@@ -132,7 +131,7 @@ fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
     let caller = Differs { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
     let apart = Kind { keys: 9, apart_batches: 30, differs: vec![caller], ..kind() };
     let (_, text) = first(apart.clone());
-    assert!(text.ends_with("who calls differs (9 values): calls of different callers are never merged"), "{text}");
+    assert!(text.ends_with("the caller differs (9 values): calls of different callers are never merged"), "{text}");
     let told = said(Kind { apart_batches: 3, ..apart });
     assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
 }
@@ -148,7 +147,8 @@ fn an_slo_below_a_lone_call_is_infeasible() {
     let lone = Point { lone_us: 18_000, lone_late_us: 20_000, ..point() };
     let (what, text) = first(Kind { slo_us: Some(15_000), point: Some(lone), ..kind() });
     assert_eq!(what, "slo_infeasible");
-    let expected = "SLO 15 ms is below a lone call's 20 ms (in 98 of 100 cases): infeasible, served best effort";
+    let expected =
+        "SLO 15 ms is below the latency of an unbatched call, 20 ms (98th percentile): infeasible, served best effort";
     assert_eq!(text, expected);
 }
 
@@ -157,7 +157,7 @@ fn a_process_that_crashed_says_so_before_the_first_call() {
     let facts = Facts { crashed_seconds: Some(540), ..Facts::default() };
     let told = explain(&facts);
     assert_eq!((told[0].what, told[1].what), ("crash_guard", "no_calls"));
-    let expected = "everything passes through for 9 min more, since the process crashed 3 times in 60 s: the log of the process before may say why it ended";
+    let expected = "all calls pass through for 9 min more, because the process crashed 3 times in 60 s: see the log of the previous process for the cause";
     assert_eq!(told[0].text, expected);
 }
 
@@ -167,7 +167,7 @@ fn reasons_for_not_merging_come_with_shares_the_largest_first() {
     let facts = Facts { calls: 1000, passed, ..Facts::default() };
     let text = &explain(&facts)[0].text;
     assert!(text.starts_with("38 % of 1000 calls could not be merged: 30 % `not_recognised` ("), "{text}");
-    assert!(text.contains("8 % `streaming` (they ask for a stream)") && !text.contains("`header`"), "{text}");
+    assert!(text.contains("8 % `streaming` (they request a stream)") && !text.contains("`header`"), "{text}");
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn of_little_traffic_little_is_said() {
     assert_eq!(explain(&Facts::default())[0].what, "no_calls");
     assert_eq!(
         said(Kind { batches: 2, calls: 2, ..kind() }),
-        [("too_few", "only 2 batches so far: too little to say what binds".to_owned())]
+        [("too_few", "only 2 batches so far: too few to tell what limits batching".to_owned())]
     );
 }
 

@@ -13,7 +13,7 @@ pub(super) fn paused(kind: &Kind) -> Option<(String, Value)> {
     let when =
         if pauses.now { "paused now".to_owned() } else { format!("last paused {} ago", span(pauses.ago_seconds)) };
     let text = format!(
-        "{when}, {} in all: the server answered 429 or 503 with a `Retry-After` of {}, its callers got that answer, and nothing of their merge key was sent for {}; lower `limits.slotsMax` if it refuses what comes at once, or add replicas",
+        "{when}, {} in total: the server answered 429 or 503 with a `Retry-After` of {}, the callers received that answer, and no call of their merge key was sent for {}; lower `limits.slotsMax` if the server refuses concurrent calls, or add replicas",
         super::plural(pauses.count, "time", "times"),
         millis(pauses.asked_us),
         millis(pauses.held_us),
@@ -47,12 +47,12 @@ pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
     }
     text.push_str(&if executions > 0 {
         format!(
-            "; {} were sent again alone or in smaller parts, in {} to the server",
+            "; {} were retried alone or in smaller batches, with {} to the server",
             super::plural(items, "item", "items"),
             super::plural(executions, "more call", "more calls")
         )
     } else {
-        "; nothing was sent again".to_owned()
+        "; nothing was retried".to_owned()
     });
     let numbers = json!({
         "batches": batches,
@@ -78,7 +78,7 @@ pub(super) fn priorities(classes: &[(String, Words)]) -> Option<(String, Value)>
             Some(format!("{count} {said} ({})", percent(ratio(count, all))))
         });
         let parts: Vec<_> = parts.collect();
-        let parts = if parts.is_empty() { "all given up by their callers".to_owned() } else { parts.join(", ") };
+        let parts = if parts.is_empty() { "all cancelled by their callers".to_owned() } else { parts.join(", ") };
         format!("`{name}` {parts}")
     };
     let text = format!("calls by priority class: {}", with_calls.iter().map(one).collect::<Vec<_>>().join("; "));
@@ -103,9 +103,9 @@ mod tests {
         let pauses = Pauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
         let said = |pauses| paused(&Kind { pauses: Some(pauses), ..Kind::default() }).map(|(text, _)| text);
         let text = said(pauses).unwrap();
-        assert!(text.starts_with("last paused 3 s ago, 37 times in all: the server answered 429 or 503"), "{text}");
+        assert!(text.starts_with("last paused 3 s ago, 37 times in total: the server answered 429 or 503"), "{text}");
         assert!(text.contains("`Retry-After` of 2.0 s") && text.contains("sent for 100 ms"), "{text}");
-        assert!(said(Pauses { now: true, count: 1, ..pauses }).unwrap().starts_with("paused now, 1 time in all"));
+        assert!(said(Pauses { now: true, count: 1, ..pauses }).unwrap().starts_with("paused now, 1 time in total"));
         assert_eq!(said(Pauses { ago_seconds: NEWS_SECONDS + 1, ..pauses }), None);
         assert_eq!(paused(&Kind::default()), None);
     }
@@ -114,11 +114,11 @@ mod tests {
     fn failed_batches_are_told_with_what_isolation_made_of_them() {
         let said = |failures| failed(&failures).map(|(text, _)| text);
         let some = Failures { batches: 340, failed: 12, mismatched: 0, executions: 31, items: 24 };
-        let expected = "12 of 340 batches (4 %) failed; 24 items were sent again alone or in smaller parts, in 31 more calls to the server";
+        let expected = "12 of 340 batches (4 %) failed; 24 items were retried alone or in smaller batches, with 31 more calls to the server";
         assert_eq!(said(some).unwrap(), expected);
         assert!(said(Failures { mismatched: 2, ..some }).unwrap().contains("2 answers could not be split"));
         let alone = Failures { executions: 0, items: 0, ..some };
-        assert!(said(alone).unwrap().ends_with("nothing was sent again"));
+        assert!(said(alone).unwrap().ends_with("nothing was retried"));
         assert_eq!(said(Failures { failed: 3, ..alone }), None, "too few to matter");
         assert_eq!(said(Failures::default()), None);
     }

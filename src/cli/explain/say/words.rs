@@ -40,31 +40,31 @@ pub(super) fn span(seconds: u64) -> String {
 pub(super) fn reason(word: &str) -> &'static str {
     match word {
         "not_recognised" => {
-            "no adapter takes the path; where the body holds a list of items and the answer a list of results, a route with `protocol: Generic` can declare it"
+            "no adapter supports the path; if the body contains a list of items and the answer a list of results, declare a route with `protocol: Generic`"
         }
         "open_inference" => "KServe V2, `/v2/models/*/infer`: its tensors are not merged yet",
-        "streaming" => "they ask for a stream",
+        "streaming" => "they request a stream",
         "encoding" => "not plain JSON in UTF-8, or compressed",
         "too_large" => "larger than `limits.itemBytesMax`",
-        "client_batch_full" => "they hold as many items as a batch may, `limits.batchItemsMax`",
-        "ambiguous_json" => "a key that stands twice, or no JSON: the clients' doing",
-        "header" => "a header that only makes sense alone",
+        "client_batch_full" => "they already have as many items as a batch may have, `limits.batchItemsMax`",
+        "ambiguous_json" => "a duplicate key or invalid JSON, sent by the clients",
+        "header" => "a header that applies to one call only",
         "item_form" => "items of a form that cannot be merged",
         "quarantined" => "the server's answers to batches could not be split",
-        "merge_refused" => "the server refuses batches and answers their members alone",
-        "policy_off" => "the policy says `mode: Passthrough`",
-        "policy_observe" => "the policy says `mode: Observe`",
-        "queue_full" => "more work than `limits.queueItemsMax` holds",
-        "bytes_full" => "more bytes than the buffers hold",
+        "merge_refused" => "the server rejects batches but answers their calls individually",
+        "policy_off" => "the policy sets `mode: Passthrough`",
+        "policy_observe" => "the policy sets `mode: Observe`",
+        "queue_full" => "more items than `limits.queueItemsMax` allows",
+        "bytes_full" => "more bytes than the buffers can hold",
         "connections_full" => "more upstream connections than `proxy.process.connectionsMax` allows",
-        "tenant_share" => "one caller had its whole share of the queue while others waited",
+        "tenant_share" => "one caller used its full share of the queue while others were waiting",
         "late_predicted" => {
             "the answer would have come after the deadline: too much load for the SLO or the callers' own deadlines"
         }
         "deadline" => {
             "the deadline passed in the queue: too much load for the SLO, the callers' own deadlines or the route's timeout"
         }
-        "draining" => "the process was ending",
+        "draining" => "the process was draining",
         _ => "see the metrics page",
     }
 }
@@ -76,13 +76,13 @@ pub(super) fn kept_apart(part: &Differs) -> String {
         "field" => format!("field `{}` differs", part.name),
         "merge_on_header" => format!("header `{}` differs, which the policy's mergeOn names", part.name),
         "merge_on_field" => format!("field `{}` differs, which the policy's mergeOn names", part.name),
-        "caller" => "who calls differs".to_owned(),
+        "caller" => "the caller differs".to_owned(),
         "path" => "the path differs".to_owned(),
         "query" => "the query differs".to_owned(),
         "host" => "the Host header differs".to_owned(),
         "accept" => "the Accept header differs".to_owned(),
         "item_form" => "the form of the items differs".to_owned(),
-        "items" => "the items differ, and what they cost can only be told apart if all are equal".to_owned(),
+        "items" => "the items differ, and their cost can only be attributed if all are equal".to_owned(),
         other => format!("{other} differs"),
     };
     format!("{what} ({} values)", part.values)
@@ -93,7 +93,7 @@ pub(super) fn advice(part: &Differs) -> String {
     match part.what.as_str() {
         "header" => format!(": add `{}` to the route's mergeOver.headers if it does not change answers", part.name),
         "field" => format!(": add `{}` to the route's mergeOver.fields if it does not change answers", part.name),
-        "merge_on_header" | "merge_on_field" => ": take it out of the policy if it need not be equal".to_owned(),
+        "merge_on_header" | "merge_on_field" => ": remove it from the policy if it need not be equal".to_owned(),
         "caller" => ": calls of different callers are never merged".to_owned(),
         _ => String::new(),
     }

@@ -191,7 +191,7 @@ pub(super) struct Part(pub(super) f64);
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = || D::Error::custom(format!("{text:?} is no duration such as 50ms or 1m30s"));
+        let wrong = || D::Error::custom(format!("{text:?} is not a duration, such as 50ms or 1m30s"));
         parse_duration(&text).map(Self).ok_or_else(wrong)
     }
 }
@@ -201,7 +201,7 @@ impl<'de> Deserialize<'de> for Span {
 impl<'de> Deserialize<'de> for Part {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let wrong = || D::Error::custom(format!("{text:?} is no share such as 3%"));
+        let wrong = || D::Error::custom(format!("{text:?} is not a share, such as 3%"));
         parse_share(&text).map(|share| Self(share.fraction())).ok_or_else(wrong)
     }
 }

@@ -38,10 +38,10 @@ fn what_is_wrong_is_told_with_its_line_or_its_scenario() {
         (with("  arrivals: []"), "\"x\""),
         (with("  arrivals: [{poisson: 1e9}]"), "\"x\""),
         (with("  arrivals: [{poisson: .nan}]"), "\"x\""),
-        (with("  arrivals: [{poisson: 10, cancels: 300%}]"), "no share"),
+        (with("  arrivals: [{poisson: 10, cancels: 300%}]"), "not a share"),
         (with("  seconds: 0\n  arrivals: [{poisson: 1}]"), "`seconds` is 0"),
         ("scenarios: []".to_owned(), "empty"),
-        ("scenarios:\n- name: x\n  upstream: {curve: 'line'}\n  arrivals: []".to_owned(), "no curve"),
+        ("scenarios:\n- name: x\n  upstream: {curve: 'line'}\n  arrivals: []".to_owned(), "not a curve"),
     ] {
         let error = parse(&text).unwrap_err();
         assert!(error.contains(told), "{text}\n{error}");

@@ -73,7 +73,7 @@ impl Samples {
         let path = concrete_path(route);
         let body = match &path {
             None => Err(format!(
-                "`{}` stands for many paths: name a call with --sample PATH=FILE, such as --sample \
+                "`{}` matches many paths: give a call with --sample PATH=FILE, such as --sample \
                  /v1/models/NAME:predict=call.json",
                 route.path
             )),
@@ -94,7 +94,7 @@ fn generated(route: &Route, path: &str) -> Result<Bytes, String> {
         None if path.ends_with("/embeddings") => json!({"model": "default", "input": TEXT}),
         None if path.ends_with("/embed") => json!({"inputs": TEXT}),
         None if path.contains(':') => json!({"instances": [[1.0, 2.0, 3.0, 4.0]]}),
-        None => return Err(format!("no call is known for this path: give one with --sample {path}=FILE")),
+        None => return Err(format!("no sample is built in for this path: give one with --sample {path}=FILE")),
     };
     Ok(Bytes::from(value.to_string()))
 }

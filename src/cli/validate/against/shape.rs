@@ -13,8 +13,8 @@ pub(super) fn difference(lone: &[u8], part: &[u8]) -> Option<String> {
     let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     match (read(lone), read(part)) {
         (Some(lone), Some(part)) => differ(&lone, &part, "", DEPTH_MAX),
-        (None, Some(_)) => Some("alone it is no JSON".to_owned()),
-        (_, None) => Some("merged it is no JSON".to_owned()),
+        (None, Some(_)) => Some("sent alone, it is not JSON".to_owned()),
+        (_, None) => Some("merged, it is not JSON".to_owned()),
     }
 }
 
@@ -26,23 +26,23 @@ fn differ(lone: &Value, part: &Value, at: &str, depth: usize) -> Option<String> 
         _ if depth == 0 => None,
         (Value::Object(one), Value::Object(other)) => {
             if let Some(name) = one.keys().find(|name| !other.contains_key(*name)) {
-                return Some(format!("{place} has no `{name}` merged"));
+                return Some(format!("{place} has no `{name}` when merged"));
             }
             if let Some(name) = other.keys().find(|name| !one.contains_key(*name)) {
-                return Some(format!("{place} has `{name}` merged only"));
+                return Some(format!("{place} has `{name}` only when merged"));
             }
             one.iter().find_map(|(name, value)| differ(value, other.get(name)?, &format!("{at}/{name}"), depth - 1))
         }
         (Value::Array(one), Value::Array(other)) => {
             if one.is_empty() != other.is_empty() {
-                return Some(format!("{place} is empty in one of both"));
+                return Some(format!("{place} is empty in one of the two"));
             }
             let first = one.first()?;
             let inner = format!("{at}/0");
             other.iter().take(ELEMENTS_MAX).find_map(|value| differ(first, value, &inner, depth - 1))
         }
         _ if kind(lone) == kind(part) => None,
-        _ => Some(format!("{place} is {} alone and {} merged", kind(lone), kind(part))),
+        _ => Some(format!("{place} is {} when sent alone and {} when merged", kind(lone), kind(part))),
     }
 }
 
@@ -51,7 +51,7 @@ const fn kind(value: &Value) -> &'static str {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
         Value::Number(_) => "a number",
-        Value::String(_) => "a text",
+        Value::String(_) => "a string",
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     }
@@ -66,10 +66,16 @@ mod tests {
         let same = |one: &str, other: &str| difference(one.as_bytes(), other.as_bytes());
         assert_eq!(same(r#"{"v":[[1,2]],"id":"a"}"#, r#"{"v":[[3,4.5]],"id":"b"}"#), None);
         assert_eq!(same(r#"{"v":null}"#, r#"{"v":[1]}"#), None);
-        assert_eq!(same(r#"{"v":1}"#, r#"{"v":[1]}"#).unwrap(), "`/v` is a number alone and a list merged");
-        assert_eq!(same(r#"{"v":[[1]]}"#, r#"{"v":[1]}"#).unwrap(), "`/v/0` is a list alone and a number merged");
-        assert_eq!(same(r#"{"v":1,"n":2}"#, r#"{"v":1}"#).unwrap(), "the answer has no `n` merged");
-        assert_eq!(same("[1]", "[]").unwrap(), "the answer is empty in one of both");
-        assert_eq!(same("text", "[]").unwrap(), "alone it is no JSON");
+        assert_eq!(
+            same(r#"{"v":1}"#, r#"{"v":[1]}"#).unwrap(),
+            "`/v` is a number when sent alone and a list when merged"
+        );
+        assert_eq!(
+            same(r#"{"v":[[1]]}"#, r#"{"v":[1]}"#).unwrap(),
+            "`/v/0` is a list when sent alone and a number when merged"
+        );
+        assert_eq!(same(r#"{"v":1,"n":2}"#, r#"{"v":1}"#).unwrap(), "the answer has no `n` when merged");
+        assert_eq!(same("[1]", "[]").unwrap(), "the answer is empty in one of the two");
+        assert_eq!(same("text", "[]").unwrap(), "sent alone, it is not JSON");
     }
 }

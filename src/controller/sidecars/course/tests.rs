@@ -243,8 +243,8 @@ fn an_experiment_waits_for_an_arm_that_is_not_there_and_says_so() {
     let seen = scene.look(Some("emb-1"), |_, _| 40_000);
     let said = seen.live.healthy.unwrap();
     assert_eq!((said.holds, said.reason.as_str()), (Holds::False, "ProfileNotFound"));
-    assert!(said.message.contains("no BatchProfile gone-2"), "{}", said.message);
-    assert!(seen.told.values().all(|(told, _)| !told.kept_up), "all serve what the policy wants");
+    assert!(said.message.contains("BatchProfile gone-2, one of its arms, does not exist"), "{}", said.message);
+    assert!(seen.told.values().all(|(told, _)| !told.kept_up), "all pods run the profile of the policy");
     scene.policy.spec = Ok(serde_json::from_value(arms("emb-2")).unwrap());
     scene.look(Some("emb-1"), |_, _| 40_000);
     let seen = scene.look(Some("emb-1"), |_, _| 40_000);

@@ -94,9 +94,9 @@ fn preset(place: usize, seeds: u64) -> Case {
         let figures = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&scope);
         case.line(format!("ours, {name}"), figures);
         case.verdicts.push(goodput(figures.goodput, ALL, format!("{name}: nearly all")));
-        let of = format!("{name}: the design's {busy}");
+        let of = format!("{name}: reference {busy}");
         case.verdicts.push(verdict(Quantity::Busy, figures.busy, Sense::AtMost, busy + BUSIER, of));
-        let of = format!("{name}: {SLOWER} × the design's {mean} ms");
+        let of = format!("{name}: {SLOWER} × reference {mean} ms");
         case.verdicts.push(verdict(Quantity::Mean, figures.mean, Sense::AtMost, SLOWER * mean, of));
     }
     case
@@ -112,7 +112,7 @@ fn cap_by_p99(seeds: u64) -> Case {
     case.line("ours + p99→cap loop", steered);
     case.line("greedy", of(&|_| Baseline::greedy(1, row.cap, false).build()));
     case.line("greedy + p99→cap loop", of(&|_| Baseline::NaiveLoop.build()));
-    case.verdicts.push(goodput(ours.goodput, 0.917 - BELOW, format!("the design's 0.917 − {BELOW}")));
+    case.verdicts.push(goodput(ours.goodput, 0.917 - BELOW, format!("reference 0.917 − {BELOW}")));
     let of = format!("without the loop {:.3} − {BELOW}", ours.goodput);
     case.verdicts.push(goodput(steered.goodput, ours.goodput - BELOW, of));
     case
@@ -141,9 +141,9 @@ fn shift(seeds: u64) -> Case {
     case.line("ours, unaware", unaware);
     case.line("ours, deadlines shifted", aware);
     case.line("cork (BentoML), unaware", cork);
-    case.verdicts.push(goodput(aware.goodput, 0.740 - BELOW, format!("the design's 0.740 − {BELOW}")));
+    case.verdicts.push(goodput(aware.goodput, 0.740 - BELOW, format!("reference 0.740 − {BELOW}")));
     let worst = found.iter().map(|ms| (ms - 12.4).abs()).fold(0.0, f64::max);
-    let of = "off the 12.4 ms that the design found, worst seed".to_owned();
+    let of = "from the reference 12.4 ms, worst seed".to_owned();
     case.verdicts.push(verdict(Quantity::Shift, worst, Sense::AtMost, SHIFT_ERROR_MS, of));
     case
 }
@@ -161,7 +161,7 @@ fn warm(seeds: u64) -> Case {
         case.line(format!("{name}, warm"), warm);
         case.verdicts.push(goodput(warm.goodput, least, format!("{name}, warm")));
         case.verdicts.extend(mean.map(|mean| {
-            let of = format!("{name}, warm: {SLOWER} × the design's {mean} ms");
+            let of = format!("{name}, warm: {SLOWER} × reference {mean} ms");
             verdict(Quantity::Mean, warm.mean, Sense::AtMost, SLOWER * mean, of)
         }));
     }
@@ -178,7 +178,7 @@ fn taught(lesson: &Scenario, row: &Scenario, seed: u64) -> Ours {
 }
 
 fn near_slo(seeds: u64) -> Case {
-    let mut case = Case::new("SLO near a lone call's 4.25 ms, 1500/s");
+    let mut case = Case::new("SLO near an unbatched call's 4.25 ms, 1500/s");
     let at = |millis| Scenario {
         slo: Duration::from_millis(millis),
         ..Scenario::new("near", Arrivals::Poisson { rate: 1500.0 })
@@ -198,11 +198,11 @@ fn near_slo(seeds: u64) -> Case {
         answered,
         Sense::AtLeast,
         ALL,
-        "SLO 3 ms, which nobody can meet: served best effort".to_owned(),
+        "SLO 3 ms, which is infeasible: served best effort".to_owned(),
     ));
     for (millis, measured, below) in NEAR {
         let (ours, cork) = pair(&mut case, millis);
-        let of = format!("SLO {millis} ms: the design's {measured} − {below}; cork {:.3}", cork.goodput);
+        let of = format!("SLO {millis} ms: reference {measured} − {below}; cork {:.3}", cork.goodput);
         case.verdicts.push(goodput(ours.goodput, measured - below, of));
     }
     case

@@ -75,7 +75,7 @@ impl Parts {
             let row = Scenario { tuning: Tuning { without, ..row.tuning }, ..row.clone() };
             Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&judged(&row))
         };
-        let mut case = Case::new(format!("parts taken out, {}", self.row));
+        let mut case = Case::new(format!("ablation, {}", self.row));
         let whole = figures(None);
         case.line("ours", whole);
         let mut last = None;

@@ -44,7 +44,7 @@ pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     let late = members
         .iter()
         .find(|waiting| waiting.deadline().is_some_and(|at| at <= now) || hard(waiting).is_some_and(|at| at <= now));
-    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} takes {late:?} along past its deadline"))
+    promise(InvariantId::NotLate, late.is_none(), || format!("batch {id} contains {late:?} past its deadline"))
 }
 
 /// Checks that a batch of several members exceeds no limit. A single call may, and reports it.
@@ -61,7 +61,7 @@ pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> He
     if members.len() == 1 {
         let larger = batch.items > cap && !members[0].call.alone;
         return promise(InvariantId::TrueCause, !larger || batch.lone.is_some(), || {
-            format!("batch {id} has {} items of {cap} and does not say why", batch.items)
+            format!("batch {id} has {} items of {cap} without a reason", batch.items)
         });
     }
     promise(InvariantId::WithinLimits, batch.items <= cap, || {
@@ -77,12 +77,12 @@ pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> He
         format!("batch {id} has {} bytes of {}", batch.bytes, scope.batch_bytes_max)
     })?;
     let alone = members.iter().any(|waiting| waiting.call.alone) || batch.lone.is_some();
-    promise(InvariantId::OneKey, !alone, || format!("a call that goes alone shares batch {id}"))?;
+    promise(InvariantId::OneKey, !alone, || format!("an unbatchable call shares batch {id}"))?;
     let quarantined = known.quarantined.is_some_and(|(key, until)| key == batch.key && rules.now < until);
     promise(InvariantId::Quarantined, !quarantined, || format!("batch {id} is shared, its key being in quarantine"))?;
     let mut values = BTreeSet::new();
     let mut all = members.iter().flat_map(|waiting| &waiting.call.exclusive);
     promise(InvariantId::Exclusive, all.all(|value| values.insert(*value)), || {
-        format!("a value stands twice in batch {id}")
+        format!("a value is twice in batch {id}")
     })
 }

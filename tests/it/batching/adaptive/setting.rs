@@ -27,7 +27,7 @@ pub(super) enum Crowd {
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]
-#[expect(clippy::struct_excessive_bools, reason = "drawn one by one, and each means itself")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is drawn independently")]
 pub(super) struct Setting {
     pub(super) crowd: Crowd,
     /// Total number of calls.

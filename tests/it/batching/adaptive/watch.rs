@@ -193,7 +193,7 @@ impl Watch {
             (Event::Poll(_), Said::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
             (Event::Poll(_), Said::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
             (Event::Poll(_), Said::Idle(wakeup)) => self.idle(*wakeup)?,
-            _ => unreachable!("{said:?} is no answer to {event:?}"),
+            _ => unreachable!("{said:?} is not a response to {event:?}"),
         }
         // The core's counters match the calls and batches held here.
         let counts = core.counts();
@@ -210,7 +210,9 @@ impl Watch {
     /// Checks the final state, when no event is left.
     pub(super) fn ended(&self) -> Held {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
-        promise(InvariantId::LeavesOnce, stuck.is_empty(), || format!("calls {stuck:?} were accepted and never left"))?;
+        promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
+            format!("calls {stuck:?} were accepted and never ended")
+        })?;
         promise(InvariantId::Balanced, self.flights.is_empty(), || {
             format!("{} batches never ended", self.flights.len())
         })
@@ -254,7 +256,7 @@ impl Watch {
         };
         self.saw("refused");
         let whole = rejection.retry_after.subsec_nanos() == 0 && rejection.retry_after.as_secs() >= 1;
-        promise(InvariantId::RetryLater, whole, || format!("call {} is to come again after {rejection:?}", call.id.0))?;
+        promise(InvariantId::RetryLater, whole, || format!("call {} is to be retried after {rejection:?}", call.id.0))?;
         promise(InvariantId::QueueBound, !self.queue.is_empty(), || {
             format!("call {} is refused an empty queue", call.id.0)
         })
@@ -265,7 +267,7 @@ impl Watch {
         let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
         promise(InvariantId::LeavesOnce, left == known, || {
-            format!("cancel of call {} says {left}, not {known}", id.0)
+            format!("cancel of call {} returns {left}, not {known}", id.0)
         })?;
         if let Some(flight) = flight {
             flight.waiting.remove(&id);
@@ -349,7 +351,7 @@ impl Watch {
         // is not late.
         let useless = counts.filter(|deadline| deadline.source != DeadlineSource::Timeout);
         promise(InvariantId::OnTime, useless.is_some(), || {
-            format!("call {} is said to be late, and nobody needs its answer by any instant: {counts:?}", id.0)
+            format!("call {} is reported as late and has no deadline: {counts:?}", id.0)
         })?;
         let slo = useless.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let slo = slo.map(|deadline| deadline.at.since(waiting.arrived));
@@ -375,7 +377,7 @@ impl Watch {
         let alone = first.call.alone;
         let shared = members.len() > 1;
         promise(InvariantId::HoldsOut, self.paused(batch.key).is_none() || batch.cause == Cause::Probe, || {
-            format!("batch {id} leaves before the upstream wants it")
+            format!("batch {id} is dispatched before the upstream has room")
         })?;
         self.within_slots(batch, scope)?;
         batch::whole(batch, &members, self.now)?;
@@ -432,25 +434,30 @@ impl Watch {
             return promise(
                 InvariantId::WithinSlots,
                 self.flights.len() < self.limits.stand_aside_max as usize,
-                || format!("batch {id} stands aside beside {} others", self.flights.len()),
+                || format!("batch {id} is passed through beside {} others", self.flights.len()),
             );
         }
         let (others, slots) = (self.flights.len(), self.limits.slots);
         promise(InvariantId::WithinSlots, others < slots as usize, || {
-            format!("batch {id} leaves for {:?} beside {others} others in {slots} slots", batch.cause)
+            format!("batch {id} is dispatched for {:?} beside {others} others in {slots} slots", batch.cause)
         })?;
         let others = self.flights.values().filter(|flight| flight.scope == scope).count();
         let slots = self.limits.scope(scope).slots_max;
         promise(InvariantId::WithinSlots, others < slots as usize, || {
-            format!("batch {id} leaves for {:?} beside {others} others in the {slots} slots of its route", batch.cause)
+            format!(
+                "batch {id} is dispatched for {:?} beside {others} others in the {slots} slots of its route",
+                batch.cause
+            )
         })
     }
 
     fn idle(&mut self, wakeup: Option<Tick>) -> Held {
         let owed = self.flights.iter().find(|(_, flight)| flight.abort == Abort::Due);
-        promise(InvariantId::Aborts, owed.is_none(), || format!("every member of {owed:?} has left, and it runs on"))?;
+        promise(InvariantId::Aborts, owed.is_none(), || {
+            format!("every member of {owed:?} was cancelled, and it is not aborted")
+        })?;
         promise(InvariantId::WakesLater, wakeup.is_none_or(|at| at > self.now), || {
-            format!("asks for {wakeup:?}, which is not later")
+            format!("requests a wake-up at {wakeup:?}, which is not later")
         })?;
         self.forgive()?;
         if !self.flights.is_empty() {
@@ -458,12 +465,12 @@ impl Watch {
         }
         if self.queue.is_empty() {
             return promise(InvariantId::WakesLater, wakeup.is_none(), || {
-                format!("asks for {wakeup:?} with nothing queued or in flight")
+                format!("requests a wake-up at {wakeup:?} with nothing queued or in flight")
             });
         }
         let first = self.queue.values().map(|waiting| (waiting.call.id, waiting.arrived)).min();
         promise(InvariantId::Ends, wakeup.is_some(), || {
-            format!("{first:?} is queued, nothing is in flight, and no wake-up is asked for")
+            format!("{first:?} is queued, nothing is in flight, and no wake-up is requested")
         })?;
         self.saw("held beside an idle upstream");
         promise(InvariantId::NoIdleWait, !self.draining, || format!("{first:?} is held while the process ends"))?;
@@ -484,17 +491,17 @@ impl Watch {
         for waiting in self.queue.values_mut() {
             let Some(deadline) = waiting.call.deadline.filter(|deadline| deadline.at <= self.now) else { continue };
             promise(InvariantId::OnTime, deadline.source == DeadlineSource::Slo, || {
-                format!("the deadline has passed of call {}, and it stays queued", waiting.call.id.0)
+                format!("call {} stays queued past its deadline", waiting.call.id.0)
             })?;
             let slo = deadline.at.since(waiting.arrived);
             // The core uses the time that a single call exceeds only once in fifty times: at most
             // 1.6 times the mean.
             let hopeless = self.slowest.get(&waiting.call.cost_class).is_some_and(|slowest| *slowest * 16 / 10 > slo);
             promise(InvariantId::OnTime, hopeless, || {
-                format!("the SLO has passed of call {}, which could be met, and it stays queued", waiting.call.id.0)
+                format!("call {} stays queued past its SLO, which could be met", waiting.call.id.0)
             })?;
             promise(InvariantId::OnTime, waiting.call.later.is_none_or(|later| later.at > self.now), || {
-                format!("the later deadline has passed of call {}, and it stays queued", waiting.call.id.0)
+                format!("call {} stays queued past its later deadline", waiting.call.id.0)
             })?;
             forgave += u64::from(!std::mem::replace(&mut waiting.forgiven, true));
         }

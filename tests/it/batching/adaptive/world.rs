@@ -284,10 +284,10 @@ impl World {
                     }
                     return Ok(wakeup);
                 }
-                said => unreachable!("poll says {said:?}"),
+                said => unreachable!("poll returns {said:?}"),
             }
         }
-        Err(Broken { promise: InvariantId::Ends, how: format!("decides on and on at {:?}", self.now) })
+        Err(Broken { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
     }
 
     fn execute(&mut self, batch: &Batch) {

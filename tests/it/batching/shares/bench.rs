@@ -129,14 +129,14 @@ impl Bench {
             match self.core.poll(self.now)? {
                 Decision::Dispatch(batch) => {
                     assert!(self.flight.is_none(), "there is one slot");
-                    let out = |id| self.queued.remove(&id).expect("who leaves was queued");
+                    let out = |id| self.queued.remove(&id).expect("a dispatched call was queued");
                     let calls: Vec<_> = batch.members.iter().map(|member| member.id).map(out).collect();
                     let took = self.takes(&calls);
                     self.flight = Some((self.now.after(took), took, batch.clone()));
                     return Some(Left { batch, sent: self.now, calls });
                 }
                 Decision::Expire { id, .. } => _ = self.queued.remove(&id),
-                Decision::Abort(_) => unreachable!("nobody leaves"),
+                Decision::Abort(_) => unreachable!("no call is dispatched"),
             }
         }
     }
@@ -174,14 +174,14 @@ impl Bench {
             if let Some(left) = self.poll() {
                 return left;
             }
-            assert!(self.step(), "{} calls wait for nothing", self.queued.len());
+            assert!(self.step(), "{} calls wait without a reason", self.queued.len());
         }
     }
 
     pub(super) fn work_off(&mut self) {
         while !self.queued.is_empty() || self.flight.is_some() {
             if self.poll().is_none() {
-                assert!(self.step(), "{} calls wait for nothing", self.queued.len());
+                assert!(self.step(), "{} calls wait without a reason", self.queued.len());
             }
         }
     }

@@ -374,18 +374,21 @@ fn gone() -> Refusal {
 async fn failed(api: &Api, what: What) -> Answer {
     match what {
         What::Gone => Ok(refused(&gone())),
-        What::Conflict => Ok(refused(&Refusal { code: 409, reason: "Conflict", message: "told to".into() })),
-        What::Forbidden => Ok(refused(&Refusal { code: 403, reason: "Forbidden", message: "told to".into() })),
-        What::Status(code) => Ok(refused(&Refusal { code, reason: "InternalError", message: "told to".into() })),
+        What::Conflict => Ok(refused(&Refusal { code: 409, reason: "Conflict", message: "injected failure".into() })),
+        What::Forbidden => Ok(refused(&Refusal { code: 403, reason: "Forbidden", message: "injected failure".into() })),
+        What::Status(code) => {
+            Ok(refused(&Refusal { code, reason: "InternalError", message: "injected failure".into() }))
+        }
         What::TooMany(after) => {
-            let mut response = refused(&Refusal { code: 429, reason: "TooManyRequests", message: "told to".into() });
+            let mut response =
+                refused(&Refusal { code: 429, reason: "TooManyRequests", message: "injected failure".into() });
             response.headers_mut().insert("retry-after", after.into());
             Ok(response)
         }
-        What::Reset => Err(Error::other("told to")),
+        What::Reset => Err(Error::other("injected failure")),
         What::Silence => {
             hang(api).await;
-            Err(Error::other("told to"))
+            Err(Error::other("injected failure"))
         }
         What::HungWatch => {
             let (send, body) = stream();
@@ -402,11 +405,11 @@ async fn failed(api: &Api, what: What) -> Answer {
         }
         What::EofInFrame => in_stream(vec![
             Ok(Bytes::from_static(b"{\"type\":\"ADDED\",\"object\":{\"kind\":")),
-            Err(Error::other("told to")),
+            Err(Error::other("injected failure")),
         ]),
         What::EndsAtOnce => in_stream(Vec::new()),
         What::Garbage => in_stream(vec![Ok(Bytes::from_static(b"<html>no API server</html>\n"))]),
-        What::Slow(_) => Err(Error::other("slowness was dealt with before")),
+        What::Slow(_) => Err(Error::other("slow responses are handled earlier")),
     }
 }
 

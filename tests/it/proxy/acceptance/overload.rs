@@ -47,7 +47,7 @@ async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers
     assert_eq!(
         gauge(&proxy.running.metrics.render(), "groupage_buffered_bytes"),
         held,
-        "of those refused nothing is kept"
+        "no state of refused calls is kept"
     );
     let _auto = hand.auto(echo);
     turn.echo().await;

@@ -61,7 +61,7 @@ async fn a_burst_of_deadlines_that_are_too_short_leaves_the_normal_calls_alone()
     for caller in normal {
         assert_eq!(caller.answer().await.status, Some(200));
     }
-    assert_eq!(server.stats().items, 54, "nothing was computed for those who could not wait");
+    assert_eq!(server.stats().items, 54, "nothing was computed for the cancelled calls");
 }
 
 /// No slot becomes free, and the call is still answered at its deadline.
