@@ -292,7 +292,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
     }
     let generic = &route["generic"];
     if check.has(&at("single.items")) && !check.has(&at("single.results")) && !check.has(&at("resultWrap")) {
-        let message = "`single.items` needs `single.results`, or `resultWrap: List`";
+        let message = "`single.items` needs `single.results`, or `resultWrap`";
         check.bad(&at("single.items"), message, "give the location of the single result");
     }
     if check.has(&at("single.results")) && !check.has(&at("single.items")) && !check.has(&at("single.wrapScalar")) {

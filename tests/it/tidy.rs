@@ -7,6 +7,7 @@
 
 mod docs;
 mod imports;
+mod language;
 mod lex;
 mod manifests;
 mod supply;
@@ -138,7 +139,7 @@ fn golden_section(path: &str, name: &str, found: &str) {
         std::fs::write(root().join(path), format!("{before}{open}{found}<!-- end -->{after}")).unwrap();
         return;
     }
-    assert_eq!(was, found, "{path}, {name}: UPDATE=1 rewrites it");
+    assert_eq!(was, found, "{path}, {name} is out of date: run with UPDATE=1");
 }
 
 /// Compares a whole file with the expected text; `UPDATE=1` writes it.
@@ -149,7 +150,7 @@ fn golden_file(path: &str, found: &str) {
         std::fs::write(file, found).unwrap();
         return;
     }
-    assert!(read(path) == found, "{path} is not what it should be: UPDATE=1 rewrites it");
+    assert!(read(path) == found, "{path} is out of date: run with UPDATE=1");
 }
 
 /// Returns the lines of the code on which a path such as `Instant::now` occurs.
@@ -221,11 +222,7 @@ fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() 
             let found = banned.contains(&token.text)
                 || token.text == "f64" && !estimates
                 || method && libm.contains(&token.text) && !source.is_test() && source.path != "src/batching/math.rs";
-            assert!(
-                !found,
-                "{}:{}: `{}` in the core: a replay would tell another story",
-                source.path, token.line, token.text
-            );
+            assert!(!found, "{}:{}: `{}` in the core: a replay would differ", source.path, token.line, token.text);
         }
     }
 }
@@ -243,9 +240,13 @@ fn a_module_is_a_file_and_opens_with_what_it_is() {
             .map_while(|line| line.strip_prefix("//!"))
             .take_while(|line| !line.trim().is_empty())
             .collect();
-        assert!(first.trim().len() >= 15, "{} does not say what it is", source.path);
+        assert!(first.trim().len() >= 15, "{} has no doc comment", source.path);
         let ends = ['.', ':', ';'];
-        assert!(first.trim_end().ends_with(ends), "{}: its first words are no sentence", source.path);
+        assert!(
+            first.trim_end().ends_with(ends),
+            "{}: the first line of its doc comment is not a sentence",
+            source.path
+        );
     }
 }
 
@@ -260,7 +261,7 @@ fn no_file_is_too_long() {
         .collect();
     long.sort_unstable_by(|a, b| b.cmp(a));
     for (lines, path) in &long {
-        println!("{lines:>5} {path}: more than {LINES_LOOK} lines ask for a second look");
+        println!("{lines:>5} {path}: more than {LINES_LOOK} lines: consider a split");
     }
     assert!(long.iter().all(|(lines, _)| *lines <= LINES_MAX), "more than {LINES_MAX} lines: {long:?}");
 }
@@ -287,7 +288,7 @@ fn exceptions_to_lints_are_expected_with_a_reason() {
             let is_allow = window[0].is("[") && window[1].is("allow") && window[2].is("(");
             assert!(
                 !is_allow,
-                "{}:{}: #[expect(lint, reason = \"…\")], which says when it is not needed any more",
+                "{}:{}: use #[expect(lint, reason = \"…\")], which warns when it is no longer needed",
                 source.path, window[0].line
             );
         }

@@ -194,7 +194,7 @@ fn of_routes() -> Vec<Rule> {
             "routes[].generic",
             ".single.results",
             "!has(self.single) || !has(self.single.items) || has(self.single.results) || has(self.resultWrap)",
-            "`single.items` needs `single.results`, or `resultWrap: List`: give the location of the single result",
+            "`single.items` needs `single.results`, or `resultWrap`: give the location of the single result",
         ),
         needed(
             "routes[].generic",

@@ -1,0 +1,143 @@
+//! Figures of the language of comments, type names and documents.
+//!
+//! Limits lie at or a little above the worst of linkerd2-proxy, quinn-proto, tower, axum, ripgrep,
+//! rustls and pingora, measured by the same expressions. They catch a habit, not a word: one `who`
+//! in the right place is fine. The rules behind the figures are in `docs/style.md`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use regex::Regex;
+
+use super::{Source, files, read, sources};
+
+/// An expression and the lines per 1000 that may match it.
+struct Habit {
+    name: &'static str,
+    expression: &'static str,
+    per_thousand: usize,
+}
+
+const PERSONS: Habit = Habit {
+    name: "persons",
+    expression: r"\b(who|whom|whose|whoever|nobody|somebody|everybody|anybody)\b",
+    per_thousand: 4,
+};
+const SPEECH: Habit = Habit { name: "speech", expression: r"\b(told|tells?|says|said|asked|asks)\b", per_thousand: 5 };
+/// Habits of comments.
+const COMMENTS: [Habit; 8] = [
+    PERSONS,
+    SPEECH,
+    Habit {
+        name: "noun clauses as openings",
+        expression: r"^\s*//[/!] (What|Who|Whom|Whether|How|When|Where|Why|Which|By how|Of) ",
+        per_thousand: 25,
+    },
+    Habit { name: "stands", expression: r"\b(stands?|stood)\b", per_thousand: 1 },
+    Habit { name: "he", expression: r"\b(he|him|his)\b", per_thousand: 1 },
+    Habit { name: "so many", expression: r"\bso (many|long|much|large|far)\b", per_thousand: 4 },
+    Habit { name: "archaic words", expression: r"\b[Ww]hither|\bhither|\btill\b|\bshall\b", per_thousand: 1 },
+    Habit { name: "more than 100 columns", expression: r"^.{101}", per_thousand: 25 },
+];
+/// Habits of documents. Reference pages quote words more often than code does.
+const DOCUMENTS: [Habit; 2] = [Habit { per_thousand: 12, ..PERSONS }, Habit { per_thousand: 12, ..SPEECH }];
+/// A section, rule or decision of a document that is not in the tree.
+const CITATION: &str = r"§\s?\d|\bR\d{1,2}\b|\b[GFBT]\d{2,3}\b|\.md §";
+/// Number formats and GPUs that look like one.
+const NO_CITATION: &[&str] = &["RFC", "F16", "F32", "F64", "B200", "BF16"];
+/// Type names that are the term of art in every code base, and need no second word.
+const TERMS: &str =
+    "Error Output Future Service Response Item Data Target Err Ok Config Args Value Connection IntoIter Body";
+/// Percentage of type names that may have one word.
+const ONE_WORD_PERCENT: usize = 45;
+/// Number of type names that may be defined in [`REPEATED_FILES`] files or more.
+const REPEATED_MAX: usize = 12;
+const REPEATED_FILES: usize = 4;
+/// Maximum number of characters of a cell in a Markdown table.
+const CELL_MAX: usize = 300;
+
+fn compiled(expression: &str) -> Regex {
+    Regex::new(expression).expect("the expression is a constant")
+}
+
+/// Fails if more lines match a habit than its limit allows, and lists them.
+fn assert_rare(lines: &[(String, String)], habits: &[Habit]) {
+    for habit in habits {
+        let expression = compiled(habit.expression);
+        let found: Vec<&(String, String)> = lines.iter().filter(|(_, line)| expression.is_match(line)).collect();
+        let listed: Vec<String> = found.iter().map(|(place, line)| format!("{place}: {}", line.trim())).collect();
+        assert!(
+            found.len() * 1000 <= habit.per_thousand * lines.len(),
+            "{}: {} of {} lines, at most {} in 1000\n{}",
+            habit.name,
+            found.len(),
+            lines.len(),
+            habit.per_thousand,
+            listed.join("\n"),
+        );
+    }
+}
+
+/// Returns the comment lines of the product's sources with their places.
+fn comments() -> Vec<(String, String)> {
+    let of = |source: &Source| -> Vec<(String, String)> {
+        let lines = source.text.lines().take_while(|line| *line != "#[cfg(test)]").enumerate();
+        let comments = lines.filter(|(_, line)| line.trim_start().starts_with("//"));
+        comments.map(|(index, line)| (format!("{}:{}", source.path, index + 1), line.to_owned())).collect()
+    };
+    sources("src").iter().flat_map(of).collect()
+}
+
+#[test]
+fn comments_have_no_habit_that_hides_their_subject() {
+    assert_rare(&comments(), &COMMENTS);
+}
+
+#[test]
+fn comments_cite_no_document_outside_the_tree() {
+    let citation = compiled(CITATION);
+    let is_cited = |line: &str| citation.is_match(line) && !NO_CITATION.iter().any(|word| line.contains(word));
+    let found: Vec<_> = comments().into_iter().filter(|(_, line)| is_cited(line)).collect();
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+/// Returns the files that define each type of the product.
+fn type_names() -> BTreeMap<String, BTreeSet<String>> {
+    let definition = compiled(r"(?m)^\s*(?:pub(?:\([a-z:_ ]+\))? )?(?:struct|enum|trait|type|union) ([A-Z]\w*)");
+    let mut names: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in sources("src") {
+        for found in definition.captures_iter(source.without_tests()) {
+            names.entry(found[1].to_owned()).or_default().insert(source.path.clone());
+        }
+    }
+    names.retain(|name, _| !TERMS.split(' ').any(|term| term == name));
+    names
+}
+
+#[test]
+fn type_names_have_two_words_and_one_meaning() {
+    let names = type_names();
+    let two_words = compiled(r"[a-z0-9][A-Z]");
+    let short: Vec<&String> = names.keys().filter(|name| !two_words.is_match(name)).collect();
+    assert!(short.len() * 100 <= ONE_WORD_PERCENT * names.len(), "{} of {}: {short:?}", short.len(), names.len());
+    let repeated: Vec<_> = names.iter().filter(|(_, files)| files.len() >= REPEATED_FILES).collect();
+    assert!(repeated.len() <= REPEATED_MAX, "{repeated:#?}");
+}
+
+#[test]
+fn documents_are_plain_and_table_cells_short() {
+    let mut prose = Vec::new();
+    for path in files().into_iter().filter(|path| path.ends_with(".md") && !path.contains("/tests/")) {
+        let mut is_fenced = false;
+        for (index, line) in read(&path).lines().enumerate() {
+            is_fenced ^= line.trim_start().starts_with("```");
+            if is_fenced || line.trim().is_empty() {
+                continue;
+            }
+            let place = format!("{path}:{}", index + 1);
+            let is_long = line.starts_with('|') && line.split('|').any(|cell| cell.chars().count() > CELL_MAX);
+            assert!(!is_long, "{place}: a table cell of more than {CELL_MAX} characters");
+            prose.push((place, line.to_owned()));
+        }
+    }
+    assert_rare(&prose, &DOCUMENTS);
+}
