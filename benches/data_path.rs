@@ -22,9 +22,9 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
-use groupage::standin::load::{Calls, ClosedConfig, closed};
-use groupage::standin::server::{Running, Server, ServerConfig};
-use groupage::standin::{Route, Target};
+use groupage::standin::load::{ClosedConfig, PreparedCalls, closed};
+use groupage::standin::server::{Server, ServerConfig, ServerHandle};
+use groupage::standin::{Route, ServerAddr};
 
 #[path = "data_path/pass_through.rs"]
 mod pass_through;
@@ -75,8 +75,8 @@ fn main() {
     });
 }
 
-async fn stand_in(base: Duration, items_max: Option<usize>) -> Running {
-    let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+async fn stand_in(base: Duration, items_max: Option<usize>) -> ServerHandle {
+    let listen = ServerAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let config = ServerConfig {
         listen,
         base,
@@ -91,8 +91,8 @@ async fn stand_in(base: Duration, items_max: Option<usize>) -> Running {
 
 fn load(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> ClosedConfig {
     ClosedConfig {
-        target: Target::Tcp(to),
-        calls: Calls::new(Route::Embeddings, items, 1),
+        target: ServerAddr::Tcp(to),
+        calls: PreparedCalls::new(Route::Embeddings, items, 1),
         clients,
         duration: scale.run,
         warm_up: scale.warm_up,

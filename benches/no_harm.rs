@@ -26,7 +26,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use groupage::standin::Route;
-use groupage::standin::load::{Report, SLICE};
+use groupage::standin::load::{Report, SLICE_INTERVAL};
 
 #[path = "no_harm/change.rs"]
 mod change;
@@ -171,7 +171,7 @@ async fn in_turns(row: &Row, lasts: Duration, reference: Reference) -> Measured 
 
 /// Returns the part of a report from `begin` on. Only its rate is valid.
 fn from(report: &Report, begin: Duration) -> Report {
-    let slices = usize::try_from(begin.as_nanos() / SLICE.as_nanos()).unwrap_or(0);
+    let slices = usize::try_from(begin.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(0);
     let served = report.slices.iter().skip(slices).sum();
     Report { served, elapsed: report.elapsed.saturating_sub(begin), ..report.clone() }
 }

@@ -26,10 +26,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use groupage::simulate::baseline::Baseline;
-use groupage::simulate::ours::Ours;
-use groupage::standin::load::{Calls, ClosedConfig, OpenConfig, Report, closed, open};
-use groupage::standin::server::{Running, Server, ServerConfig};
-use groupage::standin::{Route, Target};
+use groupage::simulate::ours::GroupagePolicy;
+use groupage::standin::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
+use groupage::standin::server::{Server, ServerConfig, ServerHandle};
+use groupage::standin::{Route, ServerAddr};
 
 #[path = "schedule/front.rs"]
 mod front;
@@ -154,7 +154,7 @@ fn simulate(drawn: &Drawn, window: (u32, Duration), lag: Lag) -> [Outcome; 5] {
         baseline(&Baseline::KServe { items: KSERVE_ITEMS, delay: KSERVE_DELAY }, lag.proxied),
         baseline(&Baseline::Window { items: window.0, delay: window.1 }, lag.proxied),
         baseline(&Baseline::Cork { items: cap }, lag.proxied),
-        drawn.simulated(lag.proxied, |seed| Box::new(Ours::unbounded(cap, seed))),
+        drawn.simulated(lag.proxied, |seed| Box::new(GroupagePolicy::unbounded(cap, seed))),
     ]
 }
 
@@ -199,8 +199,8 @@ fn policy(name: &str, items: u32, delay: Duration, slots: u32) -> String {
 }
 
 async fn load(drawn: Drawn, to: SocketAddr) -> Report {
-    let calls = Calls::new(Route::Predict, 1, 1);
-    let target = Target::Tcp(to);
+    let calls = PreparedCalls::new(Route::Predict, 1, 1);
+    let target = ServerAddr::Tcp(to);
     let Some(clients) = drawn.row.clients() else {
         let open_config = OpenConfig::new(target, calls, 1.0, drawn.horizon);
         let config = OpenConfig { times: drawn.times, warm_up: drawn.from, grace: GRACE, ..open_config };
@@ -271,8 +271,8 @@ async fn restart(scale: Scale, tally: &mut Tally) {
             state.path().display()
         );
         let goodput = async |to: SocketAddr, horizon: Duration| {
-            let calls = Calls::new(Route::Predict, 1, 1);
-            let config = OpenConfig::new(Target::Tcp(to), calls, RESTART_RATE, horizon);
+            let calls = PreparedCalls::new(Route::Predict, 1, 1);
+            let config = OpenConfig::new(ServerAddr::Tcp(to), calls, RESTART_RATE, horizon);
             let config = OpenConfig { warm_up: horizon - two, grace: GRACE, seed: seed as u64, ..config };
             open(config).finish().await.expect("a load").share_within(row.slo)
         };
@@ -289,8 +289,8 @@ async fn restart(scale: Scale, tally: &mut Tally) {
 /// Runs closed-loop clients without think time.
 async fn at_once(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> Report {
     closed(ClosedConfig {
-        target: Target::Tcp(to),
-        calls: Calls::new(Route::Embeddings, items, 1),
+        target: ServerAddr::Tcp(to),
+        calls: PreparedCalls::new(Route::Embeddings, items, 1),
         clients,
         duration: scale.short,
         warm_up: scale.short / 6,
@@ -300,8 +300,8 @@ async fn at_once(scale: Scale, to: SocketAddr, clients: usize, items: usize) -> 
     .await
 }
 
-async fn stand_in(base: Duration, items_max: Option<usize>) -> Running {
-    let listen = Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+async fn stand_in(base: Duration, items_max: Option<usize>) -> ServerHandle {
+    let listen = ServerAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     let config =
         ServerConfig { listen, base, per_item: Duration::ZERO, queue_max: 4096, items_max, ..ServerConfig::default() };
     Server::start(config).await.expect("a stand-in")

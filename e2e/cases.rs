@@ -28,24 +28,24 @@ mod webhook;
 
 use std::pin::Pin;
 
-use super::Verdict;
-use super::space::Space;
+use super::CaseResult;
+use super::space::TestNamespace;
 
 /// A test case.
 #[derive(Clone, Copy)]
-pub(crate) struct Case {
+pub(crate) struct TestCase {
     /// `topic.sentence_that_is_true`.
     pub(crate) name: &'static str,
     /// Requirements without which the case is skipped.
-    pub(crate) needs: &'static [Need],
-    story: for<'a> fn(&'a Space) -> Story<'a>,
+    pub(crate) needs: &'static [Requirement],
+    story: for<'a> fn(&'a TestNamespace) -> CaseFuture<'a>,
 }
 
-type Story<'a> = Pin<Box<dyn Future<Output = Verdict> + Send + 'a>>;
+type CaseFuture<'a> = Pin<Box<dyn Future<Output = CaseResult> + Send + 'a>>;
 
 /// Requirement of a case that a run may not meet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum Requirement {
     /// A node started by this run, with access to its files, components and containers.
     Node,
     /// The helm program.
@@ -57,12 +57,12 @@ pub(crate) enum Need {
     Venv(&'static str),
 }
 
-/// Declares a case: `case!("topic", function, Need…)`.
+/// Declares a case: `case!("topic", function, Requirement…)`.
 macro_rules! case {
     ($topic:literal, $story:ident $(, $need:ident)*) => {
-        $crate::cases::Case::new(
+        $crate::cases::TestCase::new(
             concat!($topic, ".", stringify!($story)),
-            &[$($crate::cases::Need::$need),*],
+            &[$($crate::cases::Requirement::$need),*],
             |space| Box::pin($story(space)),
         )
     };
@@ -70,7 +70,7 @@ macro_rules! case {
 use case;
 
 /// Returns all cases in the order of execution.
-pub(crate) fn all() -> impl Iterator<Item = Case> {
+pub(crate) fn all() -> impl Iterator<Item = TestCase> {
     let topics = [
         cluster::CASES,
         stand_in::CASES,
@@ -99,10 +99,14 @@ pub(crate) fn all() -> impl Iterator<Item = Case> {
     topics.into_iter().flatten().copied()
 }
 
-// === impl Case ===
+// === impl TestCase ===
 
-impl Case {
-    const fn new(name: &'static str, needs: &'static [Need], story: for<'a> fn(&'a Space) -> Story<'a>) -> Self {
+impl TestCase {
+    const fn new(
+        name: &'static str,
+        needs: &'static [Requirement],
+        story: for<'a> fn(&'a TestNamespace) -> CaseFuture<'a>,
+    ) -> Self {
         Self { name, needs, story }
     }
 
@@ -126,7 +130,7 @@ impl Case {
     }
 
     /// Runs the scenario.
-    pub(crate) async fn run(&self, space: &Space) -> Verdict {
+    pub(crate) async fn run(&self, space: &TestNamespace) -> CaseResult {
         (self.story)(space).await
     }
 }

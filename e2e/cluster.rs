@@ -18,10 +18,10 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tokio::sync::OnceCell;
 
-pub(crate) use self::node::Node;
+pub(crate) use self::node::LocalNode;
 pub(crate) use self::start::{keep_logs, start};
-use super::Fault;
-use super::kit::Kit;
+use super::TestError;
+use super::kit::Prerequisites;
 use super::tools::said;
 
 /// A cluster that is up.
@@ -31,9 +31,9 @@ pub(crate) struct Cluster {
     /// `kubectl` for this cluster.
     pub(crate) kubectl: Kubectl,
     /// The only node, if this run started the cluster.
-    pub(crate) node: Option<Node>,
+    pub(crate) node: Option<LocalNode>,
     /// Prerequisites that the run was started with.
-    pub(crate) kit: Kit,
+    pub(crate) kit: Prerequisites,
     /// Set once the product has been installed in this run.
     pub(crate) installed: OnceCell<()>,
 }
@@ -55,7 +55,7 @@ impl fmt::Debug for Cluster {
 
 impl Cluster {
     /// Connects to an existing cluster.
-    pub(crate) async fn there(kit: Kit, kubeconfig: PathBuf) -> Result<Self, Fault> {
+    pub(crate) async fn there(kit: Prerequisites, kubeconfig: PathBuf) -> Result<Self, TestError> {
         let client = client(&kubeconfig).await?;
         client.apiserver_version().await.map_err(|error| format!("{}: {error}", kubeconfig.display()))?;
         Ok(Self {
@@ -69,7 +69,7 @@ impl Cluster {
 
     /// Returns a client that authenticates with a service account's token instead of the
     /// administrator's certificate.
-    pub(crate) async fn as_bearer(&self, token: &str) -> Result<Client, Fault> {
+    pub(crate) async fn client_with_token(&self, token: &str) -> Result<Client, TestError> {
         let mut config = Config::from_custom_kubeconfig(
             Kubeconfig::read_from(&self.kubectl.kubeconfig)?,
             &KubeConfigOptions::default(),
@@ -81,12 +81,12 @@ impl Cluster {
     }
 
     /// Returns the node, or an error if the cluster was not started by this run.
-    pub(crate) fn node(&self) -> Result<&Node, Fault> {
+    pub(crate) fn node(&self) -> Result<&LocalNode, TestError> {
         self.node.as_ref().ok_or_else(|| "requires an own node".into())
     }
 
     /// Runs helm on this cluster.
-    pub(crate) async fn helm(&self, args: &[&str]) -> Result<String, Fault> {
+    pub(crate) async fn helm(&self, args: &[&str]) -> Result<String, TestError> {
         let helm = self.kit.helm.clone()?;
         // Caches and settings of helm belong to this run alone.
         let home = std::env::temp_dir().join("groupage-e2e-helm");
@@ -96,7 +96,7 @@ impl Cluster {
     }
 
     /// Runs the product's command-line interface on this cluster: `inject`, `check` and others.
-    pub(crate) async fn groupage(&self, args: &[&str], input: &str) -> Result<String, Fault> {
+    pub(crate) async fn groupage(&self, args: &[&str], input: &str) -> Result<String, TestError> {
         let mut command = Command::new(&self.kit.images.binary);
         command.args(args).env("KUBECONFIG", &self.kubectl.kubeconfig);
         said_by("groupage", command, Some(input.to_owned())).await
@@ -104,7 +104,7 @@ impl Cluster {
 }
 
 /// Creates a client from a configuration file.
-pub(crate) async fn client(kubeconfig: &Path) -> Result<Client, Fault> {
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client, TestError> {
     let config =
         Config::from_custom_kubeconfig(Kubeconfig::read_from(kubeconfig)?, &KubeConfigOptions::default()).await?;
     Ok(Client::try_from(config)?)
@@ -128,12 +128,12 @@ impl Kubectl {
     }
 
     /// Runs `kubectl` and returns its output.
-    pub(crate) async fn run(&self, args: &[&str]) -> Result<String, Fault> {
+    pub(crate) async fn run(&self, args: &[&str]) -> Result<String, TestError> {
         said_by("kubectl", self.command(args), None).await
     }
 
     /// Runs `kubectl` with this standard input and returns its output.
-    pub(crate) async fn run_with(&self, args: &[&str], input: &str) -> Result<String, Fault> {
+    pub(crate) async fn run_with(&self, args: &[&str], input: &str) -> Result<String, TestError> {
         said_by("kubectl", self.command(args), Some(input.to_owned())).await
     }
 
@@ -149,7 +149,11 @@ impl Kubectl {
 }
 
 /// Runs a program and returns its standard output.
-pub(crate) async fn said_by(name: &'static str, mut command: Command, input: Option<String>) -> Result<String, Fault> {
+pub(crate) async fn said_by(
+    name: &'static str,
+    mut command: Command,
+    input: Option<String>,
+) -> Result<String, TestError> {
     let ran = tokio::task::spawn_blocking(move || {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn()?;
@@ -169,9 +173,9 @@ pub(crate) async fn said_by(name: &'static str, mut command: Command, input: Opt
 }
 
 /// Retries until the operation succeeds or the time limit is reached.
-pub(crate) async fn until<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Result<T, Fault>
+pub(crate) async fn until<T, F>(what: &str, limit: Duration, mut ask: impl FnMut() -> F) -> Result<T, TestError>
 where
-    F: Future<Output = Result<T, Fault>>,
+    F: Future<Output = Result<T, TestError>>,
 {
     const PAUSE: Duration = Duration::from_millis(50);
     let last = Arc::new(std::sync::Mutex::new(None));

@@ -1,7 +1,7 @@
 //! Entry into the namespaces, and cleanup after a run.
 //!
 //! A run consists of three processes of this program. The first is started by the user, prepares
-//! the run and waits for it. `unshare` starts the second as the init process of the new namespaces,
+//! the run and waits for it. `detach_from_read_buffer` starts the second as the init process of the new namespaces,
 //! which only reaps orphans, such as containers' shims. The third starts the cluster and runs the
 //! cases. When the second exits, the kernel kills all other processes of the namespaces. When the
 //! first is killed, the second is killed too.
@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{WaitOptions, waitpid};
 
-use super::Fault;
-use super::kit::Kit;
+use super::TestError;
+use super::kit::Prerequisites;
 
 /// Prefix of the run's control-group folders, followed by the number of the run.
 const CGROUP: &str = "groupage-e2e-";
@@ -20,8 +20,8 @@ const CGROUP: &str = "groupage-e2e-";
 const CGROUPS: &str = "/sys/fs/cgroup";
 
 /// Runs the third process in the namespaces and waits for it.
-pub(crate) fn enter(kit: &Kit) -> Result<ExitCode, Fault> {
-    sweep(None)?;
+pub(crate) fn enter(kit: &Prerequisites) -> Result<ExitCode, TestError> {
+    remove_cgroups(None)?;
     let hierarchies = hierarchies()?;
     for hierarchy in &hierarchies {
         std::fs::create_dir_all(hierarchy.join(cgroup(kit.run)))?;
@@ -37,7 +37,7 @@ pub(crate) fn enter(kit: &Kit) -> Result<ExitCode, Fault> {
         .status()
         .map_err(|error| format!("cannot start setpriv and unshare (util-linux): {error}"))?;
     std::fs::remove_file(&file)?;
-    sweep(Some(kit.run))?;
+    remove_cgroups(Some(kit.run))?;
     Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn cgroup(run: u32) -> String {
 }
 
 /// Runs the init process: reaps all processes and exits with the third.
-pub(crate) fn init(kit: &Path) -> Result<ExitCode, Fault> {
+pub(crate) fn init(kit: &Path) -> Result<ExitCode, TestError> {
     let child = Command::new(std::env::current_exe()?).arg("--inside").arg(kit).spawn()?;
     let child = i32::try_from(child.id())?;
     loop {
@@ -63,7 +63,7 @@ pub(crate) fn init(kit: &Path) -> Result<ExitCode, Fault> {
 }
 
 /// Returns every control-group hierarchy: one for version 2, one for each controller for version 1.
-fn hierarchies() -> Result<Vec<PathBuf>, Fault> {
+fn hierarchies() -> Result<Vec<PathBuf>, TestError> {
     let root = PathBuf::from(CGROUPS);
     if root.join("cgroup.controllers").exists() {
         return Ok(vec![root]);
@@ -81,7 +81,7 @@ fn hierarchies() -> Result<Vec<PathBuf>, Fault> {
 
 /// Removes the control groups of this run, or of all runs that have ended. These empty folders are
 /// all that outlives the namespaces.
-fn sweep(run: Option<u32>) -> Result<(), Fault> {
+fn remove_cgroups(run: Option<u32>) -> Result<(), TestError> {
     for hierarchy in hierarchies()? {
         for entry in std::fs::read_dir(&hierarchy)? {
             let entry = entry?;
@@ -92,17 +92,17 @@ fn sweep(run: Option<u32>) -> Result<(), Fault> {
                 None => !Path::new("/proc").join(number).exists(),
             };
             if over {
-                remove(&entry.path());
+                remove_cgroup(&entry.path());
             }
         }
     }
     Ok(())
 }
 
-fn remove(folder: &Path) {
+fn remove_cgroup(folder: &Path) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
-            remove(&entry.path());
+            remove_cgroup(&entry.path());
         }
     }
     // A control group that is still in use is removed by a later run.

@@ -12,8 +12,8 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use self::oci::Contents;
-use super::Fault;
+use self::oci::ImageContents;
+use super::TestError;
 use super::tools::{cache, cargo_target, quietly, root};
 
 /// Maximum compressed size of the image, which nodes have to download.
@@ -36,7 +36,7 @@ const ARCHITECTURE: &str = match std::env::consts::ARCH.as_bytes() {
 
 /// A container image and its archive.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Image {
+pub(crate) struct ImageArchive {
     /// `HOST/NAME:TAG`.
     pub(crate) reference: String,
     /// Path of the OCI archive.
@@ -49,10 +49,10 @@ pub(crate) fn reference() -> String {
 }
 
 /// Implements `just image`: builds and packs the image, and prints its size.
-pub(crate) fn product(profile: &str) -> Result<Image, Fault> {
-    let binary = stripped(&build(profile)?)?;
+pub(crate) fn product(profile: &str) -> Result<ImageArchive, TestError> {
+    let binary = strip_symbols(&build(profile)?)?;
     let archive = folder()?.join("groupage.tar");
-    let contents = Contents { entrypoint: &["/groupage"], ..contents(&binary) };
+    let contents = ImageContents { entrypoint: &["/groupage"], ..contents(&binary) };
     let bytes = oci::pack(&archive, &reference(), &contents)?;
     println!(
         "{}: {}, {:.2} MiB compressed, {:.2} MiB unpacked",
@@ -65,42 +65,48 @@ pub(crate) fn product(profile: &str) -> Result<Image, Fault> {
     if profile == RELEASE && bytes > BYTES_MAX {
         return Err(format!("the image is larger than {:.0} MiB compressed", mebibytes(BYTES_MAX)).into());
     }
-    Ok(Image { reference: reference(), archive })
+    Ok(ImageArchive { reference: reference(), archive })
 }
 
 /// Packs the image of the test kit, a simulated model server and a client, from the binary built by
 /// [`product`].
-pub(crate) fn stand_in() -> Result<Image, Fault> {
+pub(crate) fn stand_in() -> Result<ImageArchive, TestError> {
     let archive = folder()?.join("stand-in.tar");
     let reference = format!("groupage.test/stand-in:{}", env!("CARGO_PKG_VERSION"));
     let binary = binary()?;
-    let contents = Contents { entrypoint: &["/groupage", "stand-in"], ..contents(&binary) };
+    let contents = ImageContents { entrypoint: &["/groupage", "stand-in"], ..contents(&binary) };
     oci::pack(&archive, &reference, &contents)?;
-    Ok(Image { reference, archive })
+    Ok(ImageArchive { reference, archive })
 }
 
 /// Returns the path of the binary built by [`product`].
-pub(crate) fn binary() -> Result<PathBuf, Fault> {
+pub(crate) fn binary() -> Result<PathBuf, TestError> {
     Ok(folder()?.join("groupage"))
 }
 
 /// Builds and packs the pause image, which keeps a pod's namespaces open.
-pub(crate) fn pause() -> Result<Image, Fault> {
+pub(crate) fn pause() -> Result<ImageArchive, TestError> {
     let binary = folder()?.join("pause");
     let source = root().join("e2e/image/pause.c");
     quietly(Command::new("cc").args(["-Os", "-static", "-s", "-o"]).arg(&binary).arg(source))?;
     let archive = folder()?.join("pause.tar");
     let reference = "groupage.test/pause:1".to_owned();
-    oci::pack(&archive, &reference, &Contents { entrypoint: &["/pause"], ..contents(&binary) })?;
-    Ok(Image { reference, archive })
+    oci::pack(&archive, &reference, &ImageContents { entrypoint: &["/pause"], ..contents(&binary) })?;
+    Ok(ImageArchive { reference, archive })
 }
 
-fn contents(binary: &Path) -> Contents<'_> {
-    Contents { binary, entrypoint: &[], user: USER, architecture: ARCHITECTURE, version: env!("CARGO_PKG_VERSION") }
+fn contents(binary: &Path) -> ImageContents<'_> {
+    ImageContents {
+        binary,
+        entrypoint: &[],
+        user: USER,
+        architecture: ARCHITECTURE,
+        version: env!("CARGO_PKG_VERSION"),
+    }
 }
 
 /// `target/image`.
-fn folder() -> Result<PathBuf, Fault> {
+fn folder() -> Result<PathBuf, TestError> {
     let folder = cargo_target().join("image");
     std::fs::create_dir_all(&folder)?;
     Ok(folder)
@@ -110,7 +116,7 @@ fn folder() -> Result<PathBuf, Fault> {
 ///
 /// A release build takes minutes, so it is cached beside Kubernetes by a hash of its inputs. A new
 /// checkout finds it there.
-fn build(profile: &str) -> Result<PathBuf, Fault> {
+fn build(profile: &str) -> Result<PathBuf, TestError> {
     if profile != RELEASE {
         return cargo(profile, cargo_target());
     }
@@ -131,7 +137,7 @@ fn build(profile: &str) -> Result<PathBuf, Fault> {
 }
 
 /// Builds the binary in this target folder. Cargo skips the build if nothing changed.
-fn cargo(profile: &str, into: &Path) -> Result<PathBuf, Fault> {
+fn cargo(profile: &str, into: &Path) -> Result<PathBuf, TestError> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = home.or_else(|| std::env::home_dir().map(|home| home.join(".cargo"))).ok_or("no home folder")?;
@@ -157,7 +163,7 @@ fn cargo(profile: &str, into: &Path) -> Result<PathBuf, Fault> {
 }
 
 /// Returns a file name that is derived from a binary's inputs: sources, lock file and compiler.
-fn made_of(profile: &str) -> Result<String, Fault> {
+fn made_of(profile: &str) -> Result<String, TestError> {
     let mut made_of = blake3::Hasher::new();
     let compiler = quietly(Command::new("rustc").arg("-vV"))?;
     made_of.update(profile.as_bytes()).update(compiler.as_bytes());
@@ -178,7 +184,7 @@ fn made_of(profile: &str) -> Result<String, Fault> {
 }
 
 /// Collects the files of a folder, recursively, or the file itself.
-fn list(place: &Path, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
+fn list(place: &Path, files: &mut Vec<PathBuf>) -> Result<(), TestError> {
     if place.is_dir() {
         for entry in std::fs::read_dir(place)? {
             list(&entry?.path(), files)?;
@@ -190,7 +196,7 @@ fn list(place: &Path, files: &mut Vec<PathBuf>) -> Result<(), Fault> {
 }
 
 /// Removes all but the newest cached binaries, to make room for one more.
-fn prune(folder: &Path) -> Result<(), Fault> {
+fn prune(folder: &Path) -> Result<(), TestError> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
@@ -205,7 +211,7 @@ fn prune(folder: &Path) -> Result<(), Fault> {
 
 /// Copies the binary without symbols. The symbols are kept in a separate file, which resolves
 /// addresses of a backtrace.
-fn stripped(binary: &Path) -> Result<PathBuf, Fault> {
+fn strip_symbols(binary: &Path) -> Result<PathBuf, TestError> {
     let (bare, debug) = (folder()?.join("groupage"), folder()?.join("groupage.debug"));
     quietly(Command::new("objcopy").arg("--only-keep-debug").arg(binary).arg(&debug))?;
     quietly(Command::new("objcopy").arg("--strip-all").arg(binary).arg(&bare))?;

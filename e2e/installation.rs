@@ -13,9 +13,9 @@ use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{Api, ListParams, PostParams};
 use kube::runtime::wait::await_condition;
 
-use super::Fault;
+use super::TestError;
 use super::cluster::{Cluster, until};
-use super::space::{Space, is_ready, is_rolled_out};
+use super::space::{TestNamespace, is_ready, is_rolled_out};
 use super::tools::root;
 
 /// Namespace of the installation.
@@ -34,7 +34,7 @@ const READY_MAX: Duration = Duration::from_secs(60);
 const INJECTS_MAX: Duration = Duration::from_secs(60);
 
 /// A pod that requests a sidecar, for dry runs.
-const ASKS: &str = r#"{
+const REQUESTING_POD: &str = r#"{
     "metadata": {"generateName": "asks-", "annotations": {"groupage.dev/inject": "enabled"}},
     "spec": {
         "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
@@ -48,11 +48,11 @@ const ASKS: &str = r#"{
 /// Handle of the installation for a case.
 #[derive(Debug, Clone)]
 pub(crate) struct Installation {
-    space: Space,
+    space: TestNamespace,
 }
 
 /// Installs the product unless it is installed already, and waits until it is ready.
-pub(crate) async fn installed(space: &Space) -> Result<Installation, Fault> {
+pub(crate) async fn installed(space: &TestNamespace) -> Result<Installation, TestError> {
     let cluster = &space.cluster;
     cluster.installed.get_or_try_init(|| install(cluster)).await?;
     let installation = Installation { space: space.clone() };
@@ -60,7 +60,7 @@ pub(crate) async fn installed(space: &Space) -> Result<Installation, Fault> {
     Ok(installation)
 }
 
-async fn install(cluster: &Cluster) -> Result<(), Fault> {
+async fn install(cluster: &Cluster) -> Result<(), TestError> {
     let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
     let mut namespace = Namespace::default();
     namespace.metadata.name = Some(NAMESPACE.to_owned());
@@ -86,7 +86,7 @@ async fn install(cluster: &Cluster) -> Result<(), Fault> {
 
 /// Chart values: the images of this run, which the nodes have already, and a slow loop that
 /// evaluates every report.
-pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], Fault> {
+pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], TestError> {
     let (repository, tag) =
         cluster.kit.images.groupage.reference.rsplit_once(':').ok_or("a reference of an image without a tag")?;
     Ok([
@@ -99,7 +99,7 @@ pub(crate) fn values(cluster: &Cluster) -> Result<[String; 4], Fault> {
 
 /// Uninstalls the product, so that another way of installation can be tested. Later cases run
 /// without it.
-pub(crate) async fn leave(cluster: &Cluster) -> Result<(), Fault> {
+pub(crate) async fn leave(cluster: &Cluster) -> Result<(), TestError> {
     if !cluster.installed.initialized() {
         return Ok(());
     }
@@ -114,7 +114,7 @@ pub(crate) async fn leave(cluster: &Cluster) -> Result<(), Fault> {
 }
 
 /// Uninstalls the product from an existing cluster.
-pub(crate) async fn uninstall(cluster: &Cluster) -> Result<(), Fault> {
+pub(crate) async fn uninstall(cluster: &Cluster) -> Result<(), TestError> {
     if cluster.node.is_none() && cluster.installed.initialized() && cluster.kit.helm.is_ok() {
         cluster.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found"]).await?;
         cluster.kubectl.run(&["delete", "namespace", NAMESPACE, "--ignore-not-found"]).await?;
@@ -130,7 +130,7 @@ impl Installation {
     }
 
     /// Waits until every replica is ready and sidecars are injected.
-    pub(crate) async fn ready(&self) -> Result<(), Fault> {
+    pub(crate) async fn ready(&self) -> Result<(), TestError> {
         let deployments: Api<Deployment> = Api::namespaced(self.client(), NAMESPACE);
         let ready = await_condition(deployments, CONTROLLER, |deployment: Option<&Deployment>| {
             deployment.is_some_and(is_rolled_out)
@@ -138,11 +138,11 @@ impl Installation {
         if tokio::time::timeout(READY_MAX, ready).await.is_err() {
             return Err(format!("the controller is not ready:\n{}", self.logs().await?).into());
         }
-        self.injects().await
+        self.wait_until_injecting().await
     }
 
     /// Waits until a pod that requests a sidecar receives one. Only dry runs are made.
-    pub(crate) async fn injects(&self) -> Result<(), Fault> {
+    pub(crate) async fn wait_until_injecting(&self) -> Result<(), TestError> {
         until("injection", INJECTS_MAX, async || match self.would_inject().await? {
             true => Ok(()),
             false => Err("a pod that requests a sidecar gets none".into()),
@@ -151,14 +151,14 @@ impl Installation {
     }
 
     /// Returns `true` if a pod that requests a sidecar would receive one.
-    pub(crate) async fn would_inject(&self) -> Result<bool, Fault> {
-        let pod: Pod = serde_json::from_str(ASKS)?;
+    pub(crate) async fn would_inject(&self) -> Result<bool, TestError> {
+        let pod: Pod = serde_json::from_str(REQUESTING_POD)?;
         let only = PostParams { dry_run: true, ..PostParams::default() };
         Ok(has_sidecar(&self.space.api::<Pod>().create(&only, &pod).await?))
     }
 
     /// Upgrades the helm release with additional values.
-    pub(crate) async fn set(&self, values: &[&str]) -> Result<(), Fault> {
+    pub(crate) async fn set(&self, values: &[&str]) -> Result<(), TestError> {
         let chart = root().join("charts/groupage").to_string_lossy().into_owned();
         let upgrade = ["upgrade", RELEASE, &chart, "--namespace", NAMESPACE, "--reuse-values", "--wait"];
         self.space.cluster.helm(&[&upgrade[..], values].concat()).await?;
@@ -168,7 +168,7 @@ impl Installation {
 
     /// Waits until only ready pods of the controller exist, since a terminating pod still answers
     /// with its old configuration.
-    async fn alone(&self, replicas: Option<usize>) -> Result<(), Fault> {
+    async fn alone(&self, replicas: Option<usize>) -> Result<(), TestError> {
         until("the controller's pods", READY_MAX, async || {
             let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
             let pods = pods.list(&ListParams::default().labels(LABEL)).await?.items;
@@ -183,7 +183,7 @@ impl Installation {
     }
 
     /// Returns the controller's pods, except for terminating ones.
-    pub(crate) async fn pods(&self) -> Result<Vec<Pod>, Fault> {
+    pub(crate) async fn pods(&self) -> Result<Vec<Pod>, TestError> {
         let pods: Api<Pod> = Api::namespaced(self.client(), NAMESPACE);
         let mut pods = pods.list(&ListParams::default().labels(LABEL)).await?.items;
         pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
@@ -191,24 +191,24 @@ impl Installation {
     }
 
     /// Runs `kubectl` in the controller's namespace.
-    pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, Fault> {
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, TestError> {
         self.space.cluster.kubectl.run(&[&["--namespace", NAMESPACE], args].concat()).await
     }
 
     /// Returns the logs of all its pods.
-    pub(crate) async fn logs(&self) -> Result<String, Fault> {
+    pub(crate) async fn logs(&self) -> Result<String, TestError> {
         self.kubectl(&["logs", "--selector", LABEL, "--tail", "-1", "--prefix"]).await
     }
 
     /// Scales the controller to this number of replicas, and waits until it is reached.
-    pub(crate) async fn scale(&self, replicas: usize) -> Result<(), Fault> {
+    pub(crate) async fn scale(&self, replicas: usize) -> Result<(), TestError> {
         let count = replicas.to_string();
         self.kubectl(&["scale", &format!("deployment/{CONTROLLER}"), "--replicas", &count]).await?;
         self.alone(Some(replicas)).await
     }
 
     /// Returns the CA bundles with which the API server verifies the webhook, one for each entry.
-    pub(crate) async fn believed(&self) -> Result<Vec<Vec<u8>>, Fault> {
+    pub(crate) async fn believed(&self) -> Result<Vec<Vec<u8>>, TestError> {
         let webhooks: Api<MutatingWebhookConfiguration> = Api::all(self.client());
         let webhooks = webhooks.get(WEBHOOKS).await?.webhooks.unwrap_or_default();
         let bundle = |ca: Option<k8s_openapi::ByteString>| ca.map(|ca| ca.0).unwrap_or_default();

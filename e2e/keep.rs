@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 
-use super::Fault;
+use super::TestError;
 use super::cluster::{Cluster, keep_logs};
 use super::installation::has_sidecar;
 
@@ -15,7 +15,7 @@ const LOG_LINES: &str = "5000";
 
 /// Collects objects, events, logs and the sidecars' metrics. The file of an item that cannot be
 /// fetched contains the error instead.
-pub(crate) async fn keep(cluster: &Cluster, case: &str) -> Result<PathBuf, Fault> {
+pub(crate) async fn keep(cluster: &Cluster, case: &str) -> Result<PathBuf, TestError> {
     let folder = cluster.kit.kept.join(case);
     // Remove the diagnostics of an earlier run.
     fs::remove_dir_all(&folder).ok();
@@ -29,7 +29,7 @@ pub(crate) async fn keep(cluster: &Cluster, case: &str) -> Result<PathBuf, Fault
     write(&folder.join("events.txt"), cluster.kubectl.run(&events).await)?;
     let pods = Api::<Pod>::all(cluster.client.clone()).list(&ListParams::default()).await;
     for pod in pods.map(|list| list.items).unwrap_or_default() {
-        of_pod(cluster, &folder.join("pods"), &pod).await?;
+        collect_pod(cluster, &folder.join("pods"), &pod).await?;
     }
     if cluster.node.is_some() {
         keep_logs(&folder.join("components"))?;
@@ -37,13 +37,13 @@ pub(crate) async fn keep(cluster: &Cluster, case: &str) -> Result<PathBuf, Fault
     Ok(folder)
 }
 
-async fn of_pod(cluster: &Cluster, folder: &Path, pod: &Pod) -> Result<(), Fault> {
+async fn collect_pod(cluster: &Cluster, folder: &Path, pod: &Pod) -> Result<(), TestError> {
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let file = |what: &str| folder.join(format!("{namespace}.{name}.{what}"));
     let logs = ["logs", name, "--namespace", namespace, "--all-containers", "--prefix", "--tail", LOG_LINES];
     write(&file("log"), cluster.kubectl.run(&logs).await)?;
-    if restarted(pod) {
+    if has_restarted(pod) {
         write(&file("previous.log"), cluster.kubectl.run(&[&logs[..], &["--previous"]].concat()).await)?;
     }
     if has_sidecar(pod) {
@@ -53,11 +53,11 @@ async fn of_pod(cluster: &Cluster, folder: &Path, pod: &Pod) -> Result<(), Fault
     Ok(())
 }
 
-fn write(file: &Path, found: Result<String, Fault>) -> Result<(), Fault> {
+fn write(file: &Path, found: Result<String, TestError>) -> Result<(), TestError> {
     Ok(fs::write(file, found.unwrap_or_else(|fault| format!("not available: {fault}\n")))?)
 }
 
-fn restarted(pod: &Pod) -> bool {
+fn has_restarted(pod: &Pod) -> bool {
     let Some(status) = &pod.status else { return false };
     let lists = [&status.container_statuses, &status.init_container_statuses];
     lists.into_iter().flatten().flatten().any(|status| status.restart_count > 0)

@@ -7,9 +7,9 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
-use super::Fault;
-use super::cases::{self, Need};
-use super::image::{self, Image};
+use super::TestError;
+use super::cases::{self, Requirement};
+use super::image::{self, ImageArchive};
 use super::options::Options;
 use super::tools::{cache, cargo_target, find, quietly, root};
 
@@ -28,7 +28,7 @@ const HELM: &str = "v4.3.0";
 
 /// Paths of everything that a run requires. Entries that its cases do not require are absent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Kit {
+pub(crate) struct Prerequisites {
     /// Names of the cases to run.
     pub(crate) cases: Vec<String>,
     /// `true` to run the cases at full length.
@@ -60,11 +60,11 @@ pub(crate) struct Kit {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Images {
     /// The released image.
-    pub(crate) groupage: Image,
+    pub(crate) groupage: ImageArchive,
     /// The test kit: a simulated model server and a client.
-    pub(crate) stand_in: Image,
+    pub(crate) stand_in: ImageArchive,
     /// The pause image, which every pod contains.
-    pub(crate) pause: Image,
+    pub(crate) pause: ImageArchive,
     /// The program in the first two images.
     pub(crate) binary: PathBuf,
 }
@@ -95,7 +95,7 @@ fn go_version() -> Option<(u32, u32)> {
 }
 
 /// Builds, packs and installs everything that is not present yet.
-pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
+pub(crate) fn gather(options: &Options) -> Result<Prerequisites, TestError> {
     let wanted: Vec<_> = cases::all().filter(|case| case.is_wanted(&options.cases)).collect();
     if wanted.is_empty() && !options.shell {
         return Err("no case has that name; --list prints all".into());
@@ -106,11 +106,12 @@ pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
         packages()?;
     }
     let kubectl = find("kubectl").filter(|_| options.kubeconfig.is_some());
-    let kube = kubectl.map_or_else(kubernetes, Ok)?;
-    let helm = if needed(Need::Helm) || options.shell { helm().map_err(|fault| fault.to_string()) } else { unused() };
-    let python = if needed(Need::Python) { python().map_err(|fault| fault.to_string()) } else { unused() };
+    let kube = kubectl.map_or_else(build_kubernetes, Ok)?;
+    let helm =
+        if needed(Requirement::Helm) || options.shell { helm().map_err(|fault| fault.to_string()) } else { unused() };
+    let python = if needed(Requirement::Python) { python().map_err(|fault| fault.to_string()) } else { unused() };
     let venvs = wanted.iter().flat_map(|case| case.needs).filter_map(|need| match need {
-        Need::Venv(name) => Some(((*name).to_owned(), venv(name, options))),
+        Requirement::Venv(name) => Some(((*name).to_owned(), venv(name, options))),
         _ => None,
     });
     let venvs = venvs.collect();
@@ -123,7 +124,7 @@ pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
     images.offer(options)?;
     let kept = cargo_target().join("e2e");
     std::fs::create_dir_all(&kept)?;
-    Ok(Kit {
+    Ok(Prerequisites {
         cases: wanted.iter().map(|case| case.name.to_owned()).collect(),
         all: options.all,
         profile: options.profile.clone(),
@@ -139,7 +140,7 @@ pub(crate) fn gather(options: &Options) -> Result<Kit, Fault> {
     })
 }
 
-fn packages() -> Result<(), Fault> {
+fn packages() -> Result<(), TestError> {
     let absent =
         |program: &str| if program.starts_with('/') { !Path::new(program).exists() } else { find(program).is_none() };
     let packages: Vec<_> =
@@ -159,7 +160,7 @@ fn packages() -> Result<(), Fault> {
 }
 
 /// Builds the Kubernetes binary, unless it is cached under the hash of its sources.
-fn kubernetes() -> Result<PathBuf, Fault> {
+fn build_kubernetes() -> Result<PathBuf, TestError> {
     let module = root().join("e2e/kube");
     let mut made_of = blake3::Hasher::new();
     for file in ["go.mod", "go.sum", "main.go"] {
@@ -181,7 +182,7 @@ fn kubernetes() -> Result<PathBuf, Fault> {
     Ok(binary)
 }
 
-fn helm() -> Result<PathBuf, Fault> {
+fn helm() -> Result<PathBuf, TestError> {
     let folder = cache()?.join(format!("helm-{HELM}"));
     let binary = folder.join("helm");
     if !binary.exists() {
@@ -194,7 +195,7 @@ fn helm() -> Result<PathBuf, Fault> {
 
 /// Returns the interpreter of the virtual environment of `tests/servers`, which is created if it
 /// does not exist.
-fn python() -> Result<PathBuf, Fault> {
+fn python() -> Result<PathBuf, TestError> {
     let given = std::env::var_os("GROUPAGE_SERVERS_VENV").filter(|venv| !venv.is_empty());
     let venv = given.map_or_else(|| cargo_target().join("servers-venv"), |venv| root().join(venv));
     quietly(Command::new(root().join("tests/servers/setup.sh")).env("GROUPAGE_SERVERS_VENV", &venv))?;
@@ -213,7 +214,7 @@ fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
 
 // === impl Kit ===
 
-impl Kit {
+impl Prerequisites {
     /// Returns the interpreter of a virtual environment of `e2e/python/requirements`, or the reason
     /// for its absence.
     pub(crate) fn venv(&self, name: &str) -> Result<PathBuf, String> {
@@ -224,13 +225,13 @@ impl Kit {
 // === impl Images ===
 
 impl Images {
-    pub(crate) fn all(&self) -> [&Image; 3] {
+    pub(crate) fn all(&self) -> [&ImageArchive; 3] {
         [&self.groupage, &self.stand_in, &self.pause]
     }
 
     /// Loads the images onto the nodes of an existing cluster, or replaces their registry by one
     /// that the nodes can pull from.
-    fn offer(&mut self, options: &Options) -> Result<(), Fault> {
+    fn offer(&mut self, options: &Options) -> Result<(), TestError> {
         for image in [&mut self.groupage, &mut self.stand_in] {
             if let Some(registry) = &options.registry {
                 let name = image.reference.split_once('/').map_or(image.reference.as_str(), |(_, name)| name);

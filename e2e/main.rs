@@ -33,9 +33,9 @@ use clap::Parser;
 use self::options::Options;
 
 /// Error with a message for the user.
-type Fault = Box<dyn std::error::Error + Send + Sync>;
+type TestError = Box<dyn std::error::Error + Send + Sync>;
 /// Result of a case: a line of measurements, or the error.
-type Verdict = Result<String, Fault>;
+type CaseResult = Result<String, TestError>;
 
 /// Exit status of a skipped run (the convention of automake).
 const EXIT_SKIPPED: u8 = 77;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     let done = match (&options.init, &options.inside) {
         (Some(kit), _) => enter::init(kit),
         (_, Some(kit)) => run::inside(kit),
-        _ => outside(&options),
+        _ => run_outside_namespaces(&options),
     };
     done.unwrap_or_else(|fault| {
         eprintln!("e2e: {fault}");
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
 }
 
 /// Runs the command as started by the user, outside the namespaces.
-fn outside(options: &Options) -> Result<ExitCode, Fault> {
+fn run_outside_namespaces(options: &Options) -> Result<ExitCode, TestError> {
     if options.list {
         for case in cases::all() {
             println!("{:<60} {}", case.name, case.needs());

@@ -5,14 +5,14 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Fault;
-use super::cases::{self, Case, Need};
+use super::TestError;
+use super::cases::{self, Requirement, TestCase};
 use super::cluster::{self, Cluster};
 use super::installation;
 use super::keep::keep;
-use super::kit::Kit;
+use super::kit::Prerequisites;
 use super::silent;
-use super::space::Space;
+use super::space::TestNamespace;
 use super::tools::now;
 
 /// Timeout of a case.
@@ -24,15 +24,15 @@ const KEEP_MAX: Duration = Duration::from_secs(60);
 
 /// Number of cases by result.
 #[derive(Debug, Default)]
-struct Totals {
+struct CaseCounts {
     passed: usize,
     failed: usize,
     skipped: usize,
 }
 
 /// Starts the cluster inside the namespaces and runs the cases on it.
-pub(crate) fn inside(kit: &Path) -> Result<ExitCode, Fault> {
-    let kit: Kit = serde_json::from_slice(&std::fs::read(kit)?)?;
+pub(crate) fn inside(kit: &Path) -> Result<ExitCode, TestError> {
+    let kit: Prerequisites = serde_json::from_slice(&std::fs::read(kit)?)?;
     runtime()?.block_on(async {
         let begun = now();
         let kept = kit.kept.clone();
@@ -50,18 +50,18 @@ pub(crate) fn inside(kit: &Path) -> Result<ExitCode, Fault> {
 }
 
 /// Runs the cases on an existing cluster.
-pub(crate) fn elsewhere(kit: Kit) -> Result<ExitCode, Fault> {
+pub(crate) fn elsewhere(kit: Prerequisites) -> Result<ExitCode, TestError> {
     runtime()?.block_on(async {
         let kubeconfig = kit.kubeconfig.clone().ok_or("no kubeconfig")?;
         Ok(all(Cluster::there(kit, kubeconfig).await?).await)
     })
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, Fault> {
+fn runtime() -> Result<tokio::runtime::Runtime, TestError> {
     Ok(tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?)
 }
 
-fn shell(cluster: &Cluster) -> Result<ExitCode, Fault> {
+fn shell(cluster: &Cluster) -> Result<ExitCode, TestError> {
     let kubectl = cluster.kit.kept.join("kubectl");
     // The shell finds `kubectl` by this name, and the binary selects its program by the name that
     // it is called by.
@@ -78,15 +78,15 @@ fn shell(cluster: &Cluster) -> Result<ExitCode, Fault> {
 async fn all(cluster: Cluster) -> ExitCode {
     let begun = now();
     let cluster = Arc::new(cluster);
-    let mut totals = Totals::default();
+    let mut totals = CaseCounts::default();
     for case in cases::all().filter(|case| cluster.kit.cases.iter().any(|name| *name == case.name)) {
-        if let Some(why) = lacks(&cluster, &case) {
+        if let Some(why) = missing_requirement(&cluster, &case) {
             totals.skipped += 1;
             println!("SKIPPED {}: {why}", case.name);
             continue;
         }
         let begun = now();
-        let verdict = one(&cluster, &case).await;
+        let verdict = run_case(&cluster, &case).await;
         let took = now().duration_since(begun).as_secs_f64();
         match verdict {
             Ok(numbers) => {
@@ -102,32 +102,32 @@ async fn all(cluster: Cluster) -> ExitCode {
     if let Err(fault) = installation::uninstall(&cluster).await {
         println!("the installation was not removed: {fault}");
     }
-    let Totals { passed, failed, skipped } = totals;
+    let CaseCounts { passed, failed, skipped } = totals;
     let took = now().duration_since(begun).as_secs_f64();
     println!("{passed} passed, {failed} failed, {skipped} skipped ({took:.1} s)");
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Returns a requirement of the case that this run does not meet.
-fn lacks(cluster: &Cluster, case: &Case) -> Option<String> {
+fn missing_requirement(cluster: &Cluster, case: &TestCase) -> Option<String> {
     case.needs.iter().find_map(|need| match need {
-        Need::Node => cluster.node.is_none().then(|| "requires an own node".to_owned()),
-        Need::Helm => cluster.kit.helm.as_ref().err().cloned(),
-        Need::Python => cluster.kit.python.as_ref().err().cloned(),
-        Need::Venv(name) => cluster.kit.venv(name).err(),
+        Requirement::Node => cluster.node.is_none().then(|| "requires an own node".to_owned()),
+        Requirement::Helm => cluster.kit.helm.as_ref().err().cloned(),
+        Requirement::Python => cluster.kit.python.as_ref().err().cloned(),
+        Requirement::Venv(name) => cluster.kit.venv(name).err(),
     })
 }
 
 /// Runs one case in a namespace of its own, and keeps diagnostics if it fails.
-async fn one(cluster: &Arc<Cluster>, case: &Case) -> Result<String, Fault> {
-    let space = Space::make(Arc::clone(cluster), case.namespace()).await?;
+async fn run_case(cluster: &Arc<Cluster>, case: &TestCase) -> Result<String, TestError> {
+    let space = TestNamespace::make(Arc::clone(cluster), case.namespace()).await?;
     let begun = now();
     let limit = if cluster.kit.all { CASE_AT_LENGTH_MAX } else { CASE_MAX };
     let verdict = match tokio::time::timeout(limit, case.run(&space)).await {
         Ok(verdict) => verdict,
         Err(_) => Err(format!("not over within {} s", limit.as_secs()).into()),
     };
-    let mut faults = cluster.node.as_ref().map(cluster::Node::faults).unwrap_or_default();
+    let mut faults = cluster.node.as_ref().map(cluster::LocalNode::faults).unwrap_or_default();
     faults.extend(silent::errors(cluster, case.name, now().duration_since(begun)).await);
     let verdict = match (verdict, faults.is_empty()) {
         (verdict, true) => verdict,

@@ -11,21 +11,21 @@ use super::cluster::Cluster;
 use super::installation::{LABEL, NAMESPACE};
 
 /// Cases that deliberately cause failures of the controller, its certificates or its API server.
-const FAULTS: [&str; 4] = [
+const FAULT_CASES: [&str; 4] = [
     "faults.calls_go_on_while_the_control_plane_is_away",
     "faults.control_streams_stay_while_the_api_server_is_away",
     "certificates.those_that_are_lost_or_have_run_out_are_made_anew_and_believed",
     "webhook.pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after",
 ];
 /// Errors about a namespace that is being deleted, which are no defects.
-const ENDING: [&str; 2] = ["because it is being terminated", "not found"];
+const NAMESPACE_DELETION_ERRORS: [&str; 2] = ["because it is being terminated", "not found"];
 /// Maximum number of lines to report.
 const SHOWN_MAX: usize = 5;
 
 /// Returns the errors that the controller logged in this period, unless the case causes errors
 /// deliberately.
 pub(crate) async fn errors(cluster: &Cluster, case: &str, over: Duration) -> Vec<String> {
-    if FAULTS.contains(&case) {
+    if FAULT_CASES.contains(&case) {
         return Vec::new();
     }
     let since = format!("--since={}s", over.as_secs() + 1);
@@ -40,6 +40,7 @@ pub(crate) async fn errors(cluster: &Cluster, case: &str, over: Duration) -> Vec
 fn is_error(line: &str) -> bool {
     let Ok(line) = serde_json::from_str::<Value>(line) else { return false };
     let refused = line["msg"].as_str().is_some_and(|text| text.starts_with("the API server rejected a write"));
-    let ends = line["error"].as_str().is_some_and(|text| ENDING.iter().any(|ending| text.contains(ending)));
+    let ends =
+        line["error"].as_str().is_some_and(|text| NAMESPACE_DELETION_ERRORS.iter().any(|ending| text.contains(ending)));
     (line["level"] == "ERROR" || refused) && !ends
 }

@@ -1,7 +1,7 @@
 //! The test environment of one case: a namespace of its own, and helpers to act in it.
 //!
 //! Manifests are those that a user would write, except for placeholders that depend on the run: see
-//! [`Space::apply`].
+//! [`TestNamespace::apply`].
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -21,7 +21,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::Fault;
+use super::TestError;
 use super::cluster::{Cluster, until};
 
 /// Ten times the longest wait on two busy cores: the start of a Python server with a model.
@@ -35,7 +35,7 @@ const RESTRICTED: &str = "{allowPrivilegeEscalation: false, capabilities: {drop:
 
 /// Namespace of a case.
 #[derive(Debug, Clone)]
-pub(crate) struct Space {
+pub(crate) struct TestNamespace {
     /// Cluster that contains it.
     pub(crate) cluster: Arc<Cluster>,
     /// Name of the namespace.
@@ -44,13 +44,13 @@ pub(crate) struct Space {
 
 /// Series of `/metrics` from one scrape.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Metrics(Vec<(String, f64)>);
+pub(crate) struct MetricsSnapshot(Vec<(String, f64)>);
 
-// === impl Space ===
+// === impl TestNamespace ===
 
-impl Space {
+impl TestNamespace {
     /// Creates the namespace, and waits until pods can be created in it.
-    pub(crate) async fn make(cluster: Arc<Cluster>, name: String) -> Result<Self, Fault> {
+    pub(crate) async fn make(cluster: Arc<Cluster>, name: String) -> Result<Self, TestError> {
         let namespaces: Api<Namespace> = Api::all(cluster.client.clone());
         let mut namespace = Namespace::default();
         namespace.metadata.name = Some(name.clone());
@@ -61,7 +61,7 @@ impl Space {
     }
 
     /// Deletes the namespace. On an existing cluster it also waits until it is deleted.
-    pub(crate) async fn drop_all(self) -> Result<(), Fault> {
+    pub(crate) async fn drop_all(self) -> Result<(), TestError> {
         let namespaces: Api<Namespace> = Api::all(self.cluster.client.clone());
         namespaces.delete(&self.name, &DeleteParams::default()).await?;
         if self.cluster.node.is_none() {
@@ -72,33 +72,33 @@ impl Space {
     }
 
     /// Returns `true` if steps that take minutes are to run at full length.
-    pub(crate) fn at_length(&self) -> bool {
+    pub(crate) fn is_full_length(&self) -> bool {
         self.cluster.kit.all
     }
 
     /// Returns the API for objects of one kind in this namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = (), CallFilter = NamespaceResourceScope>,
     {
         Api::namespaced(self.cluster.client.clone(), &self.name)
     }
 
     /// Runs `kubectl` in this namespace.
-    pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, Fault> {
+    pub(crate) async fn kubectl(&self, args: &[&str]) -> Result<String, TestError> {
         self.cluster.kubectl.run(&[&["--namespace", &self.name], args].concat()).await
     }
 
     /// Runs `kubectl apply`. In the manifest, `$groupage` and `$stand-in` are replaced by the
     /// images, `$namespace` by the name of this namespace, and `$restricted` by the security
     /// context that Pod Security `restricted` demands of a container.
-    pub(crate) async fn apply(&self, manifest: &str) -> Result<String, Fault> {
+    pub(crate) async fn apply(&self, manifest: &str) -> Result<String, TestError> {
         let args = ["--namespace", &self.name, "apply", "--server-side", "--filename", "-"];
         self.cluster.kubectl.run_with(&args, &self.fill(manifest)).await
     }
 
     /// Applies a manifest that the API server must reject. Returns the error message.
-    pub(crate) async fn refused(&self, manifest: &str) -> Result<String, Fault> {
+    pub(crate) async fn refused(&self, manifest: &str) -> Result<String, TestError> {
         match self.apply(manifest).await {
             Ok(said) => Err(format!("expected a refusal: {said}").into()),
             Err(fault) => Ok(fault.to_string()),
@@ -115,16 +115,16 @@ impl Space {
     }
 
     /// Enforces Pod Security `restricted` in this namespace.
-    pub(crate) async fn restrict(&self) -> Result<(), Fault> {
+    pub(crate) async fn enforce_restricted(&self) -> Result<(), TestError> {
         let label = "pod-security.kubernetes.io/enforce=restricted";
         self.cluster.kubectl.run(&["label", "namespace", &self.name, label]).await.map(drop)
     }
 
     /// Waits until a watched object meets a condition. The error of a timeout contains its current
     /// status.
-    pub(crate) async fn wait<K>(&self, name: &str, what: &str, is_so: impl Condition<K>) -> Result<K, Fault>
+    pub(crate) async fn wait<K>(&self, name: &str, what: &str, is_so: impl Condition<K>) -> Result<K, TestError>
     where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+        K: Resource<DynamicType = (), CallFilter = NamespaceResourceScope>,
         K: Clone + Debug + DeserializeOwned + Serialize + Send + 'static,
     {
         let kind = K::kind(&());
@@ -132,20 +132,20 @@ impl Space {
             Ok(object) => object?.ok_or_else(|| format!("{kind} {name} is gone").into()),
             Err(_) => {
                 let object = serde_json::to_value(self.api::<K>().get_opt(name).await?)?;
-                let so = brief(object.get("status").unwrap_or(&Value::Null));
+                let so = describe_status(object.get("status").unwrap_or(&Value::Null));
                 Err(format!("{kind} {name}: \"{what}\" is not true within {} s; {so}", WAIT_MAX.as_secs()).into())
             }
         }
     }
 
     /// Waits until a pod is ready.
-    pub(crate) async fn pod_ready(&self, name: &str) -> Result<Pod, Fault> {
+    pub(crate) async fn pod_ready(&self, name: &str) -> Result<Pod, TestError> {
         self.wait(name, "is ready", |pod: Option<&Pod>| pod.is_some_and(is_ready)).await
     }
 
     /// Waits until a deployment is rolled out: all of its pods are ready and belong to its current
     /// template. Returns them.
-    pub(crate) async fn deployment_ready(&self, name: &str) -> Result<Vec<Pod>, Fault> {
+    pub(crate) async fn deployment_ready(&self, name: &str) -> Result<Vec<Pod>, TestError> {
         let deployment: Deployment = self
             .wait(name, "is rolled out", |deployment: Option<&Deployment>| deployment.is_some_and(is_rolled_out))
             .await?;
@@ -158,7 +158,7 @@ impl Space {
     /// Like [`Self::deployment_ready`], but also waits until pods of an earlier template are
     /// deleted. A pod that exits without lingering refuses calls until the last node has removed
     /// its endpoint.
-    pub(crate) async fn deployment_alone(&self, name: &str) -> Result<Vec<Pod>, Fault> {
+    pub(crate) async fn deployment_settled(&self, name: &str) -> Result<Vec<Pod>, TestError> {
         let ready = self.deployment_ready(name).await?;
         let labels = ready.first().and_then(|pod| pod.metadata.labels.clone()).unwrap_or_default();
         let selector = labels.get("app").map(|app| format!("app={app}")).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Space {
     }
 
     /// Returns the pods with these labels that are not being deleted.
-    pub(crate) async fn pods(&self, selector: &str) -> Result<Vec<Pod>, Fault> {
+    pub(crate) async fn pods(&self, selector: &str) -> Result<Vec<Pod>, TestError> {
         let mut pods = self.api::<Pod>().list(&ListParams::default().labels(selector)).await?.items;
         pods.retain(|pod| pod.metadata.deletion_timestamp.is_none());
         Ok(pods)
@@ -181,7 +181,7 @@ impl Space {
 
     /// Requests a token of a service account through `TokenRequest`, for the API server or for
     /// another audience.
-    pub(crate) async fn token(&self, account: &str, audience: Option<&str>) -> Result<String, Fault> {
+    pub(crate) async fn token(&self, account: &str, audience: Option<&str>) -> Result<String, TestError> {
         let spec = TokenRequestSpec {
             audiences: audience.map(str::to_owned).into_iter().collect(),
             ..TokenRequestSpec::default()
@@ -191,7 +191,7 @@ impl Space {
 
     /// Requests a token bound to a pod, as in a projected volume: it contains the name and UID of
     /// the pod and expires with it.
-    pub(crate) async fn token_of(&self, pod: &Pod, audience: &str) -> Result<String, Fault> {
+    pub(crate) async fn pod_token(&self, pod: &Pod, audience: &str) -> Result<String, TestError> {
         let account = pod.spec.as_ref().and_then(|spec| spec.service_account_name.as_deref()).unwrap_or("default");
         let bound = BoundObjectReference {
             api_version: Some("v1".to_owned()),
@@ -207,7 +207,7 @@ impl Space {
         self.request_token(account, spec).await
     }
 
-    async fn request_token(&self, account: &str, spec: TokenRequestSpec) -> Result<String, Fault> {
+    async fn request_token(&self, account: &str, spec: TokenRequestSpec) -> Result<String, TestError> {
         let request = TokenRequest { spec, ..TokenRequest::default() };
         let accounts = self.api::<ServiceAccount>();
         let answer = accounts.create_token_request(account, &PostParams::default(), &request).await?;
@@ -215,7 +215,7 @@ impl Space {
     }
 
     /// Sends a request to a port of a pod, through the API server.
-    pub(crate) async fn ask(&self, pod: &str, port: u16, request: http::Request<Vec<u8>>) -> Result<String, Fault> {
+    pub(crate) async fn ask(&self, pod: &str, port: u16, request: http::Request<Vec<u8>>) -> Result<String, TestError> {
         let (mut head, body) = request.into_parts();
         let uri = format!("/api/v1/namespaces/{}/pods/{pod}:{port}/proxy{}", self.name, head.uri);
         head.uri = uri.parse()?;
@@ -230,30 +230,30 @@ impl Space {
     }
 
     /// Scrapes the metrics of a sidecar through the API server.
-    pub(crate) async fn metrics(&self, pod: &Pod) -> Result<Metrics, Fault> {
+    pub(crate) async fn metrics(&self, pod: &Pod) -> Result<MetricsSnapshot, TestError> {
         let text = self.ask(&pod.name_any(), METRICS, http::Request::get("/metrics").body(Vec::new())?).await?;
-        Ok(Metrics::read(&text))
+        Ok(MetricsSnapshot::read(&text))
     }
 
     /// Scrapes the metrics of a sidecar directly from the node, for use while the API server is
     /// unavailable.
-    pub(crate) async fn metrics_from_node(&self, pod: &Pod) -> Result<Metrics, Fault> {
+    pub(crate) async fn metrics_from_node(&self, pod: &Pod) -> Result<MetricsSnapshot, TestError> {
         let ip = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
         let asked = async {
             let mut stream = TcpStream::connect((ip.parse::<IpAddr>()?, METRICS)).await?;
             stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: pod\r\n\r\n").await?;
             let mut said = String::new();
             stream.read_to_string(&mut said).await?;
-            Ok::<_, Fault>(said)
+            Ok::<_, TestError>(said)
         };
         let said = tokio::time::timeout(WAIT_MAX, asked).await??;
         let (_, text) = said.split_once("\r\n\r\n").filter(|(head, _)| head.contains(" 200 ")).ok_or("no metrics")?;
-        Ok(Metrics::read(text))
+        Ok(MetricsSnapshot::read(text))
     }
 
     /// Scrapes the metrics of several sidecars as one set of series.
-    pub(crate) async fn metrics_of(&self, pods: &[Pod]) -> Result<Metrics, Fault> {
-        let mut all = Metrics::default();
+    pub(crate) async fn merged_metrics(&self, pods: &[Pod]) -> Result<MetricsSnapshot, TestError> {
+        let mut all = MetricsSnapshot::default();
         for pod in pods {
             all.0.extend(self.metrics(pod).await?.0);
         }
@@ -263,7 +263,7 @@ impl Space {
 
 /// Extracts the parts of a status that explain an unmet condition: conditions and states of
 /// containers.
-fn brief(status: &Value) -> String {
+fn describe_status(status: &Value) -> String {
     let mut said = Vec::new();
     for list in ["conditions", "initContainerStatuses", "containerStatuses"] {
         for one in status.get(list).and_then(Value::as_array).into_iter().flatten() {
@@ -295,9 +295,9 @@ pub(crate) fn is_rolled_out(deployment: &Deployment) -> bool {
         && counts.iter().all(|count| count.unwrap_or(0) == wanted)
 }
 
-// === impl Metrics ===
+// === impl MetricsSnapshot ===
 
-impl Metrics {
+impl MetricsSnapshot {
     fn read(text: &str) -> Self {
         let series = text.lines().filter(|line| !line.starts_with('#'));
         let series = series.filter_map(|line| {

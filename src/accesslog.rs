@@ -14,7 +14,7 @@ use crate::telemetry::LossyWriter;
 /// A call as written to the log and read back. The field names are the schema of the log; `parts`
 /// and `process` serve `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
-pub struct Record {
+pub struct CallRecord {
     /// Microseconds since 1970 at which the head was read.
     pub time_us: u64,
     /// The route as configured, or `default`; empty if no route matched.
@@ -83,7 +83,7 @@ impl AccessLog {
     }
 
     /// Writes one line, or drops it if the pipe is blocked.
-    pub fn write(&self, record: &Record) {
+    pub fn write(&self, record: &CallRecord) {
         // A record of numbers and short strings always serialises.
         if let Ok(mut line) = serde_json::to_vec(record) {
             line.push(b'\n');

@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-pub use self::server::{Admin, Ports, start};
+pub use self::server::{AdminAddresses, AdminServer, start};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
@@ -24,7 +24,7 @@ use crate::telemetry::log::LevelHandle;
 
 /// State that the admin ports report and change.
 #[derive(Clone)]
-pub struct State {
+pub struct AdminState {
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
     /// Memory budget for buffered bytes.
@@ -38,53 +38,54 @@ pub struct State {
     /// Returns `true` if the process is ready for calls.
     pub ready: Arc<dyn Fn() -> bool + Send + Sync>,
     /// The configuration in effect with the source of each value, as JSON.
-    pub config: Shown,
+    pub config: JsonView,
     /// Result of the last configuration reload, as JSON.
-    pub reload: Shown,
+    pub reload: JsonView,
     /// State learned by the scheduler.
-    pub scheduler: Learned,
+    pub scheduler: SchedulerReport,
     /// The preStop hooks of the pod's containers.
-    pub drain: Drain,
+    pub drain: DrainHooks,
     /// Connection test against the application.
-    pub connects: Connects,
+    pub connects: ConnectTest,
 }
 
 /// The preStop hooks of the pod's containers.
 #[derive(Clone)]
-pub struct Drain {
+pub struct DrainHooks {
     /// Token that the application's hook must present. `None` disables the hook.
     pub token: Option<String>,
     /// Called before the application is stopped. Resolves when it may be, with `true` if every call
     /// was answered.
-    pub flush: Asked,
+    pub flush: AsyncAction,
     /// Called before the process is stopped. Resolves at once, with `true` if the drain was
     /// started.
-    pub drain: Asked,
+    pub drain: AsyncAction,
     /// `serving`, `flushing` or `draining`.
     pub stage: Arc<dyn Fn() -> &'static str + Send + Sync>,
 }
 
 /// An asynchronous action that returns `true` if it succeeded.
-pub type Asked = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
+pub type AsyncAction = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = bool> + Send>> + Send + Sync>;
 
 /// Tests if the application accepts connections on one of its ports. Resolves to `None` if the port
 /// is not captured.
-pub type Connects = Arc<dyn Fn(u16) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>> + Send + Sync>;
+pub type ConnectTest = Arc<dyn Fn(u16) -> Pin<Box<dyn Future<Output = Option<bool>> + Send>> + Send + Sync>;
 
 /// Renders a value as JSON at the time of a request.
-pub type Shown = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
+pub type JsonView = Arc<dyn Fn() -> serde_json::Value + Send + Sync>;
 
 /// Requests the state learned by the scheduler. Resolves to `None` if the scheduler does not
 /// respond.
-pub type Learned = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<serde_json::Value>> + Send>> + Send + Sync>;
+pub type SchedulerReport =
+    Arc<dyn Fn() -> Pin<Box<dyn Future<Output = Option<serde_json::Value>> + Send>> + Send + Sync>;
 
-impl std::fmt::Debug for Drain {
+impl std::fmt::Debug for DrainHooks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Drain").field("hook", &self.token.is_some()).finish_non_exhaustive()
     }
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for AdminState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").field("started", &self.started).finish_non_exhaustive()
     }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use crate::batching::{BatchId, Observed};
+use crate::batching::{BatchId, Observation};
 use crate::body::Body;
 use crate::error::Failure;
-use crate::protocol::{Call, Endpoint, Published, Reply, SharedAnswer};
+use crate::protocol::{BatchResponse, Call, Endpoint, PublishedLimits, Reply};
 
 /// A batch of at least two members.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub struct BatchRequest {
 pub type StreamedAnswer = http::Response<Body>;
 
 /// Receives the results of a batch. Members may be answered individually, early, and in any order.
-pub trait Outputs: Send {
+pub trait BatchOutputs: Send {
     /// Answers a member; a second answer to the same member is ignored.
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>);
 
@@ -48,7 +48,7 @@ pub trait Outputs: Send {
 
     /// Reports that the upstream has done its part: the slot is free for the next batch before
     /// these responses are delivered.
-    fn free(&mut self, observed: Observed);
+    fn free(&mut self, observed: Observation);
 
     /// Returns `true` if a member has neither been answered nor gone.
     fn is_waiting(&self, member: usize) -> bool;
@@ -60,14 +60,14 @@ pub trait Backend: Send + Sync + fmt::Debug {
     /// the end fails with `internal`.
     ///
     /// Dropping the future aborts the execution.
-    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed>;
+    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn BatchOutputs) -> BoxFuture<'a, Observation>;
 
     /// Returns `true` while calls of this merge key are executed unbatched, because the server's
     /// responses differ in parts that belong to no single result.
     fn is_apart(&self, call: &Call) -> bool;
 
     /// Returns the limits that the model server publishes, if any.
-    fn published(&self) -> BoxFuture<'_, Option<Published>>;
+    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>>;
 }
 
 /// The path from one client connection to the upstream. Its connections are never shared with
@@ -91,17 +91,17 @@ pub trait Lane: Send + Sync + fmt::Debug {
 }
 
 /// A byte stream, for protocols other than HTTP.
-pub trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+pub trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Creates lanes, and forwards traffic that is not batched.
-pub trait Forward: Send + Sync + fmt::Debug {
+pub trait Forwarder: Send + Sync + fmt::Debug {
     /// Creates a lane for a new client connection. It connects on first use.
     fn lane(&self) -> Arc<dyn Lane>;
 
     /// Opens a connection for use as a byte stream.
-    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>>;
+    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>>;
 
     /// Forwards one call on a connection of its own, without a client connection to pin it to.
     fn alone(&self, request: http::Request<Body>) -> BoxFuture<'static, Result<http::Response<Body>, Failure>>;
@@ -111,5 +111,5 @@ pub trait Forward: Send + Sync + fmt::Debug {
 
     /// Records the evidence that a complete response to an unbatched call provides about the
     /// responses to its merge key.
-    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: SharedAnswer<'_>);
+    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>);
 }

@@ -45,26 +45,32 @@ mod slots;
 mod tally;
 mod tick;
 
-pub use adaptive::{Learned, OperatingPoint, PlanAge};
-pub use batch::{Batch, BatchId, Cause, Decision, Expiry, Lone, Member, Observed, ObservedOutcome, Refusal};
-pub use batcher::{Batcher, CeilingInForce, ClassSnapshot, ClassWhy, Counts, Infeasible, Pauses, Report, Why};
+pub use adaptive::{LearnedGauges, OperatingPoint, PlanAge};
+pub use batch::{
+    Batch, BatchId, BatchOutcome, BatchRefusal, Decision, DispatchCause, ExpiryReason, Member, Observation,
+    UnbatchedReason,
+};
+pub use batcher::{
+    Batcher, BatcherReport, CeilingInForce, ClassDecisionStats, ClassSnapshot, DecisionStats, InfeasibleSlo,
+    PauseStats, QueueGauges,
+};
 pub use budget::ReplayBudget;
 pub use call::{
     Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, PriorityId, Rejection, RejectionReason, ScopeId,
     TenantId, Weight,
 };
-pub use ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
+pub use ceiling::{CeilingReport, CeilingSnapshot, LimitSource, SizeMeasure};
 pub use class::merging::{MergingChange, Suspension};
-pub use cost::{Base, Point, Report as CostReport, Sample, Snapshot};
+pub use cost::{CostMeasure, CostReport, CostSample, CostSnapshot, CurvePoint};
 pub use flow::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 pub use invariant::InvariantId;
-pub use isolate::{Isolation, Part, Verdict};
-pub use limits::{Late, Limits, Policy, ScopeLimits};
+pub use isolate::{IsolationPlan, MemberRange, PartOutcome};
+pub use limits::{DispatchPolicy, LateTreatment, Limits, ScopeLimits};
 pub use plan::{Plan, PlanInput, solve};
-pub use priority::Priority;
-pub use shadow::{End as ShadowEnd, Known as ShadowKnown, Shadow, Would};
+pub use priority::PriorityClass;
+pub use shadow::{Shadow, ShadowEnd, ShadowKnowledge as ShadowKnown, ShadowOutcome};
 pub use shift::DeadlineShift;
-pub use skill::Skill;
+pub use skill::Feature;
 pub use slots::UpstreamSnapshot;
-pub use tally::{Hold, Tally, Totals};
+pub use tally::{ClassStats, DispatchTotals, HoldReason};
 pub use tick::Tick;

@@ -17,31 +17,31 @@ use http::HeaderMap;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use self::idle::Idle;
-pub use self::idle::{BodyIdle, Moved};
+use self::idle::IdleTimer;
+pub use self::idle::{ActivityFlag, BodyIdleError};
 use crate::error::BoxError;
-use crate::memory::{Evicted, Held};
+use crate::memory::{BufferGuard, EvictedError};
 
 /// A guard that lives as long as a body.
-pub type Keep = Box<dyn Any + Send + Sync>;
+pub type BodyGuard = Box<dyn Any + Send + Sync>;
 
 /// The body of a request or a response.
 #[derive(Debug)]
 pub struct Body {
-    kind: Kind,
+    kind: BodyKind,
     trailers: Option<Box<HeaderMap>>,
-    keep: Option<Keep>,
-    idle: Option<Idle>,
+    keep: Option<BodyGuard>,
+    idle: Option<IdleTimer>,
     /// Marks every frame of a request, and its end.
-    upload: Option<Moved>,
+    upload: Option<ActivityFlag>,
     watch: Option<Box<dyn UploadWatch>>,
-    charge: Option<Box<Held>>,
+    charge: Option<Box<BufferGuard>>,
 }
 
 /// The source of the bytes. Small, because a body is moved many times: state that only few bodies
 /// need is boxed.
 #[derive(Debug)]
-enum Kind {
+enum BodyKind {
     Empty,
     Full(Bytes),
     Stream { rest: Incoming, beside: Option<Box<StreamExtras>> },
@@ -53,8 +53,8 @@ struct StreamExtras {
     /// Bytes that were read ahead.
     prefix: Bytes,
     /// Memory charge of the prefix, until it is taken.
-    ahead: Option<Held>,
-    tap: Option<Box<dyn Tap>>,
+    ahead: Option<BufferGuard>,
+    tap: Option<Box<dyn BodyTap>>,
 }
 
 /// A guard of a request body, held until the body has arrived or is dropped.
@@ -71,7 +71,7 @@ pub trait UploadWatch: std::fmt::Debug + Send + Sync {
 
 /// An observer of the bytes of a body. If it is dropped before [`end`](Self::end), the body did not
 /// end.
-pub trait Tap: std::fmt::Debug + Send + Sync {
+pub trait BodyTap: std::fmt::Debug + Send + Sync {
     /// Observes bytes.
     fn data(&mut self, data: &Bytes);
 
@@ -82,33 +82,33 @@ pub trait Tap: std::fmt::Debug + Send + Sync {
 // === impl Body ===
 
 impl Body {
-    const fn new(kind: Kind) -> Self {
+    const fn new(kind: BodyKind) -> Self {
         Self { kind, trailers: None, keep: None, idle: None, upload: None, watch: None, charge: None }
     }
 
     /// Creates an empty body.
     #[must_use]
     pub const fn empty() -> Self {
-        Self::new(Kind::Empty)
+        Self::new(BodyKind::Empty)
     }
 
     /// Creates a body from bytes.
     #[must_use]
     pub fn full(bytes: Bytes) -> Self {
-        Self::new(if bytes.is_empty() { Kind::Empty } else { Kind::Full(bytes) })
+        Self::new(if bytes.is_empty() { BodyKind::Empty } else { BodyKind::Full(bytes) })
     }
 
     /// Creates a body that streams from hyper.
     #[must_use]
     pub const fn stream(rest: Incoming) -> Self {
-        Self::new(Kind::Stream { rest, beside: None })
+        Self::new(BodyKind::Stream { rest, beside: None })
     }
 
     /// Attaches a tap. Bytes already available are delivered to it immediately.
     #[must_use]
-    pub fn tapped(mut self, mut tap: Box<dyn Tap>) -> Self {
+    pub fn with_tap(mut self, mut tap: Box<dyn BodyTap>) -> Self {
         match &mut self.kind {
-            Kind::Stream { rest, beside } => {
+            BodyKind::Stream { rest, beside } => {
                 if let Some(StreamExtras { prefix, .. }) = beside.as_deref()
                     && !prefix.is_empty()
                 {
@@ -120,11 +120,11 @@ impl Body {
                     beside.get_or_insert_default().tap = Some(tap);
                 }
             }
-            Kind::Full(bytes) => {
+            BodyKind::Full(bytes) => {
                 tap.data(bytes);
                 tap.end(self.trailers.is_some());
             }
-            Kind::Empty => tap.end(self.trailers.is_some()),
+            BodyKind::Empty => tap.end(self.trailers.is_some()),
         }
         self
     }
@@ -171,36 +171,36 @@ impl Body {
 
     /// Attaches the memory charge of a response, which is held until the body is dropped.
     #[must_use]
-    pub fn charged(mut self, held: Held) -> Self {
+    pub fn charged(mut self, held: BufferGuard) -> Self {
         self.charge = Some(Box::new(held));
         self
     }
 
     /// Returns the memory charge of a response.
-    pub fn charge_mut(&mut self) -> Option<&mut Held> {
+    pub fn charge_mut(&mut self) -> Option<&mut BufferGuard> {
         self.charge.as_deref_mut()
     }
 
     /// Prepends bytes that were read from a stream, with their memory charge until they are taken.
     #[must_use]
-    pub fn put_back(mut self, read: Bytes, held: Held) -> Self {
+    pub fn with_prefix(mut self, read: Bytes, held: BufferGuard) -> Self {
         match &mut self.kind {
-            Kind::Stream { beside, .. } => {
+            BodyKind::Stream { beside, .. } => {
                 let beside = beside.get_or_insert_default();
                 debug_assert!(beside.prefix.is_empty(), "what was put back is read before more is read");
                 (beside.prefix, beside.ahead) = (read, Some(held));
                 self
             }
             // The body ended with the bytes that were read.
-            Kind::Empty | Kind::Full(_) => Self { kind: Kind::Full(read), ..self }.keeping(held),
+            BodyKind::Empty | BodyKind::Full(_) => Self { kind: BodyKind::Full(read), ..self }.keeping(held),
         }
     }
 
-    /// Fails with [`BodyIdle`] if no frame arrives for `limit`, neither in this body nor in the one
+    /// Fails with [`BodyIdleError`] if no frame arrives for `limit`, neither in this body nor in the one
     /// that shares `other`.
     #[must_use]
-    pub fn idle_after(mut self, limit: Duration, other: Option<Moved>) -> Self {
-        self.idle = Some(Idle::new(limit, other));
+    pub fn with_idle_timeout(mut self, limit: Duration, other: Option<ActivityFlag>) -> Self {
+        self.idle = Some(IdleTimer::new(limit, other));
         self
     }
 
@@ -212,28 +212,28 @@ impl Body {
     }
 
     /// Records every frame of a request, and its end, in `moved`.
-    pub fn mark(&mut self, moved: Moved) {
+    pub fn mark(&mut self, moved: ActivityFlag) {
         moved.set_uploaded(self.is_end_stream());
         self.upload = Some(moved);
     }
 
     fn poll_kind(&mut self, cx: &mut Context<'_>) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
         match &mut self.kind {
-            Kind::Empty => Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))),
-            Kind::Full(bytes) => {
+            BodyKind::Empty => Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(*trailers)))),
+            BodyKind::Full(bytes) => {
                 let bytes = std::mem::take(bytes);
-                self.kind = Kind::Empty;
+                self.kind = BodyKind::Empty;
                 Poll::Ready(Some(Ok(Frame::data(bytes))))
             }
-            Kind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx),
-            Kind::Stream { rest, beside: Some(beside) } => {
+            BodyKind::Stream { rest, beside: None } => Pin::new(rest).poll_frame(cx),
+            BodyKind::Stream { rest, beside: Some(beside) } => {
                 if !beside.prefix.is_empty() {
                     beside.ahead = None;
                     return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut beside.prefix)))));
                 }
                 let frame = Pin::new(&mut *rest).poll_frame(cx);
                 if let (Poll::Ready(frame), Some(looks)) = (&frame, &mut beside.tap)
-                    && look(frame.as_ref(), &mut **looks, rest.is_end_stream())
+                    && feed_tap(frame.as_ref(), &mut **looks, rest.is_end_stream())
                 {
                     beside.tap = None;
                 }
@@ -266,7 +266,9 @@ impl HttpBody for Body {
             match &frame {
                 Poll::Ready(Some(Ok(_))) => watch.on_data(),
                 Poll::Ready(_) => this.watch = None,
-                Poll::Pending if watch.poll_evicted(cx).is_ready() => return Poll::Ready(Some(Err(Box::new(Evicted)))),
+                Poll::Pending if watch.poll_evicted(cx).is_ready() => {
+                    return Poll::Ready(Some(Err(Box::new(EvictedError))));
+                }
                 Poll::Pending => {}
             }
             if this.is_end_stream() {
@@ -283,16 +285,16 @@ impl HttpBody for Body {
             }
             Poll::Pending => {
                 ready!(idle.poll_expired(cx));
-                Poll::Ready(Some(Err(Box::new(BodyIdle))))
+                Poll::Ready(Some(Err(Box::new(BodyIdleError))))
             }
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Empty => self.trailers.is_none(),
-            Kind::Full(_) => false,
-            Kind::Stream { rest, beside } => {
+            BodyKind::Empty => self.trailers.is_none(),
+            BodyKind::Full(_) => false,
+            BodyKind::Stream { rest, beside } => {
                 beside.as_ref().is_none_or(|beside| beside.prefix.is_empty()) && rest.is_end_stream()
             }
         }
@@ -302,10 +304,10 @@ impl HttpBody for Body {
         match &self.kind {
             // With trailers the length stays open, so that HTTP/1 uses chunked encoding.
             _ if self.trailers.is_some() => SizeHint::default(),
-            Kind::Empty => SizeHint::with_exact(0),
-            Kind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Stream { rest, beside: None } => rest.size_hint(),
-            Kind::Stream { rest, beside: Some(beside) } => {
+            BodyKind::Empty => SizeHint::with_exact(0),
+            BodyKind::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodyKind::Stream { rest, beside: None } => rest.size_hint(),
+            BodyKind::Stream { rest, beside: Some(beside) } => {
                 let mut hint = rest.size_hint();
                 let more = beside.prefix.len() as u64;
                 if let Some(upper) = hint.upper() {
@@ -319,7 +321,7 @@ impl HttpBody for Body {
 }
 
 /// Passes a frame to a tap. Returns `true` if the tap is finished.
-fn look<E>(frame: Option<&Result<Frame<Bytes>, E>>, tap: &mut dyn Tap, last: bool) -> bool {
+fn feed_tap<E>(frame: Option<&Result<Frame<Bytes>, E>>, tap: &mut dyn BodyTap, last: bool) -> bool {
     let (ended, trailers) = match frame {
         None => (true, false),
         Some(Ok(frame)) => {

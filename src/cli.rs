@@ -36,7 +36,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-pub use self::compose::{Applied, Control, Refusal, Running, Starting, start};
+pub use self::compose::{AppOptions, AppliedSettings, RunningApp, SettingsHandle, SettingsRefusal, start};
 
 /// Exit code of an internal error (sysexits: `EX_SOFTWARE`).
 pub const EXIT_INTERNAL: u8 = 70;
@@ -71,7 +71,7 @@ enum Command {
     /// standard error
     Inject(inject::InjectArgs),
     /// Remove the sidecar from Kubernetes manifests
-    Uninject(inject::Files),
+    Uninject(inject::InputFiles),
     /// Redirect ports of this pod to its sidecar by kernel rules: the init container of a pod that
     /// is captured by `Redirect`
     RedirectInit(redirect_init::Args),
@@ -80,7 +80,7 @@ enum Command {
     /// Print the manifests of an installation, for `kubectl apply --server-side -f -`
     Install(install::Args),
     /// Check whether a cluster can run Groupage, and whether what is installed works
-    Check(check::Args),
+    Check(check::CheckArgs),
     /// Show every pod that has a sidecar, with its policy and its figures
     Status(status::Args),
     /// Add the sidecar to a workload's pods, and wait for the rollout

@@ -37,22 +37,23 @@ mod validate;
 mod tests;
 
 pub use capture::{Capture, RoutePort};
-pub use change::Change;
-pub use code::Code;
-pub use controller::{CaBundle, Controller, is_controller};
+pub use change::SettingChange;
+pub use code::ConfigCode;
+pub use controller::{CaBundle, ControllerEndpoint, is_controller};
 pub use crd::crds;
 pub use effective::Setting;
-pub use env::{ControllerPod, Given, Machine, Overrides, Pod, Source};
-pub use file::{LoadError, Loaded, Origin, load, read, read_text};
-pub use finding::{Errors, Finding, Notice};
+pub use env::{ControllerPodInfo, MachineLimits, Overrides, PodInfo, SettingSource, Sourced};
+pub use file::{LoadError, LoadedPolicy, Origin, load, read, read_text};
+pub use finding::{ConfigErrors, Finding, Notice};
 pub use listen::{is_listen_knob, knobs};
 pub use policy::{
-    Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
-    Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Tls, Upstream, UpstreamTls,
+    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
+    LimitsOverride, LogConfig, MergeNames, Mode, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
+    SchedulingConfig, SchedulingPolicy, UpstreamAddress, UpstreamConnection, UpstreamTls,
 };
-pub use tuned::Tuned;
+pub use tuned::TunedValues;
 pub use units::{Share, format_duration, format_size, parse_duration, parse_share, parse_size};
-pub use validate::{EXIT_FINDINGS, Verdict, validate};
+pub use validate::{EXIT_FINDINGS, ValidationReport, validate};
 
 /// Exit code of a start that fails because of its configuration: `EX_CONFIG` of `sysexits.h`.
 pub const EXIT_CONFIG: u8 = 78;
@@ -64,7 +65,11 @@ pub const EXIT_CONFIG: u8 = 78;
 ///
 /// Every flag or variable that is invalid, and every conflict between the sources. The file itself
 /// is validated by [`load`].
-pub fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Machine) -> Result<Policy, Errors> {
+pub fn build(
+    loaded: Option<&LoadedPolicy>,
+    overrides: &Overrides,
+    machine: &MachineLimits,
+) -> Result<Policy, ConfigErrors> {
     fill::build(loaded, overrides, machine)
 }
 
@@ -85,7 +90,7 @@ impl Policy {
 
     /// Returns this policy in mode `Passthrough`. `why` becomes the source of every mode setting.
     #[must_use]
-    pub fn stepped_aside(mut self, why: &'static str) -> Self {
+    pub fn into_passthrough(mut self, why: &'static str) -> Self {
         self.mode = Mode::Passthrough;
         for route in &mut self.routes {
             route.mode = Mode::Passthrough;
@@ -93,7 +98,7 @@ impl Policy {
         let modes = |setting: &&mut Setting| setting.path == "mode" || setting.path.ends_with("].mode");
         for mode in self.settings.iter_mut().filter(modes) {
             "Passthrough".clone_into(&mut mode.value);
-            mode.source = Source::Guard(why);
+            mode.source = SettingSource::Guard(why);
         }
         self
     }

@@ -34,8 +34,8 @@ pub mod watch;
 pub mod webhook;
 pub mod world;
 
-pub use self::reconcile::{NoStreams, Round, Source};
-pub use self::run::{Certificate, Config, Parts, Running, prepared, start};
+pub use self::reconcile::{EmptySource, ObservationSource, ReconcileResult};
+pub use self::run::{ControllerConfig, ControllerHandles, RunningController, ServerCertificate, prepared, start};
 
 /// Field manager of server-side apply. It must never change: fields applied by an older version
 /// under another name could not be removed.

@@ -55,7 +55,7 @@ pub enum FailureKind {
 
 /// The party responsible for a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
+pub enum FailureCause {
     /// Load: more work than the configured limits allow, which is an error of no party.
     Load,
     /// The caller.
@@ -149,7 +149,7 @@ impl FailureKind {
 
     /// Returns the responsible party.
     #[must_use]
-    pub const fn fault(self) -> Fault {
+    pub const fn fault(self) -> FailureCause {
         match self {
             Self::QueueFull
             | Self::BytesFull
@@ -157,8 +157,8 @@ impl FailureKind {
             | Self::LatePredicted
             | Self::Draining
             | Self::ConnectionsFull
-            | Self::Deadline => Fault::Load,
-            Self::SlowBody => Fault::Client,
+            | Self::Deadline => FailureCause::Load,
+            Self::SlowBody => FailureCause::Client,
             Self::UpstreamRefused
             | Self::UpstreamBroken
             | Self::UpstreamTimeout
@@ -166,15 +166,15 @@ impl FailureKind {
             | Self::BatchFailed
             | Self::AnswerTooLarge
             | Self::UpstreamTls
-            | Self::UpstreamOverloaded => Fault::Upstream,
-            Self::Internal => Fault::Internal,
+            | Self::UpstreamOverloaded => FailureCause::Upstream,
+            Self::Internal => FailureCause::Internal,
         }
     }
 }
 
-// === impl Fault ===
+// === impl FailureCause ===
 
-impl Fault {
+impl FailureCause {
     /// Returns the responsible party as text.
     #[must_use]
     pub const fn whose(self) -> &'static str {
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn overload_is_nobodys_fault_and_a_mismatch_is_the_upstreams() {
-        assert_eq!(FailureKind::QueueFull.fault(), Fault::Load);
-        assert_eq!(FailureKind::Mismatch.fault(), Fault::Upstream);
+        assert_eq!(FailureKind::QueueFull.fault(), FailureCause::Load);
+        assert_eq!(FailureKind::Mismatch.fault(), FailureCause::Upstream);
     }
 }

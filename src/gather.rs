@@ -12,7 +12,7 @@ use http_body::Body as HttpBody;
 use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep, sleep, timeout, timeout_at};
 
-use crate::memory::Held;
+use crate::memory::BufferGuard;
 
 /// Size below which the first piece of a body is copied while more is awaited, because it may be a
 /// slice of hyper's larger read buffer.
@@ -20,7 +20,7 @@ const COPY_MAX: usize = 16 << 10;
 
 /// Limits on reading a body.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct ReadLimits {
     /// Maximum number of bytes.
     pub max: usize,
     /// Maximum interval between two frames.
@@ -28,7 +28,7 @@ pub struct Bounds {
     /// Instant by which the body must be complete.
     pub until: Option<Instant>,
     /// Minimum rate from the first byte on.
-    pub floor: Option<RateFloor>,
+    pub floor: Option<MinRate>,
     /// The body may be evicted while more of it is awaited.
     pub evictable: bool,
 }
@@ -36,7 +36,7 @@ pub struct Bounds {
 /// Minimum rate of a body from its first byte on. A lower rate indicates a sender that occupies its
 /// readers without making progress.
 #[derive(Debug, Clone, Copy)]
-pub struct RateFloor {
+pub struct MinRate {
     /// Number of bytes that must arrive in each window.
     pub bytes: usize,
     /// Length of a window.
@@ -44,8 +44,8 @@ pub struct RateFloor {
 }
 
 /// The current window of a body.
-struct FloorWindow {
-    floor: RateFloor,
+struct RateWindow {
+    floor: MinRate,
     /// Bytes that had arrived at the start of the window.
     before: usize,
     end: Pin<Box<Sleep>>,
@@ -53,7 +53,7 @@ struct FloorWindow {
 
 /// Result of reading a body.
 #[derive(Debug)]
-pub enum Gathered {
+pub enum ReadResult {
     /// The whole body was read.
     Whole {
         /// The body.
@@ -61,22 +61,22 @@ pub enum Gathered {
         /// The trailers of the body.
         trailers: Option<HeaderMap>,
         /// Memory charge of the body.
-        held: Held,
+        held: BufferGuard,
     },
     /// A limit was exceeded, or the sender broke off.
     Stopped {
         /// The limit that was exceeded.
-        why: Stop,
+        why: StopReason,
         /// The bytes read, including the frame that exceeded the limit.
         read: Bytes,
         /// Memory charge of these bytes, as far as the budget allowed.
-        held: Held,
+        held: BufferGuard,
     },
 }
 
 /// Reason for which a body was not read to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopReason {
     /// The body exceeds the maximum number of bytes.
     TooLarge,
     /// The memory budget of the process is exhausted.
@@ -91,7 +91,7 @@ pub enum Stop {
 
 /// A buffer for the frames of a body. A body of one frame is returned without a copy.
 #[derive(Debug, Default)]
-pub struct Pieces {
+pub struct FrameBuffer {
     first: Bytes,
     all: BytesMut,
     /// Announced length of the whole body, if any.
@@ -105,8 +105,8 @@ pub struct Pieces {
 /// length, unless the sender is a model server.
 ///
 /// The bytes are added to the charge `held`. While the body of an upload is awaited, the charge may
-/// be evicted ([`Bounds::evictable`]).
-pub async fn gather<B>(body: &mut B, bounds: Bounds, mut held: Held) -> Gathered
+/// be evicted ([`ReadLimits::evictable`]).
+pub async fn gather<B>(body: &mut B, bounds: ReadLimits, mut held: BufferGuard) -> ReadResult
 where
     B: HttpBody<Data = Bytes> + Unpin,
 {
@@ -115,15 +115,15 @@ where
         held.announce(announced);
     }
     if announced.is_some_and(|announced| announced > bounds.max) {
-        return Gathered::Stopped { why: Stop::TooLarge, read: Bytes::new(), held };
+        return ReadResult::Stopped { why: StopReason::TooLarge, read: Bytes::new(), held };
     }
-    let mut pieces = Pieces { announced, at_once: !bounds.evictable, ..Pieces::default() };
+    let mut pieces = FrameBuffer { announced, at_once: !bounds.evictable, ..FrameBuffer::default() };
     let mut trailers = None;
     let (mut size, mut taken) = (0_usize, 0_usize);
     let mut window = None;
     let why = loop {
         if size > 0 && window.is_none() {
-            window = bounds.floor.map(FloorWindow::new);
+            window = bounds.floor.map(RateWindow::new);
         }
         let next = timeout(bounds.idle, body.frame());
         let next = async {
@@ -135,13 +135,13 @@ where
         let next = tokio::select! {
             biased;
             next = next => next,
-            () = missed(&mut window, size) => break Stop::BelowFloor,
-            () = evicted(&mut held, &mut pieces), if bounds.evictable => break Stop::BuffersFull,
+            () = missed(&mut window, size) => break StopReason::BelowFloor,
+            () = evicted(&mut held, &mut pieces), if bounds.evictable => break StopReason::BuffersFull,
         };
         let frame = match next {
-            Err(_) => break Stop::Slow,
-            Ok(None) => return Gathered::Whole { bytes: pieces.join(), trailers, held },
-            Ok(Some(Err(_))) => break Stop::Broken,
+            Err(_) => break StopReason::Slow,
+            Ok(None) => return ReadResult::Whole { bytes: pieces.join(), trailers, held },
+            Ok(Some(Err(_))) => break StopReason::Broken,
             Ok(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
@@ -155,21 +155,21 @@ where
                 taken = wanted;
                 pieces.push(data);
                 if size > bounds.max {
-                    break Stop::TooLarge;
+                    break StopReason::TooLarge;
                 }
                 if !fits {
-                    break Stop::BuffersFull;
+                    break StopReason::BuffersFull;
                 }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     };
-    Gathered::Stopped { why, read: pieces.join(), held }
+    ReadResult::Stopped { why, read: pieces.join(), held }
 }
 
 /// Resolves at the end of a window in which too few bytes arrived; pending forever without a
 /// window.
-async fn missed(window: &mut Option<FloorWindow>, size: usize) {
+async fn missed(window: &mut Option<RateWindow>, size: usize) {
     match window {
         None => std::future::pending().await,
         Some(window) => window.missed(size).await,
@@ -177,15 +177,15 @@ async fn missed(window: &mut Option<FloorWindow>, size: usize) {
 }
 
 /// Resolves when the charge is evicted. Polled only while the body is awaited.
-async fn evicted(held: &mut Held, pieces: &mut Pieces) {
-    pieces.unshare();
+async fn evicted(held: &mut BufferGuard, pieces: &mut FrameBuffer) {
+    pieces.detach_from_read_buffer();
     held.evicted().await;
 }
 
 // === impl FloorWindow ===
 
-impl FloorWindow {
-    fn new(floor: RateFloor) -> Self {
+impl RateWindow {
+    fn new(floor: MinRate) -> Self {
         Self { floor, before: 0, end: Box::pin(sleep(floor.window)) }
     }
 
@@ -202,9 +202,9 @@ impl FloorWindow {
     }
 }
 
-// === impl Pieces ===
+// === impl FrameBuffer ===
 
-impl Pieces {
+impl FrameBuffer {
     /// Appends a frame.
     pub fn push(&mut self, data: Bytes) {
         if self.first.is_empty() && self.all.is_empty() {
@@ -236,7 +236,7 @@ impl Pieces {
     }
 
     /// Copies a small first piece, which may be a slice that keeps a large buffer alive.
-    fn unshare(&mut self) {
+    fn detach_from_read_buffer(&mut self) {
         if self.all.is_empty() && (1..COPY_MAX).contains(&self.first.len()) {
             self.all.extend_from_slice(&std::mem::take(&mut self.first));
         }
@@ -275,11 +275,11 @@ mod tests {
         parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect()
     }
 
-    async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> Gathered {
+    async fn read(parts: &[&'static str], max: usize, budget: &BufferBudget) -> ReadResult {
         let mut body = StreamBody::new(futures_util::stream::iter(frames(parts)));
         gather(
             &mut body,
-            Bounds { max, idle: Duration::from_secs(1), until: None, floor: None, evictable: false },
+            ReadLimits { max, idle: Duration::from_secs(1), until: None, floor: None, evictable: false },
             budget.empty(),
         )
         .await
@@ -289,7 +289,7 @@ mod tests {
     async fn pieces_are_joined_in_order_and_counted() {
         let budget = budget(100);
         for parts in [&["abc"][..], &["a", "b", "c"], &["", "abc", ""]] {
-            let Gathered::Whole { bytes, held, .. } = read(parts, 10, &budget).await else { panic!("it fits") };
+            let ReadResult::Whole { bytes, held, .. } = read(parts, 10, &budget).await else { panic!("it fits") };
             assert_eq!((&bytes[..], budget.held()), (&b"abc"[..], 3));
             drop(held);
         }
@@ -299,26 +299,26 @@ mod tests {
     #[tokio::test]
     async fn what_does_not_fit_is_given_back_whole() {
         let budget = budget(100);
-        let Gathered::Stopped { why, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
+        let ReadResult::Stopped { why, read, .. } = read(&["abc", "def", "ghi"], 5, &budget).await else {
             panic!("too large")
         };
-        assert_eq!((why, &read[..]), (Stop::TooLarge, &b"abcdef"[..]));
+        assert_eq!((why, &read[..]), (StopReason::TooLarge, &b"abcdef"[..]));
     }
 
     #[tokio::test]
     async fn a_body_that_stalls_below_its_floor_is_stopped() {
-        let floor = Some(RateFloor { bytes: 2, window: Duration::from_millis(1) });
-        let bounds = Bounds { max: 100, idle: Duration::from_secs(300), until: None, floor, evictable: false };
+        let floor = Some(MinRate { bytes: 2, window: Duration::from_millis(1) });
+        let bounds = ReadLimits { max: 100, idle: Duration::from_secs(300), until: None, floor, evictable: false };
         for parts in [&["a"][..], &["ab", "c"]] {
             let stalled = futures_util::stream::iter(frames(parts)).chain(futures_util::stream::pending());
             let gathered = gather(&mut StreamBody::new(stalled), bounds, budget(100).empty()).await;
-            assert!(matches!(gathered, Gathered::Stopped { why: Stop::BelowFloor, .. }));
+            assert!(matches!(gathered, ReadResult::Stopped { why: StopReason::BelowFloor, .. }));
         }
     }
 
     #[tokio::test]
     async fn a_window_in_which_enough_came_is_followed_by_another() {
-        let mut window = FloorWindow::new(RateFloor { bytes: 2, window: Duration::from_millis(1) });
+        let mut window = RateWindow::new(MinRate { bytes: 2, window: Duration::from_millis(1) });
         window.missed(4).await;
         assert_eq!(window.before, 4, "the first window had its bytes, the second none");
     }
@@ -326,7 +326,7 @@ mod tests {
     #[tokio::test]
     async fn a_full_process_stops_reading() {
         let budget = budget(4);
-        let Gathered::Stopped { why, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
-        assert_eq!(why, Stop::BuffersFull);
+        let ReadResult::Stopped { why, .. } = read(&["abc", "def"], 100, &budget).await else { panic!("full") };
+        assert_eq!(why, StopReason::BuffersFull);
     }
 }

@@ -10,7 +10,7 @@
 //! own containers is recorded in the annotation `groupage.dev/status`, and [`uninject`] reverts it.
 //!
 //! This module excludes the selection of the cluster objects that matter to a pod (the caller puts
-//! them into [`Context`]), YAML, and events.
+//! them into [`InjectionContext`]), YAML, and events.
 
 mod access;
 mod apply;
@@ -45,18 +45,19 @@ mod tests;
 use serde_json::Value;
 
 pub use around::around;
-pub use code::Code;
+pub use code::InjectionErrorCode;
 pub use context::{
-    Context, Controller, NamedPolicy, NamedProfile, Namespace, RedirectUse, SidecarDefaults, View, Workload,
+    ControllerEndpoint, InjectionContext, NamedPolicy, NamedProfile, Namespace, ObjectSource, RedirectUse,
+    SidecarDefaults, Workload,
 };
 pub use policy::settings;
 pub use recipe::merged_calls;
 pub use referrers::KINDS as REFERRERS;
-pub use refuse::Skip;
+pub use refuse::SkipReason;
 pub use service_fix::{ServiceFix, name_ports, remedy, service_fixes};
-pub use template::{Place, places};
+pub use template::{TemplateLocation, places};
 
-use self::overrides::Overrides;
+use self::overrides::InjectionSettings;
 
 /// Annotation and label that enable or disable injection of a pod.
 pub const INJECT: &str = "groupage.dev/inject";
@@ -73,36 +74,36 @@ pub const REDIRECT: &str = "groupage-redirect";
 
 /// Result of an injection.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
+pub enum InjectionOutcome {
     /// The sidecar was added.
-    Injected(Box<Injected>),
+    Injected(Box<InjectedPod>),
     /// The pod was left unchanged.
-    Skipped(Skipped),
+    Skipped(SkippedPod),
     /// At least one annotation or label is invalid, so the pod was left unchanged.
-    Refused(Vec<Problem>),
+    Refused(Vec<AnnotationError>),
 }
 
 /// A pod with the sidecar.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Injected {
+pub struct InjectedPod {
     /// The pod or pod template.
     pub pod: Value,
     /// Description of the changes.
-    pub report: Report,
+    pub report: InjectionReport,
 }
 
 /// A pod that was left without a sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedPod {
     /// Reason for the skip.
-    pub reason: Skip,
+    pub reason: SkipReason,
     /// Human-readable details and the remedy.
     pub detail: String,
 }
 
 /// Human-readable description of an injection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct InjectionReport {
     /// Changes that were made.
     pub facts: Vec<String>,
     /// Warnings: traffic that bypasses the sidecar, values that were replaced.
@@ -113,20 +114,20 @@ pub struct Report {
 
 /// An invalid annotation or label.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct AnnotationError {
     /// Kind of the problem.
-    pub code: Code,
+    pub code: InjectionErrorCode,
     /// The annotation or label.
     pub key: String,
     /// Location of the key.
-    pub holder: Holder,
+    pub holder: KeyLocation,
     /// Description of the error and of the allowed values.
     pub message: String,
 }
 
 /// Location of an injection key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
+pub enum KeyLocation {
     /// An annotation of the pod.
     Annotation,
     /// A label of the pod.
@@ -137,7 +138,7 @@ pub enum Holder {
 
 /// A pod from which the sidecar was removed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Uninjected {
+pub struct RestoredPod {
     /// The pod.
     pub pod: Value,
     /// Changes that could not be reverted.
@@ -146,9 +147,9 @@ pub struct Uninjected {
 
 /// Adds the sidecar to a pod or a pod template (an object with `metadata` and `spec`).
 #[must_use]
-pub fn inject(pod: &Value, context: &Context) -> Outcome {
+pub fn inject(pod: &Value, context: &InjectionContext) -> InjectionOutcome {
     let before = undo::uninject(pod);
-    let known = status::Status::of(pod);
+    let known = status::InjectionStatus::of(pod);
     let original = before.as_ref().map_or(pod, |before| &before.pod);
     match consent::asked(original, context) {
         Ok(None) => {}
@@ -156,31 +157,31 @@ pub fn inject(pod: &Value, context: &Context) -> Outcome {
             if before.is_some() {
                 skipped.detail.push_str("; it still has the sidecar: remove it with groupage uninject");
             }
-            return Outcome::Skipped(skipped);
+            return InjectionOutcome::Skipped(skipped);
         }
-        Err(problem) => return Outcome::Refused(vec![problem]),
+        Err(problem) => return InjectionOutcome::Refused(vec![problem]),
     }
     if let Some(skipped) = refuse::before(original, context) {
-        return Outcome::Skipped(skipped);
+        return InjectionOutcome::Skipped(skipped);
     }
-    let (overrides, mut warnings) = match Overrides::read(original, known.as_ref(), context) {
+    let (overrides, mut warnings) = match InjectionSettings::read(original, known.as_ref(), context) {
         Ok(read) => read,
-        Err(problems) => return Outcome::Refused(problems),
+        Err(problems) => return InjectionOutcome::Refused(problems),
     };
     // A failure to restore is still reported when the sidecar is added again.
     warnings.extend(before.iter().flat_map(|before| before.warnings.clone()));
     match apply::apply(original, pod, known.as_ref(), context, &overrides) {
         Ok(mut injected) => {
             injected.report.warnings.splice(0..0, warnings);
-            Outcome::Injected(Box::new(injected))
+            InjectionOutcome::Injected(Box::new(injected))
         }
-        Err(skipped) => Outcome::Skipped(skipped),
+        Err(skipped) => InjectionOutcome::Skipped(skipped),
     }
 }
 
 /// Removes the sidecar from a pod or a pod template; `None` if it has none.
 #[must_use]
-pub fn uninject(pod: &Value) -> Option<Uninjected> {
+pub fn uninject(pod: &Value) -> Option<RestoredPod> {
     undo::uninject(pod)
 }
 
@@ -190,12 +191,12 @@ pub fn patch(from: &Value, to: &Value) -> json_patch::Patch {
     json_patch::diff(from, to)
 }
 
-// === impl Outcome ===
+// === impl InjectionOutcome ===
 
-impl Outcome {
+impl InjectionOutcome {
     /// Returns the injected pod, or `None` if it was skipped or refused.
     #[must_use]
-    pub fn injected(&self) -> Option<&Injected> {
+    pub fn injected(&self) -> Option<&InjectedPod> {
         match self {
             Self::Injected(injected) => Some(injected),
             Self::Skipped(_) | Self::Refused(_) => None,

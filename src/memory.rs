@@ -20,7 +20,7 @@ mod eviction;
 mod guard;
 mod pressure;
 
-pub use budget::{BufferBudget, BuffersFull, Evicted, Held};
+pub use budget::{BufferBudget, BufferGuard, BuffersFull, EvictedError};
 pub use cgroup::ControlGroup;
 pub use eviction::{EvictionMember, EvictionSet};
 pub use guard::{EvictionWatch, HoldPhase};

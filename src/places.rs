@@ -21,7 +21,7 @@ pub use serve::serve_router;
 
 /// Limits on the connections of a port.
 #[derive(Debug, Clone, Copy)]
-pub struct PlaceBounds {
+pub struct ConnectionLimits {
     /// Maximum number of connections.
     pub total: usize,
     /// Maximum number of connections per address.
@@ -30,12 +30,12 @@ pub struct PlaceBounds {
 
 /// The connection permits of a port. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Places(Arc<Shared>);
+pub struct ConnectionLimiter(Arc<LimiterInner>);
 
 /// The permit of one connection, released when dropped.
 #[derive(Debug)]
-pub struct Place {
-    shared: Arc<Shared>,
+pub struct ConnectionPermit {
+    shared: Arc<LimiterInner>,
     id: u64,
     /// Notified when the connection is evicted.
     leave: Arc<Notify>,
@@ -43,25 +43,25 @@ pub struct Place {
 
 /// Marks a connection as busy, and therefore not evictable, until it is dropped.
 #[derive(Debug)]
-pub struct BusyGuard<'a>(&'a Place);
+pub struct ActiveRequest<'a>(&'a ConnectionPermit);
 
 #[derive(Debug)]
-struct Shared {
-    bounds: PlaceBounds,
-    held: Mutex<Held>,
+struct LimiterInner {
+    bounds: ConnectionLimits,
+    held: Mutex<PermitTable>,
 }
 
 #[derive(Debug, Default)]
-struct Held {
+struct PermitTable {
     next: u64,
     /// Counter of transitions to idle, which orders the idle connections.
     turn: u64,
-    slots: HashMap<u64, Slot>,
+    slots: HashMap<u64, PermitState>,
     peers: HashMap<IpAddr, usize>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct PermitState {
     peer: IpAddr,
     /// Value of the counter when the connection became idle; `None` while it is busy.
     idle: Option<u64>,
@@ -69,21 +69,21 @@ struct Slot {
     leave: Arc<Notify>,
 }
 
-// === impl Places ===
+// === impl ConnectionLimiter ===
 
-impl Places {
+impl ConnectionLimiter {
     /// Creates the permits of a port without connections. Limits of zero are raised to one.
     #[must_use]
-    pub fn new(bounds: PlaceBounds) -> Self {
-        let bounds = PlaceBounds { total: bounds.total.max(1), per_peer: bounds.per_peer.max(1) };
-        Self(Arc::new(Shared { bounds, held: Mutex::default() }))
+    pub fn new(bounds: ConnectionLimits) -> Self {
+        let bounds = ConnectionLimits { total: bounds.total.max(1), per_peer: bounds.per_peer.max(1) };
+        Self(Arc::new(LimiterInner { bounds, held: Mutex::default() }))
     }
 
     /// Takes a permit for a connection of `peer`, evicting an idle connection if necessary. Returns
     /// `None` if all candidates for eviction are busy, or the address of the new connection holds
     /// more than the candidates' address.
     #[must_use]
-    pub fn take(&self, peer: IpAddr) -> Option<Place> {
+    pub fn take(&self, peer: IpAddr) -> Option<ConnectionPermit> {
         // An IPv4 address counts as the same peer in its IPv6-mapped form.
         let peer = peer.to_canonical();
         let mut held = self.0.lock();
@@ -96,9 +96,9 @@ impl Places {
         held.next += 1;
         let leave = Arc::new(Notify::new());
         let idle = Some(held.next_turn());
-        held.slots.insert(id, Slot { peer, idle, busy: 0, leave: leave.clone() });
+        held.slots.insert(id, PermitState { peer, idle, busy: 0, leave: leave.clone() });
         *held.peers.entry(peer).or_default() += 1;
-        Some(Place { shared: self.0.clone(), id, leave })
+        Some(ConnectionPermit { shared: self.0.clone(), id, leave })
     }
 
     /// Returns the number of connections that hold a permit.
@@ -108,17 +108,17 @@ impl Places {
     }
 }
 
-// === impl Place ===
+// === impl ConnectionPermit ===
 
-impl Place {
+impl ConnectionPermit {
     /// Marks the connection as busy.
     #[must_use]
-    pub fn busy(&self) -> BusyGuard<'_> {
+    pub fn busy(&self) -> ActiveRequest<'_> {
         if let Some(slot) = self.shared.lock().slots.get_mut(&self.id) {
             slot.busy += 1;
             slot.idle = None;
         }
-        BusyGuard(self)
+        ActiveRequest(self)
     }
 
     /// Resolves when the connection is evicted, or has been idle for at least `limit` and at most
@@ -142,7 +142,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.shared.lock().remove(self.id);
     }
@@ -150,7 +150,7 @@ impl Drop for Place {
 
 // === impl BusyGuard ===
 
-impl Drop for BusyGuard<'_> {
+impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
         let mut held = self.0.shared.lock();
         let turn = held.next_turn();
@@ -165,15 +165,15 @@ impl Drop for BusyGuard<'_> {
 
 // === impl Shared ===
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Held> {
+impl LimiterInner {
+    fn lock(&self) -> MutexGuard<'_, PermitTable> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Held ===
 
-impl Held {
+impl PermitTable {
     fn next_turn(&mut self) -> u64 {
         self.turn += 1;
         self.turn
@@ -225,11 +225,11 @@ mod tests {
         IpAddr::from([10, 0, 0, number])
     }
 
-    fn places(total: usize, per_peer: usize) -> Places {
-        Places::new(PlaceBounds { total, per_peer })
+    fn places(total: usize, per_peer: usize) -> ConnectionLimiter {
+        ConnectionLimiter::new(ConnectionLimits { total, per_peer })
     }
 
-    async fn has_left(place: &Place) -> bool {
+    async fn has_left(place: &ConnectionPermit) -> bool {
         tokio::time::timeout(Duration::ZERO, place.ended(LONG)).await.is_ok()
     }
 
@@ -249,8 +249,8 @@ mod tests {
     #[tokio::test]
     async fn an_address_makes_room_for_those_that_hold_less() {
         let places = places(6, 4);
-        let many: Vec<Place> = (0..4).map(|_| places.take(peer(1)).unwrap()).collect();
-        let few: Vec<Place> = (0..2).map(|_| places.take(peer(2)).unwrap()).collect();
+        let many: Vec<ConnectionPermit> = (0..4).map(|_| places.take(peer(1)).unwrap()).collect();
+        let few: Vec<ConnectionPermit> = (0..2).map(|_| places.take(peer(2)).unwrap()).collect();
         let newcomer = places.take(peer(3)).unwrap();
         let mut left = 0;
         for place in &many {

@@ -2,9 +2,9 @@
 //! merging of requests and splitting of responses.
 //!
 //! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::read`] turns
-//! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`Outgoing`] request for
+//! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] request for
 //! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
-//! each of them. A call that cannot be merged is never an error: it is [`Merge::Alone`], with the
+//! each of them. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`], with the
 //! reason.
 //!
 //! # Guarantees
@@ -42,17 +42,20 @@ mod split;
 mod tei;
 mod usage;
 
-pub use apart::{ClassName, KeyPart, PartKind, class_name};
+pub use apart::{CostClassName, KeyPart, PartKind, class_name};
 pub(crate) use call::is_overload;
-pub use call::{Call, Head, Merge, Mismatch, MismatchKind, Outgoing, Reason, Reply, TooLarge};
+pub use call::{
+    BatchTooLarge, Call, MergeEligibility, MismatchKind, Reply, RequestHead, ResponseMismatch, SharedRequest,
+    UnmergeableReason,
+};
 pub use dialect::Dialect;
-pub use differ::{Differs, KEY_BYTES_MAX, Keys, PARTS_MAX, PartDigest};
-pub use evidence::LoneEvidence;
+pub use differ::{DifferingPart, KEY_BYTES_MAX, PARTS_MAX, PartDigest, RecentKeys};
+pub use evidence::UnbatchedEvidence;
 pub use pointer::Pointer;
-pub use route::{Common, Endpoint, Label, Named, PathPattern, RouteRules, Routes};
-pub use secret::{Peer, Secret, Tenant};
-pub use split::SharedAnswer;
-pub use tei::{Published, model_named, published};
+pub use route::{Endpoint, PathPattern, ProtocolLabel, RouteProtocol, RouteRules, Routes, SharedHeaderRules};
+pub use secret::{DigestKey, PeerIdentity, Tenant};
+pub use split::BatchResponse;
+pub use tei::{PublishedLimits, model_named, published};
 
 #[cfg(test)]
 mod tests;

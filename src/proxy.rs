@@ -7,7 +7,7 @@
 //! ├─ pass: a lane pinned to the connection, bytes untouched
 //! └─ merge: collect ▶ read ▶ scheduler ▶ respond | alone | rescue
 //! ```
-//! The module depends on no particular upstream: it receives a [`Forward`] implementation and a
+//! The module depends on no particular upstream: it receives a [`Forwarder`] implementation and a
 //! scheduler handle.
 
 mod alone;
@@ -44,19 +44,19 @@ use std::time::Duration;
 use http::HeaderName;
 
 pub use self::connections::Connections;
-use self::cut::Cut;
-pub use self::listener::{Door, Host, Listening, Welcome, serve};
-pub use self::priority::{Ended, Priorities, PriorityClass, TenantWeights};
-use self::shift::Shifts;
-pub use self::terminate::Tls;
+use self::cut::CancellationToken;
+pub use self::listener::{ListenerChannel, ListenerControl, ListenerHandle, ListenerState, serve};
+pub use self::priority::{OutcomeCounters, PriorityClass, PriorityClasses, TenantWeights};
+use self::shift::DeadlineShifts;
+pub use self::terminate::TlsTermination;
 use crate::accesslog::AccessLog;
-use crate::backend::{Backend, Forward};
-use crate::batching::{Late, ScopeId};
+use crate::backend::{Backend, Forwarder};
+use crate::batching::{LateTreatment, ScopeId};
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
-use crate::protocol::{Reason, Routes, Secret};
-use crate::scheduler::{Handle, Onlooker};
-use crate::telemetry::{CallLabels, Metrics, Passed, RouteDurations};
+use crate::protocol::{DigestKey, Routes, UnmergeableReason};
+use crate::scheduler::{SchedulerHandle, ShadowRecorder};
+use crate::telemetry::{CallCounters, Metrics, RouteDurations, UnmergedCounter};
 
 /// Limits applied to client connections.
 #[derive(Debug, Clone)]
@@ -104,13 +104,13 @@ pub struct Http2Limits {
 
 /// Configuration of the data port that is fixed for its lifetime.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ProxyConfig {
     /// Limits towards clients.
     pub client: ClientLimits,
     /// The port receives captured traffic: its connections may carry any protocol.
     pub captured: bool,
     /// TLS towards clients. `None`: clients connect in plain text.
-    pub tls: Option<Arc<Tls>>,
+    pub tls: Option<Arc<TlsTermination>>,
     /// Maximum number of bytes of an unbatched call's response that are buffered before it is
     /// streamed.
     pub answer_bytes_max: usize,
@@ -121,7 +121,7 @@ pub struct Config {
 /// The routing table and the settings of its routes. A call keeps the table that was current when
 /// it began.
 #[derive(Debug)]
-pub struct Table {
+pub struct RoutingTable {
     /// The routes by which calls are recognised.
     pub routes: Routes,
     /// One entry per configured route, followed by the entry of the default route.
@@ -138,14 +138,14 @@ pub struct Table {
     /// The header that names the tenant. It is an identity header, like `Authorization`.
     pub tenant_header: Option<HeaderName>,
     /// The priority classes and the header that selects one.
-    pub priorities: Priorities,
+    pub priorities: PriorityClasses,
     /// The fair-queueing weights of tenants.
     pub tenant_weights: TenantWeights,
 }
 
 /// Handling of recognised calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum RouteMode {
     /// Calls are batched.
     Batch,
     /// Calls are forwarded unbatched, and a shadow simulation reports the effect of batching.
@@ -167,12 +167,12 @@ pub struct RouteSettings {
     /// Target latency from the arrival of a call to its response.
     pub slo: Option<Duration>,
     /// Handling of a call that can no longer meet the SLO.
-    pub late: Late,
+    pub late: LateTreatment,
     /// Maximum time from dispatch to the last byte of the response (to the first byte if it is
     /// streamed), and maximum wait in the queue. `None`: no limit.
     pub timeout: Option<Duration>,
     /// Handling of the route's calls.
-    pub mode: Mode,
+    pub mode: RouteMode,
     /// Maximum size in bytes of a request body that is read for batching.
     pub item_bytes_max: usize,
     /// The latency histograms of a configured route; `None` selects those of the adapter. Set by
@@ -183,39 +183,39 @@ pub struct RouteSettings {
 /// State shared by all connections of the data port.
 #[derive(Debug)]
 pub struct Proxy {
-    config: Config,
-    table: RwLock<Arc<Table>>,
+    config: ProxyConfig,
+    table: RwLock<Arc<RoutingTable>>,
     clock: Clock,
-    scheduler: Handle,
-    onlooker: Onlooker,
+    scheduler: SchedulerHandle,
+    onlooker: ShadowRecorder,
     backend: Arc<dyn Backend>,
-    forward: Arc<dyn Forward>,
+    forward: Arc<dyn Forwarder>,
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
-    secret: Secret,
+    secret: DigestKey,
     access_log: Option<AccessLog>,
-    labels: HashMap<&'static str, CallLabels>,
+    labels: HashMap<&'static str, CallCounters>,
     /// Latency histograms of calls to no configured route, by adapter.
     durations: HashMap<&'static str, RouteDurations>,
-    /// Indexed by the discriminant of [`Reason`].
-    passed: Vec<Passed>,
-    shifts: Shifts,
-    cut: Cut,
+    /// Indexed by the discriminant of [`UnmergeableReason`].
+    passed: Vec<UnmergedCounter>,
+    shifts: DeadlineShifts,
+    cut: CancellationToken,
 }
 
 /// The components that the data port is built from.
 #[derive(Debug)]
-pub struct Parts {
+pub struct ProxyComponents {
     /// The clock of the process.
     pub clock: Clock,
     /// Submits calls to the scheduler.
-    pub scheduler: Handle,
+    pub scheduler: SchedulerHandle,
     /// Reports the calls that pass through in mode `Observe` to the shadow simulation.
-    pub onlooker: Onlooker,
+    pub onlooker: ShadowRecorder,
     /// Executes batches, and provides the limits that its server publishes.
     pub backend: Arc<dyn Backend>,
     /// Forwards everything that is not batched.
-    pub forward: Arc<dyn Forward>,
+    pub forward: Arc<dyn Forwarder>,
     /// Memory budget for buffered bytes.
     pub buffers: BufferBudget,
     /// Metrics of the process.
@@ -229,16 +229,16 @@ pub struct Parts {
 impl Proxy {
     /// Creates a data port from its components.
     #[must_use]
-    pub fn new(config: Config, table: Table, parts: Parts) -> Self {
-        let Parts { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
-        let shifts = Shifts::default();
+    pub fn new(config: ProxyConfig, table: RoutingTable, parts: ProxyComponents) -> Self {
+        let ProxyComponents { clock, scheduler, onlooker, backend, forward, buffers, metrics, access_log } = parts;
+        let shifts = DeadlineShifts::default();
         shifts.keep(table.slos());
-        let labels = || crate::protocol::Label::ALL.iter().map(|label| label.as_str()).chain(["none"]);
+        let labels = || crate::protocol::ProtocolLabel::ALL.iter().map(|label| label.as_str()).chain(["none"]);
         let table = table.measured(&metrics);
         Self {
             labels: labels().map(|label| (label, metrics.calls(label))).collect(),
             durations: labels().map(|label| (label, metrics.route_durations(label))).collect(),
-            passed: Reason::ALL.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
+            passed: UnmergeableReason::ALL.iter().map(|reason| metrics.passed(reason.as_str())).collect(),
             config,
             table: RwLock::new(Arc::new(table)),
             clock,
@@ -248,9 +248,9 @@ impl Proxy {
             forward,
             buffers,
             metrics,
-            secret: Secret::random(),
+            secret: DigestKey::random(),
             shifts,
-            cut: Cut::default(),
+            cut: CancellationToken::default(),
             access_log,
         }
     }
@@ -262,16 +262,16 @@ impl Proxy {
 
     /// Returns the table that applies to calls beginning now.
     #[must_use]
-    pub fn table(&self) -> Arc<Table> {
+    pub fn table(&self) -> Arc<RoutingTable> {
         // No code panics while holding this lock, and the table is replaced atomically, so a
         // poisoned lock is safe to use.
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the table for calls that begin from now on.
-    pub fn set_table(&self, table: Table) {
+    pub fn set_table(&self, table: RoutingTable) {
         let found = self.shifts.keep(table.slos());
-        self.metrics.deadline_shift(table.largest_shift(found));
+        self.metrics.deadline_shift(table.max_deadline_shift(found));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table.measured(&self.metrics));
     }
 
@@ -287,16 +287,16 @@ impl Proxy {
         table.slos().map(permille).max().unwrap_or_default()
     }
 
-    fn count_passed(&self, reason: Reason) {
+    fn count_passed(&self, reason: UnmergeableReason) {
         if let Some(counter) = self.passed.get(reason as usize) {
             counter.count();
         }
     }
 }
 
-// === impl Table ===
+// === impl RoutingTable ===
 
-impl Table {
+impl RoutingTable {
     /// Returns the table with the latency histograms of its configured routes attached.
     fn measured(mut self, metrics: &Metrics) -> Self {
         for route in self.settings.iter_mut().filter(|route| route.index.is_some()) {
@@ -311,7 +311,7 @@ impl Table {
     }
 
     /// Returns the largest shift in effect, given the largest one learned.
-    fn largest_shift(&self, found: Duration) -> Duration {
+    fn max_deadline_shift(&self, found: Duration) -> Duration {
         self.slos().map(|slo| self.shift(slo)).fold(found, Duration::max)
     }
 

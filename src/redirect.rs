@@ -26,9 +26,9 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use self::kernel::Kernel;
-use self::others::{Others, Taken};
-pub use self::ruleset::Step;
+use self::kernel::NfTablesSocket;
+use self::others::{ForeignRules, RedirectConflict};
+pub use self::ruleset::RedirectStep;
 
 /// Maximum number of redirects, equal to the number of ports that a sidecar captures (`injector`).
 /// A transaction with that many rules is about 18 KiB, far below the limit of one send on the
@@ -46,7 +46,7 @@ pub struct Redirect {
 
 /// Result of a successful write.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteReport {
     /// Descriptions of existing rules that may redirect a port before the new rules do.
     pub doubts: Vec<String>,
 }
@@ -81,7 +81,7 @@ pub enum RedirectError {
     #[error("{step}: {source}")]
     Kernel {
         /// The step that failed.
-        step: Step,
+        step: RedirectStep,
         /// Error of the operating system.
         source: std::io::Error,
     },
@@ -116,21 +116,21 @@ impl fmt::Display for Redirect {
 ///
 /// # Errors
 /// Returns the reason if no rule was changed.
-pub fn write(redirects: &[Redirect]) -> Result<Written, RedirectError> {
+pub fn write(redirects: &[Redirect]) -> Result<WriteReport, RedirectError> {
     check(redirects)?;
-    let mut kernel = Kernel::open()?;
-    let others = Others::read(&kernel.chains()?, &kernel.rules()?);
+    let mut kernel = NfTablesSocket::open()?;
+    let others = ForeignRules::read(&kernel.chains()?, &kernel.rules()?);
     let mut doubts = Vec::new();
     for redirect in redirects {
         match others.take(redirect.port) {
             None => {}
-            Some(Taken { by, sure: true }) => return Err(RedirectError::Taken(by)),
-            Some(Taken { by, sure: false }) => doubts.push(by),
+            Some(RedirectConflict { by, sure: true }) => return Err(RedirectError::Taken(by)),
+            Some(RedirectConflict { by, sure: false }) => doubts.push(by),
         }
     }
     doubts.extend(kernel::unseen());
     kernel.commit(&ruleset::transaction(redirects))?;
-    Ok(Written { doubts })
+    Ok(WriteReport { doubts })
 }
 
 fn check(redirects: &[Redirect]) -> Result<(), RedirectError> {
@@ -154,7 +154,7 @@ mod tests {
     use std::os::fd::AsFd as _;
     use std::process::{Command, Stdio};
 
-    use super::message::{Reply, replies};
+    use super::message::{NetlinkReply, replies};
     use super::*;
 
     #[test]
@@ -205,7 +205,8 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 rustix::thread::move_into_link_name_space(namespace.as_fd(), None).unwrap();
-                if matches!(Kernel::open().and_then(|mut kernel| kernel.chains()), Err(RedirectError::NoTables)) {
+                if matches!(NfTablesSocket::open().and_then(|mut kernel| kernel.chains()), Err(RedirectError::NoTables))
+                {
                     skipped("the kernel has no nf_tables");
                 } else {
                     work();
@@ -217,7 +218,7 @@ mod tests {
     }
 
     fn items(listed: &[Vec<u8>]) -> usize {
-        listed.iter().flat_map(|read| replies(read)).filter(|reply| matches!(reply, Reply::Item(_))).count()
+        listed.iter().flat_map(|read| replies(read)).filter(|reply| matches!(reply, NetlinkReply::Item(_))).count()
     }
 
     #[test]
@@ -225,11 +226,11 @@ mod tests {
         alone(|| {
             let [web, grpc] = [Redirect { port: 8080, listen: 15080 }, Redirect { port: 9000, listen: 15081 }];
             let counted = || {
-                let mut kernel = Kernel::open().unwrap();
+                let mut kernel = NfTablesSocket::open().unwrap();
                 (items(&kernel.chains().unwrap()), items(&kernel.rules().unwrap()))
             };
             for (redirects, rules) in [(&[web, grpc][..], 2), (&[web, grpc], 2), (&[grpc], 1)] {
-                assert_eq!(write(redirects).unwrap(), Written::default());
+                assert_eq!(write(redirects).unwrap(), WriteReport::default());
                 assert_eq!(counted(), (1, rules));
             }
             // The same ruleset of another owner, under a name of the same length.
@@ -240,13 +241,13 @@ mod tests {
                     part.bytes[at..at + 8].copy_from_slice(b"somebody");
                 }
             }
-            Kernel::open().unwrap().commit(&theirs).unwrap();
+            NfTablesSocket::open().unwrap().commit(&theirs).unwrap();
             assert_eq!(counted(), (2, 2));
             let error = write(&[grpc, web]).unwrap_err().to_string();
             let told = "port 8080 is already redirected by chain prerouting of table inet somebody: ";
             assert!(error.starts_with(told), "{error}");
             assert_eq!(counted(), (2, 2), "nothing was changed");
-            assert_eq!(write(&[grpc]).unwrap(), Written::default());
+            assert_eq!(write(&[grpc]).unwrap(), WriteReport::default());
         });
     }
 
@@ -254,11 +255,11 @@ mod tests {
     fn what_the_kernel_refuses_changes_nothing_and_is_told_with_its_place() {
         alone(|| {
             let mut wrong = ruleset::transaction(&[Redirect { port: 8080, listen: 15080 }]);
-            for part in wrong.parts.iter_mut().filter(|part| matches!(part.step, Step::Rule(_))) {
+            for part in wrong.parts.iter_mut().filter(|part| matches!(part.step, RedirectStep::Rule(_))) {
                 let found = part.bytes.windows(5).position(|bytes| bytes == b"redir").unwrap();
                 part.bytes[found..found + 5].copy_from_slice(b"nosuc");
             }
-            let mut kernel = Kernel::open().unwrap();
+            let mut kernel = NfTablesSocket::open().unwrap();
             let error = kernel.commit(&wrong).unwrap_err();
             assert!(matches!(error, RedirectError::NoNat), "{error}");
             assert_eq!(items(&kernel.chains().unwrap()), 0);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::body::Moved;
+use crate::body::ActivityFlag;
 
 /// Size of the copy buffer per direction.
 const BUFFER: usize = 16 << 10;
@@ -26,7 +26,7 @@ pub async fn relay(
 ) {
     let (one_read, one_write) = tokio::io::split(one);
     let (other_read, other_write) = tokio::io::split(other);
-    let moved = Moved::default();
+    let moved = ActivityFlag::default();
     let both = async {
         tokio::join!(copy(one_read, other_write, &moved), copy(other_read, one_write, &moved));
     };
@@ -36,7 +36,7 @@ pub async fn relay(
 /// Awaits `work` as long as there is activity or none is required: a request that was taken
 /// completely waits for its response without a limit. Returns `None` after `limit` without
 /// activity.
-pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &Moved) -> Option<T> {
+pub async fn while_moving<T>(work: impl Future<Output = T>, limit: Duration, moved: &ActivityFlag) -> Option<T> {
     let mut work = pin!(work);
     loop {
         match tokio::time::timeout(limit, work.as_mut()).await {
@@ -86,7 +86,7 @@ pub fn poll_write_joined(
     stream.poll_write(cx, joined.get(..end).unwrap_or_default())
 }
 
-async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, moved: &Moved) {
+async fn copy(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, moved: &ActivityFlag) {
     let mut buffer = vec![0; BUFFER];
     loop {
         match from.read(&mut buffer).await {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_says_nothing_for_too_long_is_left() {
+    async fn idle_relay_ends() {
         let (mut client, ours) = tokio::io::duplex(64);
         let (theirs, _server) = tokio::io::duplex(64);
         client.write_all(b"once").await.unwrap();

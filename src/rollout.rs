@@ -10,7 +10,7 @@
 //! under repeated evaluation ([`judge`]), and `step` then advances, reverts, or pauses the rollout.
 //!
 //! All of it is pure: the objects, the plan, the measurements and the time go in; the profile of
-//! each pod, the events and the next [`State`] come out. The state fits into `BatchPolicy.status`
+//! each pod, the events and the next [`RolloutState`] come out. The state fits into `BatchPolicy.status`
 //! ([`status`]), so that another controller can take over. Reading and writing objects and pushing
 //! configuration to sidecars are left to the controller.
 
@@ -23,24 +23,28 @@ pub mod profile;
 pub mod status;
 mod step;
 
-use crate::control::sketch::Sketch;
+use crate::control::sketch::Histogram;
 
-pub use self::plan::{Analysis, ArmPlan, Canary, Experiment, OnFailure, Plan, Strategy};
-pub use self::step::{ArmState, Next, Outcome, Phase, PodSeen, State, Told, VerdictTold, step};
+pub use self::plan::{
+    ArmPlan, CanaryStep, ExperimentPlan, OnFailure, RegressionThresholds, RolloutPlan, RolloutStrategy,
+};
+pub use self::step::{
+    ArmState, ComparisonOutcome, Phase, PodReport, ProfileVerdict, RolloutDecision, RolloutEvent, RolloutState, step,
+};
 
 /// An instant in seconds since the Unix epoch: the resolution of a status, and precise enough for
 /// clocks of different controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Epoch(pub u64);
+pub struct UnixSeconds(pub u64);
 
 /// Calls that a pod served in a period of time.
 ///
 /// # Units
 /// Counts are of calls. Times in the sketch are whole microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct ArmCounts {
     /// Latency, from arrival to answer, of the calls that were answered successfully.
-    pub latency: Sketch,
+    pub latency: Histogram,
     /// Calls that were not: refused, expired in the queue, failed, or answered with 429 or 5xx by
     /// the server.
     pub errors: u64,
@@ -48,9 +52,9 @@ pub struct Counts {
     pub batches: u64,
 }
 
-// === impl Epoch ===
+// === impl UnixSeconds ===
 
-impl Epoch {
+impl UnixSeconds {
     /// Returns the seconds since an earlier instant, or 0 if it is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
@@ -58,9 +62,9 @@ impl Epoch {
     }
 }
 
-// === impl Counts ===
+// === impl ArmCounts ===
 
-impl Counts {
+impl ArmCounts {
     /// Adds the counts of another pod or of a later period.
     pub fn add(&mut self, other: &Self) {
         self.latency.merge(&other.latency);

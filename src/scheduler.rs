@@ -1,7 +1,7 @@
 //! The async driver of the batching core: one task that feeds events into the core and executes its
 //! decisions.
 //!
-//! [`Handle::submit`] queues one call and resolves with its outcome; dropping its future cancels
+//! [`SchedulerHandle::submit`] queues one call and resolves with its outcome; dropping its future cancels
 //! the call. The task (`driver`) sleeps on a timerfd until the core's next wake-up. If it panics,
 //! its calls fail with `internal` and it restarts with an empty queue. Three panics within a minute
 //! are fatal ([`Scheduler::failed`]).
@@ -21,14 +21,14 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
-pub use self::apart::{ClassApart, Why};
-pub use self::execution::Grant;
-pub use self::onlooker::{Awaited, Coming, Onlooker, Passing, Reading, Seen};
-pub use self::recent::{Benefit, Recent};
+pub use self::apart::{ClassDiversity, DecisionReport};
+pub use self::execution::UnbatchedPermit;
+pub use self::onlooker::{DeferredParse, ObservedCall, PendingBody, PendingResponse, ShadowRecorder, ShadowReport};
+pub use self::recent::{Benefit, RecentCounts};
 use crate::backend::{Backend, StreamedAnswer};
 use crate::batching::{
-    BatchId, CallId, Cause, ClassSnapshot, CostClassId, Deadline, FlowMode, Limits, Lone, Plan, PriorityId, Report,
-    ScopeId, UpstreamSnapshot,
+    BatchId, BatcherReport, CallId, ClassSnapshot, CostClassId, Deadline, DispatchCause, FlowMode, Limits, Plan,
+    PriorityId, ScopeId, UnbatchedReason, UpstreamSnapshot,
 };
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
@@ -44,24 +44,24 @@ const EVENTS_MAX: usize = 8192;
 /// Capacity of the channel on which executions report their end without waiting. At most half as
 /// many are in flight if the policy sets no limit. It is far above the concurrency of one model
 /// server, and costs a few megabytes of channel and tasks.
-pub const SLOTS_BOUND: u32 = 4096;
+pub const COMPLETIONS_MAX: u32 = 4096;
 
 /// Configuration of the scheduler.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct SchedulerConfig {
     /// Limits of the batching core.
     pub limits: Limits,
     /// Seed of the generator that adds jitter to `Retry-After`.
     pub seed: u64,
     /// State learned by an earlier process.
-    pub kept: Kept,
+    pub kept: LearnedState,
     /// Notified after every execution, since its observation may change the learned state.
     pub learned: Option<Arc<Notify>>,
 }
 
 /// A snapshot of the learned state that another process can start from.
 #[derive(Debug, Clone, Default)]
-pub struct Kept {
+pub struct LearnedState {
     /// State of the upstream as a whole.
     pub upstream: UpstreamSnapshot,
     /// State per cost class, by name ([`Call::cost_class`]). Unlike ids, names have the same
@@ -106,7 +106,7 @@ pub struct Submission {
 
 /// Details of the execution that a call was part of.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Ticket {
+pub struct ExecutionDetails {
     /// Id of the execution.
     pub batch: Option<BatchId>,
     /// Number of items in the execution.
@@ -114,7 +114,7 @@ pub struct Ticket {
     /// Number of calls in the execution.
     pub calls: u32,
     /// Reason for the dispatch at that instant.
-    pub cause: Option<Cause>,
+    pub cause: Option<DispatchCause>,
     /// Time from acceptance to dispatch.
     pub queue_delay: Duration,
     /// Reason for which the call waited, if it did.
@@ -123,7 +123,7 @@ pub struct Ticket {
     /// without a limiter.
     pub mode: Option<FlowMode>,
     /// Reason for which a mergeable call was executed unbatched.
-    pub lone: Option<Lone>,
+    pub lone: Option<UnbatchedReason>,
     /// Predicted time from dispatch to the response. `None` while the cost is unknown.
     pub predicted: Option<Duration>,
     /// Instant of dispatch.
@@ -134,21 +134,21 @@ pub struct Ticket {
 
 /// The outcome of a submitted call.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum SubmitOutcome {
     /// The call holds a slot and is sent unbatched, in its original form, by its own task.
-    Alone(Grant),
+    Alone(UnbatchedPermit),
     /// The call's part of a batch response.
-    Reply(Box<Reply>, Ticket),
+    Reply(Box<Reply>, ExecutionDetails),
     /// A response of its own, after the batch failed, that is too large to be buffered.
-    Streamed(Box<StreamedAnswer>, Ticket),
+    Streamed(Box<StreamedAnswer>, ExecutionDetails),
     /// Ended by the proxy.
-    Failed(Failure, Ticket),
+    Failed(Failure, ExecutionDetails),
 }
 
 /// A handle to submit calls and to control the scheduler.
 #[derive(Debug, Clone)]
-pub struct Handle {
-    events: mpsc::Sender<Event>,
+pub struct SchedulerHandle {
+    events: mpsc::Sender<DriverEvent>,
     next_id: Arc<AtomicU64>,
 }
 
@@ -156,21 +156,21 @@ pub struct Handle {
 #[derive(Debug)]
 pub struct Scheduler {
     /// Submits calls and controls the scheduler.
-    pub handle: Handle,
+    pub handle: SchedulerHandle,
     failed: watch::Receiver<bool>,
 }
 
 #[derive(Debug)]
-enum Event {
-    Offer(CallId, Box<Submission>, oneshot::Sender<Outcome>),
+enum DriverEvent {
+    Offer(CallId, Box<Submission>, oneshot::Sender<SubmitOutcome>),
     Cancel(CallId),
     Answered(CallId),
     Plan(u64, CostClassId, Plan),
-    Report(oneshot::Sender<Report>),
-    Why(oneshot::Sender<Why>),
+    Report(oneshot::Sender<BatcherReport>),
+    Why(oneshot::Sender<DecisionReport>),
     Limits(Box<Limits>, oneshot::Sender<()>),
-    Keep(oneshot::Sender<Kept>),
-    Begin(Box<Kept>),
+    Keep(oneshot::Sender<LearnedState>),
+    Begin(Box<LearnedState>),
     Forget,
     Drain,
     Resume,
@@ -180,7 +180,7 @@ enum Event {
 
 /// Cancels a call when its caller stops waiting.
 struct CancelOnDrop<'a> {
-    events: &'a mpsc::Sender<Event>,
+    events: &'a mpsc::Sender<DriverEvent>,
     id: Option<CallId>,
 }
 
@@ -192,16 +192,16 @@ impl Scheduler {
     /// # Errors
     /// Returns an error if the system provides no timer.
     pub fn start(
-        config: Config,
+        config: SchedulerConfig,
         clock: Clock,
         backend: Arc<dyn Backend>,
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Self> {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
         let (failed_tx, failed) = watch::channel(false);
-        let driver = driver::Shell::new(config, clock, backend, metrics, events.downgrade())?;
+        let driver = driver::Supervisor::new(config, clock, backend, metrics, events.downgrade())?;
         tokio::spawn(driver.run(inbox, failed_tx));
-        Ok(Self { handle: Handle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
+        Ok(Self { handle: SchedulerHandle { events, next_id: Arc::new(AtomicU64::new(1)) }, failed })
     }
 
     /// Resolves when the driver has panicked too often to be restarted.
@@ -215,34 +215,37 @@ impl Scheduler {
     }
 }
 
-// === impl Handle ===
+// === impl SchedulerHandle ===
 
-impl Handle {
+impl SchedulerHandle {
     /// Queues a call and waits for its outcome.
-    pub async fn submit(&self, submission: Submission) -> Outcome {
+    pub async fn submit(&self, submission: Submission) -> SubmitOutcome {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let (reply, outcome) = oneshot::channel();
-        if self.events.try_send(Event::Offer(id, Box::new(submission), reply)).is_err() {
-            return Outcome::Failed(Failure::retry(FailureKind::QueueFull, Duration::from_secs(1)), Ticket::default());
+        if self.events.try_send(DriverEvent::Offer(id, Box::new(submission), reply)).is_err() {
+            return SubmitOutcome::Failed(
+                Failure::retry(FailureKind::QueueFull, Duration::from_secs(1)),
+                ExecutionDetails::default(),
+            );
         }
         let mut cancel = CancelOnDrop { events: &self.events, id: Some(id) };
         let outcome = outcome.await;
         cancel.id = None;
-        outcome.unwrap_or_else(|_| Outcome::Failed(FailureKind::Internal.into(), Ticket::default()))
+        outcome.unwrap_or_else(|_| SubmitOutcome::Failed(FailureKind::Internal.into(), ExecutionDetails::default()))
     }
 
     /// Returns the learned state; `None` if the driver does not respond within a second.
-    pub async fn report(&self) -> Option<Report> {
+    pub async fn report(&self) -> Option<BatcherReport> {
         let (reply, report) = oneshot::channel();
-        self.events.try_send(Event::Report(reply)).ok()?;
+        self.events.try_send(DriverEvent::Report(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), report).await.ok()?.ok()
     }
 
     /// Returns the current decisions and their reasons; `None` if the driver does not respond
     /// within a second.
-    pub async fn why(&self) -> Option<Why> {
+    pub async fn why(&self) -> Option<DecisionReport> {
         let (reply, why) = oneshot::channel();
-        self.events.try_send(Event::Why(reply)).ok()?;
+        self.events.try_send(DriverEvent::Why(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), why).await.ok()?.ok()
     }
 
@@ -252,44 +255,44 @@ impl Handle {
     /// not affected. Once this returns, a call may name any scope of the new limits.
     pub async fn set_limits(&self, limits: Limits) -> bool {
         let (done, taken) = oneshot::channel();
-        self.events.send(Event::Limits(Box::new(limits), done)).await.is_ok() && taken.await.is_ok()
+        self.events.send(DriverEvent::Limits(Box::new(limits), done)).await.is_ok() && taken.await.is_ok()
     }
 
     /// Returns a snapshot of the learned state; `None` if the driver has stopped.
-    pub async fn keep(&self) -> Option<Kept> {
+    pub async fn keep(&self) -> Option<LearnedState> {
         let (reply, kept) = oneshot::channel();
-        self.events.send(Event::Keep(reply)).await.ok()?;
+        self.events.send(DriverEvent::Keep(reply)).await.ok()?;
         kept.await.ok()
     }
 
     /// Seeds the learned state with a snapshot from elsewhere, unless something was already learned
     /// here.
-    pub async fn begin(&self, kept: Kept) {
+    pub async fn begin(&self, kept: LearnedState) {
         // Ignored if the driver has stopped.
-        self.events.send(Event::Begin(Box::new(kept))).await.ok();
+        self.events.send(DriverEvent::Begin(Box::new(kept))).await.ok();
     }
 
     /// Resets the learned state, because the upstream was replaced by another.
     pub async fn forget(&self) {
         // Ignored if the driver has stopped.
-        self.events.send(Event::Forget).await.ok();
+        self.events.send(DriverEvent::Forget).await.ok();
     }
 
     /// Starts a drain: no call is held back from now on.
     pub async fn drain(&self) {
         // Ignored if the driver has stopped.
-        self.events.send(Event::Drain).await.ok();
+        self.events.send(DriverEvent::Drain).await.ok();
     }
 
     /// Cancels a drain.
     pub async fn resume(&self) {
         // Ignored if the driver has stopped.
-        self.events.send(Event::Resume).await.ok();
+        self.events.send(DriverEvent::Resume).await.ok();
     }
 
     #[cfg(test)]
     async fn panic(&self) {
-        self.events.send(Event::Panic).await.unwrap();
+        self.events.send(DriverEvent::Panic).await.unwrap();
     }
 }
 
@@ -298,7 +301,7 @@ impl Drop for CancelOnDrop<'_> {
         if let Some(id) = self.id {
             // A full channel loses this event; the driver checks every call again before it is sent
             // (`oneshot::Sender::is_closed`).
-            self.events.try_send(Event::Cancel(id)).ok();
+            self.events.try_send(DriverEvent::Cancel(id)).ok();
         }
     }
 }

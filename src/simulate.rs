@@ -26,11 +26,11 @@ mod engine;
 mod policy;
 mod record;
 
-pub use call::{Arrival, Ended, Outcome};
-pub use desk::{Counts, Desk};
-pub use engine::{Run, run};
-pub use policy::{Done, Policy, SentId, Status};
-pub use record::{Event, Log};
+pub use call::{Arrival, CallOutcome, CompletedCall};
+pub use desk::{DispatchCounts, SimProxy};
+pub use engine::{RunResult, run};
+pub use policy::{BatchCompletion, ResponseStatus, SimBatchId, SimPolicy};
+pub use record::{CoreEvent, EventLog};
 
 #[cfg(test)]
 mod tests;

@@ -28,5 +28,5 @@ mod time;
 mod wire;
 
 pub use item::{DIMENSIONS, Route};
-pub use refusal::ListRefusal;
-pub use wire::Target;
+pub use refusal::ListResponse;
+pub use wire::ServerAddr;

@@ -16,6 +16,6 @@ mod writer;
 
 pub use controller::ControllerMetrics;
 pub use durations::RouteDurations;
-pub use observer::{CallEnd, Observer};
-pub use registry::{CallLabels, Dispatched, Metrics, Passed, Stats};
+pub use observer::{CallObserver, CompletedCall};
+pub use registry::{CallCounters, DispatchSample, LiveCounts, Metrics, UnmergedCounter};
 pub use writer::LossyWriter;

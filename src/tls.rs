@@ -1,5 +1,5 @@
-//! TLS on both sides of the proxy with certificates from files: [`Callers`] for downstream clients,
-//! [`Servers`] for model servers behind `https://`.
+//! TLS on both sides of the proxy with certificates from files: [`DownstreamTlsAcceptor`] for downstream clients,
+//! [`UpstreamTlsConnector`] for model servers behind `https://`.
 //!
 //! ```text
 //! files ─▶ read (bounded) ─▶ chain, key, authorities ─▶ Callers | Servers ─▶ accept | connect
@@ -24,15 +24,17 @@ use std::sync::Arc;
 
 use rustls::crypto::CryptoProvider;
 
-pub use self::callers::{CallerFiles, CallerStream, Callers};
+pub use self::callers::{DownstreamFiles, DownstreamStream, DownstreamTlsAcceptor};
 pub use self::material::{Validity, certificates, certified, validity};
-pub use self::servers::{Refused, ServerFiles, ServerStream, Servers, Speak, refused_within};
-pub use self::words::{Ended, ended};
+pub use self::servers::{
+    AlpnProtocols, TlsFailure, UpstreamFiles, UpstreamStream, UpstreamTlsConnector, refused_within,
+};
+pub use self::words::{HandshakeFailure, ended};
 
 /// The reason for which a file cannot be used, with its configuration key and advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("GRP1106: `{key}` cannot be used: {path}: {why}; {advice}")]
-pub struct Unusable {
+pub struct CertificateFileError {
     key: &'static str,
     path: String,
     why: String,
@@ -41,7 +43,7 @@ pub struct Unusable {
 
 /// Result of reloading certificate files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum ReloadOutcome {
     /// The content is unchanged.
     Same,
     /// The content has changed and is in use from now on.
@@ -49,7 +51,7 @@ pub enum Look {
 }
 
 /// Certificates in use that were loaded from files and can be reloaded.
-pub trait Kept: Send + Sync + std::fmt::Debug {
+pub trait ReloadableCertificate: Send + Sync + std::fmt::Debug {
     /// Side of the proxy on which they are used, the label of metrics.
     fn side(&self) -> &'static str;
 
@@ -64,7 +66,7 @@ pub trait Kept: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// Returns an error if the files cannot be used. The certificates in use remain unchanged.
-    fn look(&self) -> Result<Look, Unusable>;
+    fn look(&self) -> Result<ReloadOutcome, CertificateFileError>;
 }
 
 /// Returns the cryptography provider of the process.

@@ -27,13 +27,13 @@ mod words;
 
 use std::time::Duration;
 
-use crate::control::sketch::Sketch;
+use crate::control::sketch::Histogram;
 
-pub use self::bounds::{Bounds, Granularity, Mode};
+pub use self::bounds::{TunerMode, TuningBounds, TuningGranularity};
 pub use self::decide::propose;
 pub use self::group::{GroupKey, PodProposal, Tuner};
-pub use self::history::{History, Knob, Way};
-pub use self::window::Window;
+pub use self::history::{Direction, Parameter, TuningState};
+pub use self::window::SampleWindow;
 pub use self::words::{millis, share};
 
 /// Interval between two evaluations of a group.
@@ -41,7 +41,7 @@ pub const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Values that the slow loop sets for a pod. An absent value leaves the policy's own in force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
-pub struct Settings {
+pub struct TunedSettings {
     /// Minimum deadline shift, in thousandths of the SLO: deadlines derived from an SLO are moved
     /// forward by at least this much. The sidecar's own shift may be larger.
     pub shift_permille: u32,
@@ -56,7 +56,7 @@ pub struct Settings {
 /// # Units
 /// Counts are of calls, not of items. Times in the sketch are whole microseconds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Observation {
+pub struct GroupReport {
     /// UID of the pod.
     pub pod: String,
     /// Accelerator or instance type of its node; empty if neither is known.
@@ -69,13 +69,13 @@ pub struct Observation {
     /// Duration that the counts cover.
     pub over: Duration,
     /// Latency, from arrival to answer, of the answered calls that have an SLO.
-    pub latency: Sketch,
+    pub latency: Histogram,
     /// Number of answered calls that exceeded their SLO.
     pub late: u64,
     /// Calls with an SLO that received no answer: refused, expired in the queue, or failed.
     pub lost: u64,
-    /// The [`Settings`] that the sidecar has in force; `None` if it has not reported them.
-    pub in_force: Option<Settings>,
+    /// The [`TunedSettings`] that the sidecar has in force; `None` if it has not reported them.
+    pub in_force: Option<TunedSettings>,
     /// Effective deadline shift in thousandths of the SLO: the larger of the shift that the sidecar
     /// measured itself and the shift that was pushed.
     pub shift_permille: u32,
@@ -97,26 +97,26 @@ pub struct Observation {
 /// Settings proposed for a group, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proposal {
-    /// Settings found to be right. Under [`Mode::Recommend`] they are only published.
-    pub settings: Settings,
-    /// Settings to push to the sidecars: the same under [`Mode::Auto`], the default otherwise.
-    pub told: Settings,
+    /// Settings found to be right. Under [`TunerMode::Recommend`] they are only published.
+    pub settings: TunedSettings,
+    /// Settings to push to the sidecars: the same under [`TunerMode::Auto`], the default otherwise.
+    pub told: TunedSettings,
     /// Reason for the settings.
-    pub reason: Reason,
+    pub reason: TuningReason,
 }
 
 /// Reason for moving a setting, or for leaving it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reason {
+pub struct TuningReason {
     /// Category, for Events and metrics.
-    pub word: Word,
+    pub word: ReasonCode,
     /// One-sentence explanation, for a status.
     pub text: String,
 }
 
-/// Category of a [`Reason`].
+/// Category of a [`TuningReason`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Word {
+pub enum ReasonCode {
     /// The deadline shift was raised.
     ShiftRaised,
     /// The deadline shift was lowered.
@@ -155,9 +155,9 @@ pub enum Word {
     Manual,
 }
 
-// === impl Word ===
+// === impl ReasonCode ===
 
-impl Word {
+impl ReasonCode {
     /// Every category.
     pub const ALL: [Self; 18] = [
         Self::ShiftRaised,

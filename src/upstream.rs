@@ -26,18 +26,18 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use self::connect::Connector;
-pub use self::connect::Target;
-use self::health::Health;
-use self::identity::Heard;
-pub use self::identity::Identity;
-pub use self::places::UpstreamPlaces;
-use crate::backend::{Backend, Forward};
+pub use self::connect::UpstreamTarget;
+use self::health::Reachability;
+use self::identity::IdentityWatch;
+pub use self::identity::ServerIdentity;
+pub use self::places::UpstreamPermits;
+use crate::backend::{Backend, Forwarder};
 use crate::batching::ReplayBudget;
 use crate::clock::Clock;
 use crate::memory::BufferBudget;
-use crate::protocol::LoneEvidence;
+use crate::protocol::UnbatchedEvidence;
 use crate::telemetry::Metrics;
-use crate::tls::{Servers, Speak};
+use crate::tls::{AlpnProtocols, UpstreamTlsConnector};
 
 /// Use of HTTP/2 towards the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,11 +52,11 @@ pub enum Http2 {
 
 /// Configuration of the upstream adapter.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct UpstreamConfig {
     /// Address of the model server.
-    pub target: Target,
+    pub target: UpstreamTarget,
     /// TLS settings, for a target with TLS.
-    pub tls: Option<Arc<Servers>>,
+    pub tls: Option<Arc<UpstreamTlsConnector>>,
     /// Maximum duration of a connect, and separately of the TLS handshake that follows.
     pub connect_timeout: Duration,
     /// Maximum time without data within the response body of a recognised call.
@@ -83,18 +83,18 @@ pub struct Upstream {
 
 #[derive(Debug)]
 struct Inner {
-    config: Config,
+    config: UpstreamConfig,
     clock: Clock,
     connector: Connector,
-    health: Health,
-    shared: client::Shared,
-    published: published::Cache,
+    health: Reachability,
+    shared: client::SharedConnections,
+    published: published::LimitsCache,
     budget: Mutex<ReplayBudget>,
     isolate_above: AtomicU32,
-    heard: Heard,
-    evidence: LoneEvidence,
+    heard: IdentityWatch,
+    evidence: UnbatchedEvidence,
     buffers: BufferBudget,
-    places: UpstreamPlaces,
+    places: UpstreamPermits,
     metrics: Arc<Metrics>,
 }
 
@@ -104,18 +104,18 @@ impl Upstream {
     /// Creates the adapter. [`Upstream::watch`] starts the probe of the server.
     #[must_use]
     pub fn new(
-        config: Config,
+        config: UpstreamConfig,
         clock: Clock,
-        (buffers, places): (BufferBudget, UpstreamPlaces),
+        (buffers, places): (BufferBudget, UpstreamPermits),
         metrics: Arc<Metrics>,
     ) -> Self {
         let connector = Connector::new(config.target.clone(), config.tls.clone(), config.connect_timeout);
-        let health = Health::new(clock);
+        let health = Reachability::new(clock);
         let budget = Mutex::new(ReplayBudget::new(config.replay_permille));
-        let shared = client::Shared::new(config.http2);
-        let published = published::Cache::default();
+        let shared = client::SharedConnections::new(config.http2);
+        let published = published::LimitsCache::default();
         let isolate_above = AtomicU32::new(config.isolate_above);
-        let heard = Heard::default();
+        let heard = IdentityWatch::default();
         Self {
             inner: Arc::new(Inner {
                 config,
@@ -127,7 +127,7 @@ impl Upstream {
                 budget,
                 isolate_above,
                 heard,
-                evidence: LoneEvidence::default(),
+                evidence: UnbatchedEvidence::default(),
                 buffers,
                 places,
                 metrics,
@@ -135,7 +135,7 @@ impl Upstream {
         }
     }
 
-    /// Updates [`Config::isolate_above`] and [`Config::replay_permille`] for subsequent failures.
+    /// Updates [`UpstreamConfig::isolate_above`] and [`UpstreamConfig::replay_permille`] for subsequent failures.
     pub fn set_failure(&self, isolate_above: u32, replay_permille: u32) {
         self.inner.isolate_above.store(isolate_above, Ordering::Relaxed);
         if let Ok(mut budget) = self.inner.budget.lock() {
@@ -146,13 +146,13 @@ impl Upstream {
     /// Returns the latest identity of the server, from its responses to recognised calls and from
     /// the limits that it publishes.
     #[must_use]
-    pub fn identity(&self) -> watch::Receiver<Identity> {
+    pub fn identity(&self) -> watch::Receiver<ServerIdentity> {
         self.inner.heard.subscribe()
     }
 
     /// Returns `true` if the server accepts a connection now. The result does not affect readiness.
     pub async fn accepts(&self) -> bool {
-        self.inner.connector.connect(Speak::Http1).await.is_ok()
+        self.inner.connector.connect(AlpnProtocols::Http1).await.is_ok()
     }
 
     /// Starts a task that probes the server until it accepts a connection, and detects whether it
@@ -185,12 +185,12 @@ impl Upstream {
     /// Returns the interface for batches.
     #[must_use]
     pub fn backend(&self) -> Arc<dyn Backend> {
-        Arc::new(batch::Executor(self.inner.clone()))
+        Arc::new(batch::BatchExecutor(self.inner.clone()))
     }
 
     /// Returns the interface for all other calls.
     #[must_use]
-    pub fn forward(&self) -> Arc<dyn Forward> {
-        Arc::new(forward::Lanes(self.inner.clone()))
+    pub fn forward(&self) -> Arc<dyn Forwarder> {
+        Arc::new(forward::LaneForwarder(self.inner.clone()))
     }
 }

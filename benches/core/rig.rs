@@ -8,8 +8,8 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, Call, CallId, Deadline, DeadlineSource, Decision, KeyId, Limits, Observed,
-    ObservedOutcome, Policy, ScopeLimits, TenantId, Tick, Weight, solve,
+    Batch, BatchId, BatchOutcome, Batcher, Call, CallId, Deadline, DeadlineSource, Decision, DispatchPolicy, KeyId,
+    Limits, Observation, ScopeLimits, TenantId, Tick, Weight, solve,
 };
 
 use crate::allocations;
@@ -106,7 +106,7 @@ impl Rig {
     pub(crate) fn new(load: Load) -> Self {
         let scope = ScopeLimits { batch_items_max: load.batch_max, ..ScopeLimits::default() };
         let limits = Limits {
-            policy: Policy::Adaptive { hold_permille: 0 },
+            policy: DispatchPolicy::Adaptive { hold_permille: 0 },
             // The server executes one batch at a time. Without this limit, all queued calls would
             // be in flight before the first answer.
             slots: 1,
@@ -244,7 +244,7 @@ impl Rig {
                 self.thinking.push(Reverse(back));
             }
         }
-        self.batcher.complete(self.now, id, Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok });
+        self.batcher.complete(self.now, id, Observation { duration, first_byte: None, outcome: BatchOutcome::Ok });
         while let Some((class, input)) = self.batcher.plan_due() {
             let begun = now();
             let plan = solve(&input);

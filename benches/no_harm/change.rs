@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use groupage::standin::Route;
-use groupage::standin::load::{Report, SLICE};
-use groupage::standin::remote::ModelChange;
+use groupage::standin::load::{Report, SLICE_INTERVAL};
+use groupage::standin::remote::ModelUpdate;
 
 use super::data_path_process::Process;
 use super::measure::{Tally, loads, lost};
@@ -64,7 +64,7 @@ pub(crate) async fn run(tally: &mut Tally, wants: impl Fn(&str) -> bool, referen
     for mut story in stories() {
         if tiny {
             for phase in &mut story.phases {
-                (phase.base, phase.lasts, phase.window) = (phase.base / 20, SLICE, SLICE);
+                (phase.base, phase.lasts, phase.window) = (phase.base / 20, SLICE_INTERVAL, SLICE_INTERVAL);
             }
         }
         for keys in [Keys::One, Keys::Own] {
@@ -90,7 +90,7 @@ async fn tell(story: &Story, crowd: Crowd, reference: Reference, tally: &mut Tal
         for (phase, next) in story.phases.iter().zip(story.phases.iter().skip(1)) {
             tokio::time::sleep(phase.lasts).await;
             let curve = Some((next.base, Duration::ZERO));
-            let change = ModelChange { curve, slots: Some(next.slots), ..ModelChange::default() };
+            let change = ModelUpdate { curve, slots: Some(next.slots), ..ModelUpdate::default() };
             tokio::join!(servers[0].change(&change), servers[1].change(&change));
         }
     };
@@ -170,17 +170,17 @@ fn reached(
 ) {
     let half = lasts / 2;
     let settled = served(direct, from + half, half) as f64 / half.as_secs_f64();
-    let look = SLICE * u32::try_from(LOOK).unwrap_or(1);
-    let slices = u32::try_from(lasts.as_nanos() / SLICE.as_nanos()).unwrap_or(0);
+    let look = SLICE_INTERVAL * u32::try_from(LOOK).unwrap_or(1);
+    let slices = u32::try_from(lasts.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(0);
     let wanted = settled * look.as_secs_f64() * share;
-    let found = (0..slices).map(|at| SLICE * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
+    let found = (0..slices).map(|at| SLICE_INTERVAL * at).find(|&at| served(proxied, from + at, look) as f64 >= wanted);
     let told = found.map_or("never".to_owned(), |at| format!("after {:.2} s", at.as_secs_f64()));
     println!("  {what} {told}, at most {:.1} s", most.as_secs_f64());
     tally.count(found.is_some_and(|at| at <= most), &format!("{what} {told}"));
 }
 
 fn served(report: &Report, from: Duration, lasts: Duration) -> u64 {
-    let slice = |time: Duration| usize::try_from(time.as_nanos() / SLICE.as_nanos()).unwrap_or(usize::MAX);
+    let slice = |time: Duration| usize::try_from(time.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(usize::MAX);
     let (begin, end) = (slice(from), slice(from + lasts).min(report.slices.len()));
     report.slices.get(begin.min(end)..end).unwrap_or_default().iter().sum()
 }

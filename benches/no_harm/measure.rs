@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::standin::load::{CallForm, Calls, ClosedConfig, Report, SLICE, closed};
-use groupage::standin::{Route, Target};
+use groupage::standin::load::{CallForm, ClosedConfig, PreparedCalls, Report, SLICE_INTERVAL, closed};
+use groupage::standin::{Route, ServerAddr};
 use tokio::task::JoinSet;
 
 use super::process::SLOW;
@@ -61,8 +61,8 @@ async fn load(
             stream: crowd.stream,
             ..CallForm::new(route)
         };
-        let calls = Calls::of(&form);
-        let target = Target::Tcp(to);
+        let calls = PreparedCalls::of(&form);
+        let target = ServerAddr::Tcp(to);
         running.spawn(closed(ClosedConfig { target, calls, clients, duration, warm_up, fresh: false, think: None }));
     }
     let mut reports = running.join_all().await.into_iter();
@@ -102,7 +102,7 @@ pub(crate) fn figures(report: &Report) -> String {
 
 /// Formats the share of the direct rate in each second.
 pub(crate) fn seconds(proxied: &Report, direct: &Report) -> String {
-    let each = usize::try_from(Duration::from_secs(1).as_nanos() / SLICE.as_nanos()).unwrap_or(1);
+    let each = usize::try_from(Duration::from_secs(1).as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or(1);
     let sums = |report: &Report| -> Vec<u64> { report.slices.chunks(each).map(|part| part.iter().sum()).collect() };
     let shares = sums(proxied).into_iter().zip(sums(direct));
     let shares: Vec<String> = shares.map(|(own, theirs)| format!("{:.2}", own as f64 / theirs.max(1) as f64)).collect();

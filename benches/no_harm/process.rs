@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use groupage::standin::ListRefusal;
-use groupage::standin::remote::ModelChange;
-use groupage::standin::server::Stats;
+use groupage::standin::ListResponse;
+use groupage::standin::remote::ModelUpdate;
+use groupage::standin::server::ServerStats;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -26,7 +26,7 @@ pub(crate) struct Model {
     pub(crate) inner: Option<usize>,
     /// Base time of a call with [`SLOW`] in its body.
     pub(crate) slow: Option<Duration>,
-    pub(crate) lists: Option<ListRefusal>,
+    pub(crate) lists: Option<ListResponse>,
 }
 
 /// Text that marks a slow call.
@@ -93,11 +93,11 @@ impl StandIn {
         format!("http://{}", self.listen)
     }
 
-    pub(crate) async fn stats(&self) -> Stats {
+    pub(crate) async fn stats(&self) -> ServerStats {
         serde_json::from_value(exchange(self.control, "GET", "/stats", "").await).expect("statistics")
     }
 
-    pub(crate) async fn change(&self, change: &ModelChange) {
+    pub(crate) async fn change(&self, change: &ModelUpdate) {
         let body = serde_json::to_string(change).expect("plain numbers");
         exchange(self.control, "POST", "/model", &body).await;
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use groupage::standin::{ListRefusal, Route};
+use groupage::standin::{ListResponse, Route};
 use tokio::task::JoinSet;
 
 use super::data_path_process::Process;
@@ -41,7 +41,7 @@ pub(crate) async fn run(
 ) {
     // One server has capacity for all calls; the other one queues calls, so that merging would pay.
     for slots in [8, 1] {
-        for (at, refusal) in ListRefusal::ANSWERED.into_iter().chain([ListRefusal::Silence]).enumerate() {
+        for (at, refusal) in ListResponse::TERMINATING.into_iter().chain([ListResponse::Silence]).enumerate() {
             let name = format!("refusing: {} to a list, 10 ms, {slots} at once, {CLIENTS} x one key", refusal.word());
             if !wants(&name) {
                 continue;
@@ -63,12 +63,12 @@ pub(crate) async fn run(
     }
 }
 
-fn judge(tally: &mut Tally, refusal: ListRefusal, seen: &Seen) {
+fn judge(tally: &mut Tally, refusal: ListResponse, seen: &Seen) {
     let Seen { route, share, lost, lists } = seen;
     println!("  {:<28} {share:.3} of direct, {lists} lists, {lost} not answered as alone", route.path());
     tally.count(*share >= BAR, &format!("rate {share:.3} of direct, at least {BAR}"));
     let (lists_max, lost_max) =
-        if refusal == ListRefusal::Silence { (SILENT_MAX, SILENT_MAX * 2) } else { (LISTS_MAX, 0) };
+        if refusal == ListResponse::Silence { (SILENT_MAX, SILENT_MAX * 2) } else { (LISTS_MAX, 0) };
     tally.count(*lists <= lists_max, &format!("{lists} lists, at most {lists_max}"));
     tally.count(*lost <= lost_max, &format!("{lost} not answered as alone, at most {lost_max}"));
 }
@@ -76,14 +76,14 @@ fn judge(tally: &mut Tally, refusal: ListRefusal, seen: &Seen) {
 /// Measures one route. The first part, in which lists are refused, is not included in the rate.
 async fn one(
     route: Route,
-    (refusal, slots): (ListRefusal, usize),
+    (refusal, slots): (ListResponse, usize),
     reference: Reference,
     (first, rest): (Duration, Duration),
 ) -> Seen {
     let model = Model { lists: Some(refusal), ..Model::flat(Duration::from_millis(10), slots) };
     let servers = [StandIn::start(&model), StandIn::start(&model)];
     let timeout = match refusal {
-        ListRefusal::Silence => format!(", timeout: {}ms", TIMEOUT.as_millis()),
+        ListResponse::Silence => format!(", timeout: {}ms", TIMEOUT.as_millis()),
         _ => String::new(),
     };
     let generic = if route == Route::Ledger { format!(", {GENERIC}") } else { String::new() };

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use groupage::batching::{Call, CallId};
 use groupage::clock::{Alarm, Clock};
 use groupage::simulate::baseline::Baseline;
-use groupage::simulate::live::{Action, Live};
-use groupage::simulate::{SentId, Status};
+use groupage::simulate::live::{LiveAction, LivePolicy};
+use groupage::simulate::{ResponseStatus, SimBatchId};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -43,11 +43,11 @@ pub(crate) struct Front {
 
 enum Event {
     Call(String, oneshot::Sender<String>),
-    Back(SentId, Vec<CallId>, Status, Vec<String>),
+    Back(SimBatchId, Vec<CallId>, ResponseStatus, Vec<String>),
 }
 
 struct Desk {
-    live: Live,
+    live: LivePolicy,
     clock: Clock,
     upstream: Arc<Upstream>,
     waiting: HashMap<CallId, (String, oneshot::Sender<String>)>,
@@ -77,7 +77,7 @@ impl Front {
         // A policy of the simulator must stay on the thread that created it.
         std::thread::spawn(move || {
             let clock = Clock::start();
-            let live = Live::new(rule.build(), slo, 1);
+            let live = LivePolicy::new(rule.build(), slo, 1);
             let desk = Desk { live, clock, upstream, waiting: HashMap::new(), events: its_events };
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(desk.run(inbox, stopped));
@@ -160,21 +160,21 @@ impl Desk {
             };
             for action in actions {
                 match action {
-                    Action::Send(id, calls) => self.send(id, calls),
+                    LiveAction::Send(id, calls) => self.send(id, calls),
                     // Dropping the sender answers the call with 503.
-                    Action::GiveUp(id, _) => drop(self.waiting.remove(&id)),
+                    LiveAction::GiveUp(id, _) => drop(self.waiting.remove(&id)),
                 }
             }
         }
     }
 
-    fn send(&self, id: SentId, calls: Vec<CallId>) {
+    fn send(&self, id: SimBatchId, calls: Vec<CallId>) {
         let items: Vec<&str> =
             calls.iter().filter_map(|call| self.waiting.get(call)).map(|(item, _)| item.as_str()).collect();
         let body = format!(r#"{{"instances":[{}]}}"#, items.join(","));
         let (upstream, events) = (Arc::clone(&self.upstream), self.events.clone());
         tokio::spawn(async move {
-            let (status, results) = upstream.call(body).await.unwrap_or((Status::Overloaded, Vec::new()));
+            let (status, results) = upstream.call(body).await.unwrap_or((ResponseStatus::Overloaded, Vec::new()));
             events.send(Event::Back(id, calls, status, results)).await.ok();
         });
     }
@@ -183,7 +183,7 @@ impl Desk {
 // === impl Upstream ===
 
 impl Upstream {
-    async fn call(&self, body: String) -> Option<(Status, Vec<String>)> {
+    async fn call(&self, body: String) -> Option<(ResponseStatus, Vec<String>)> {
         let kept = self.kept.lock().ok()?.pop();
         let mut sender = match kept.filter(SendRequest::is_ready) {
             Some(sender) => sender,
@@ -198,12 +198,12 @@ impl Upstream {
         let request = Request::post(PATH).header("host", "stand-in").body(Full::new(body.into())).ok()?;
         let answer = sender.send_request(request).await.ok()?;
         let status = match answer.status().as_u16() {
-            200 => Status::Ok,
-            413 | 422 => Status::TooLarge { limit: None },
-            _ => Status::Overloaded,
+            200 => ResponseStatus::Ok,
+            413 | 422 => ResponseStatus::TooLarge { limit: None },
+            _ => ResponseStatus::Overloaded,
         };
         let body = answer.into_body().collect().await.ok()?.to_bytes();
         self.kept.lock().ok()?.push(sender);
-        Some((status, if status == Status::Ok { items(&body) } else { Vec::new() }))
+        Some((status, if status == ResponseStatus::Ok { items(&body) } else { Vec::new() }))
     }
 }

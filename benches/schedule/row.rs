@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use groupage::batching::Tick;
 use groupage::simulate::baseline::Baseline;
-use groupage::simulate::curve::Curve;
-use groupage::simulate::metrics::Scope;
-use groupage::simulate::ours::Ours;
+use groupage::simulate::curve::CostCurve;
+use groupage::simulate::metrics::CallFilter;
+use groupage::simulate::ours::GroupagePolicy;
 use groupage::simulate::scenario::Scenario;
-use groupage::simulate::upstream::{Ceilings, Engine, Kind, Server};
-use groupage::simulate::workload::{Arrivals, Think, Workload};
-use groupage::simulate::{Arrival, Policy, run};
-use groupage::standin::server::{Inner, ServerConfig, Shape, TooLarge};
+use groupage::simulate::upstream::{EngineServer, ServerLimits, SlotServer, UpstreamKind};
+use groupage::simulate::workload::{ArrivalProcess, ThinkTime, Workload};
+use groupage::simulate::{Arrival, SimPolicy, run};
+use groupage::standin::server::{CurveShape, InternalBatching, ServerConfig, TooLargeResponse};
 
 /// Factor of all times over those of the simulator's own scenarios.
 const SCALE: f64 = 4.0;
@@ -45,7 +45,7 @@ pub(crate) enum Curved {
 pub(crate) struct Row {
     pub(crate) name: &'static str,
     pub(crate) curved: Curved,
-    pub(crate) arrivals: Arrivals,
+    pub(crate) arrivals: ArrivalProcess,
     pub(crate) slo: Duration,
     pub(crate) cap: u32,
 }
@@ -75,12 +75,12 @@ pub(crate) struct Drawn {
 pub(crate) fn rows() -> Vec<Row> {
     let ms = Duration::from_millis;
     let row = |name, curved, arrivals| Row { name, curved, arrivals, slo: ms(200), cap: 64 };
-    let poisson = |name, curved, rate: f64| row(name, curved, Arrivals::Poisson { rate: rate / SCALE });
+    let poisson = |name, curved, rate: f64| row(name, curved, ArrivalProcess::Poisson { rate: rate / SCALE });
     let closed = |name, clients, slo| {
-        let think = Think::Uniform(THINK.0, THINK.1);
-        Row { slo, ..row(name, Curved::Affine, Arrivals::Closed { clients, think }) }
+        let think = ThinkTime::Uniform(THINK.0, THINK.1);
+        Row { slo, ..row(name, Curved::Affine, ArrivalProcess::Closed { clients, think }) }
     };
-    let bursts = Arrivals::Mmpp { rates: [600.0 / SCALE, 4800.0 / SCALE], stays: [ms(1600), ms(800)] };
+    let bursts = ArrivalProcess::Mmpp { rates: [600.0 / SCALE, 4800.0 / SCALE], stays: [ms(1600), ms(800)] };
     vec![
         poisson("affine, Poisson", Curved::Affine, 1000.0),
         poisson("pow2, Poisson", Curved::Pow2, 1600.0),
@@ -104,7 +104,7 @@ impl Row {
         let mut drawn = Drawn { row: self.clone(), horizon, from, times: None, recorded: Vec::new() };
         if self.clients().is_none() {
             let scenario = drawn.scenario(Duration::ZERO);
-            let came = run(&scenario, &mut Ours::unbounded(self.cap, seed), seed).calls;
+            let came = run(&scenario, &mut GroupagePolicy::unbounded(self.cap, seed), seed).calls;
             drawn.recorded = came.into_iter().map(|ended| ended.arrival).collect();
             let times = drawn.recorded.iter().map(|arrival| Duration::from_nanos(arrival.at.0));
             drawn.times = Some(times.collect());
@@ -114,7 +114,7 @@ impl Row {
 
     pub(crate) fn clients(&self) -> Option<usize> {
         match self.arrivals {
-            Arrivals::Closed { clients, .. } => usize::try_from(clients).ok(),
+            ArrivalProcess::Closed { clients, .. } => usize::try_from(clients).ok(),
             _ => None,
         }
     }
@@ -123,11 +123,11 @@ impl Row {
     pub(crate) fn server(&self) -> ServerConfig {
         let us = Duration::from_micros;
         let (base, per_item, shape) = match self.curved {
-            Curved::Affine | Curved::FourSlots | Curved::Engine => (us(16_000), us(1000), Shape::Line),
-            Curved::Pow2 => (us(12_000), us(1600), Shape::NextPow2),
-            Curved::Thrash => (us(20_000), us(80), Shape::Knee { items: 16, beyond: us(2400) }),
+            Curved::Affine | Curved::FourSlots | Curved::Engine => (us(16_000), us(1000), CurveShape::Line),
+            Curved::Pow2 => (us(12_000), us(1600), CurveShape::NextPow2),
+            Curved::Thrash => (us(20_000), us(80), CurveShape::Knee { items: 16, beyond: us(2400) }),
         };
-        let inner = Inner { front: us(1200), front_item: us(80), items_max: 256, inside_max: 512 };
+        let inner = InternalBatching { front: us(1200), front_item: us(80), items_max: 256, inside_max: 512 };
         let engine = self.curved == Curved::Engine;
         ServerConfig {
             base,
@@ -136,7 +136,7 @@ impl Row {
             slots: if self.curved == Curved::FourSlots { 4 } else { 1 },
             queue_max: QUEUE_MAX,
             items_max: engine.then_some(32),
-            too_large: TooLarge::Bare,
+            too_large: TooLargeResponse::Bare,
             inner: engine.then_some(inner),
             ..ServerConfig::default()
         }
@@ -144,25 +144,31 @@ impl Row {
 
     /// Returns the same upstream for the simulator. `lag` is the time of a batch beyond its
     /// execution.
-    fn upstream(&self, lag: Duration) -> Kind {
+    fn upstream(&self, lag: Duration) -> UpstreamKind {
         let server = |curve, slots| {
-            Kind::Server(Server {
+            UpstreamKind::Server(SlotServer {
                 slots,
                 round_trip: lag,
                 sigma: 0.0,
-                ceilings: Ceilings::default(),
-                ..Server::new(curve)
+                ceilings: ServerLimits::default(),
+                ..SlotServer::new(curve)
             })
         };
-        let affine = Curve::Affine { a: 16.0, b: 1.0 };
+        let affine = CostCurve::Affine { a: 16.0, b: 1.0 };
         match self.curved {
             Curved::Affine => server(affine, 1),
             Curved::FourSlots => server(affine, 4),
-            Curved::Pow2 => server(Curve::Pow2 { a: 12.0, b: 1.6 }, 1),
-            Curved::Thrash => server(Curve::Knee { a: 20.0, b: 0.08, knee: 16, beyond: 2.4 }, 1),
+            Curved::Pow2 => server(CostCurve::Pow2 { a: 12.0, b: 1.6 }, 1),
+            Curved::Thrash => server(CostCurve::Knee { a: 20.0, b: 0.08, knee: 16, beyond: 2.4 }, 1),
             Curved::Engine => {
                 let (front, front_item) = (Duration::from_micros(1200), Duration::from_micros(80));
-                Kind::Engine(Engine { front, front_item, round_trip: lag, sigma: 0.0, ..Engine::new(affine) })
+                UpstreamKind::Engine(EngineServer {
+                    front,
+                    front_item,
+                    round_trip: lag,
+                    sigma: 0.0,
+                    ..EngineServer::new(affine)
+                })
             }
         }
     }
@@ -172,14 +178,14 @@ impl Row {
 
 impl Drawn {
     /// Simulates the row and returns the mean over several seeds of the policy.
-    pub(crate) fn simulated(&self, lag: Duration, policy: impl Fn(u64) -> Box<dyn Policy>) -> Outcome {
+    pub(crate) fn simulated(&self, lag: Duration, policy: impl Fn(u64) -> Box<dyn SimPolicy>) -> Outcome {
         self.mean_of(SEEDS, lag, policy)
     }
 
-    fn mean_of(&self, seeds: u32, lag: Duration, policy: impl Fn(u64) -> Box<dyn Policy>) -> Outcome {
+    fn mean_of(&self, seeds: u32, lag: Duration, policy: impl Fn(u64) -> Box<dyn SimPolicy>) -> Outcome {
         let scenario = self.scenario(lag);
         let mut sum = Outcome { goodput: 0.0, mean: 0.0 };
-        let scope = Scope { from: Tick::default().after(self.from), ..Scope::default() };
+        let scope = CallFilter { from: Tick::default().after(self.from), ..CallFilter::default() };
         for seed in 0..u64::from(seeds) {
             let summary = run(&scenario, policy(seed).as_mut(), seed).summary_of(&scope);
             sum.goodput += summary.goodput / f64::from(seeds);

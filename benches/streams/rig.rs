@@ -10,13 +10,17 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage::clock::Clock;
-use groupage::control::client::{Address, Client, Config as Dial, Sidecar, Status, Times, Trust};
-use groupage::control::wire::{Config, Hello, InForce, Outcomes, Pod, Report, RouteReport, UpstreamReport};
+use groupage::control::client::{
+    CaBundles, Client, ControlClientConfig, ControllerAddress, StreamHandler, StreamStatus, StreamTimeouts,
+};
+use groupage::control::wire::{
+    AppliedConfig, Hello, OutcomeCounts, PodIdentity, RouteReport, SidecarConfig, SidecarReport, UpstreamReport,
+};
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::api::Api;
+use super::api::FakeApiServer;
 
 /// Maximum time of a step, also on a busy machine.
 const HANG: Duration = Duration::from_secs(120);
@@ -26,9 +30,9 @@ const OPENED_A_SECOND: u64 = 45;
 
 /// The controller, its API server and the sidecars.
 pub(crate) struct Rig {
-    api: Api,
+    api: FakeApiServer,
     child: Child,
-    dial: Address,
+    dial: ControllerAddress,
     bundle: String,
     shared: Arc<Shared>,
     streams: usize,
@@ -49,7 +53,7 @@ struct Shared {
 struct Process {
     uid: String,
     name: String,
-    told: std::sync::Mutex<Option<Config>>,
+    told: std::sync::Mutex<Option<SidecarConfig>>,
     shared: Arc<Shared>,
     streams: usize,
 }
@@ -60,7 +64,7 @@ impl Rig {
     /// Starts a controller with `streams` pods in its cluster and no stream.
     #[expect(clippy::disallowed_methods, reason = "the binary to measure is configurable")]
     pub(crate) async fn start(streams: usize) -> Self {
-        let api = Api::start().await;
+        let api = FakeApiServer::start().await;
         api.put(policy());
         for index in 0..streams {
             api.put(pod(index));
@@ -105,7 +109,7 @@ impl Rig {
         Self {
             api,
             child,
-            dial: Address { host: "127.0.0.1".into(), port: address },
+            dial: ControllerAddress { host: "127.0.0.1".into(), port: address },
             bundle,
             shared,
             streams,
@@ -127,12 +131,12 @@ impl Rig {
             let token = self.tokens.join(&name);
             std::fs::write(&token, self.api.token("a", &name)).unwrap();
             let uid = self.api.get("pods", "a", &name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
-            let dial = Dial {
+            let dial = ControlClientConfig {
                 address: self.dial.clone(),
                 server_name: "groupage-stream.groupage-system.svc".into(),
-                trust: Trust::given(&self.bundle).unwrap(),
+                trust: CaBundles::given(&self.bundle).unwrap(),
                 token,
-                times: Times::default(),
+                times: StreamTimeouts::default(),
             };
             let (shared, streams) = (self.shared.clone(), self.streams);
             let process = Process { uid, name, told: std::sync::Mutex::default(), shared, streams };
@@ -197,29 +201,30 @@ impl Drop for Rig {
 // === impl Process ===
 
 impl Process {
-    fn in_force(&self) -> Option<InForce> {
+    fn in_force(&self) -> Option<AppliedConfig> {
         let told = self.told.lock().unwrap();
         let config = told.as_ref()?;
-        Some(InForce {
+        Some(AppliedConfig {
             source: config.source.clone(),
             generation: config.generation,
             profile: config.profile.clone(),
             hash: config.hash.clone(),
             settings: config.settings.in_force(),
-            ..InForce::default()
+            ..AppliedConfig::default()
         })
     }
 }
 
-impl Sidecar for Process {
+impl StreamHandler for Process {
     fn hello(&self) -> Hello {
-        let pod = Pod { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
+        let pod =
+            PodIdentity { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
         Hello { pod, config: self.in_force(), ..Hello::default() }
     }
 
     /// Returns the report of a pod with traffic on one route, which fills some tens of buckets.
-    fn report(&self) -> BoxFuture<'_, Report> {
-        let calls = Outcomes { served: 100, ..Outcomes::default() };
+    fn report(&self) -> BoxFuture<'_, SidecarReport> {
+        let calls = OutcomeCounts { served: 100, ..OutcomeCounts::default() };
         let mut route = RouteReport { route: "default".into(), calls, items: calls, ..RouteReport::default() };
         for at in 0..100_u64 {
             let micros = 20_000 + at * 300;
@@ -231,10 +236,10 @@ impl Sidecar for Process {
         }
         let upstreams =
             vec![UpstreamReport { port: 8080, ready: true, routes: vec![route], ..UpstreamReport::default() }];
-        std::future::ready(Report { config: self.in_force(), upstreams, ..Report::default() }).boxed()
+        std::future::ready(SidecarReport { config: self.in_force(), upstreams, ..SidecarReport::default() }).boxed()
     }
 
-    fn config(&self, config: Config) -> BoxFuture<'_, ()> {
+    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
         let before = self.told.lock().unwrap().replace(config.clone());
         let wanted = self.shared.generation.load(Ordering::SeqCst);
         let new = before.is_none_or(|before| before.generation < config.generation);
@@ -248,7 +253,7 @@ impl Sidecar for Process {
         std::future::ready(()).boxed()
     }
 
-    fn status(&self, _: &Status) {}
+    fn status(&self, _: &StreamStatus) {}
 }
 
 /// Returns the port for streams if this line of the controller's log contains it.

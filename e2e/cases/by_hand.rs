@@ -6,38 +6,38 @@ use std::time::Duration;
 use groupage::standin::Route;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::manifests::{MERGES, Model};
+use super::manifests::{MERGING_POLICY, ModelManifest};
 use super::sidecar::{CALLERS, predictions, same};
-use super::{Case, case};
-use crate::caller::Caller;
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::{has_sidecar, installed};
-use crate::space::Space;
-use crate::{Fault, Verdict};
+use crate::space::TestNamespace;
+use crate::{CaseResult, TestError};
 
 /// Calls per second.
 const RATE: f64 = 100.0;
 /// Timeout for an Event.
 const SAID_MAX: Duration = Duration::from_secs(30);
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("by_hand", manifests_are_injected_serve_through_batches_and_are_as_before_after),
     case!("by_hand", enable_and_disable_do_what_they_say),
     case!("by_hand", enable_ends_with_the_command_that_captures),
     case!("by_hand", a_redirect_captures_what_names_the_number),
 ];
 
-async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(space: &Space) -> Verdict {
-    let model = Model { annotations: "", args: ", --items-max, '0', --base, 20ms", ..Model::default() };
+async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(space: &TestNamespace) -> CaseResult {
+    let model = ModelManifest { annotations: "", args: ", --items-max, '0', --base, 20ms", ..ModelManifest::default() };
     let manifest = space.fill(&model.yaml());
     space.apply(&manifest).await?;
     let before = space.deployment_ready("model").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let alone = caller.in_turn("model:80", &predictions()).await?;
     let injected = injected(space, &manifest, &[]).await?;
     space.apply(&injected).await?;
-    let pods = space.deployment_alone("model").await?;
+    let pods = space.deployment_settled("model").await?;
     if before.iter().any(has_sidecar) || !pods.iter().all(has_sidecar) {
         return Err("the injected manifest makes no sidecar".into());
     }
@@ -46,13 +46,13 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
     if let Some((alone, batched)) = alone.iter().zip(&batched).find(|(alone, batched)| !same(alone, batched)) {
         return Err(format!("alone {alone:?}, batched {batched:?}").into());
     }
-    let metrics = space.metrics_of(&pods).await?;
+    let metrics = space.merged_metrics(&pods).await?;
     if metrics.shared_batches() < 1.0 {
         return Err("nothing was shared".into());
     }
     let plain = space.cluster.groupage(&["uninject", "--file", "-"], &injected).await?;
     space.apply(&plain).await?;
-    let after = space.deployment_alone("model").await?;
+    let after = space.deployment_settled("model").await?;
     let template =
         |pods: &[Pod]| pods.first().and_then(|pod| pod.metadata.labels.as_ref()?.get("pod-template-hash").cloned());
     if template(&before).is_none() || template(&before) != template(&after) {
@@ -68,7 +68,7 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
 /// Returns the manifest with sidecars that merge from the first call on. It requires neither a
 /// controller nor the custom resource definitions, since the policy is only used by the command and
 /// removed from its output.
-async fn injected(space: &Space, manifest: &str, more: &[&str]) -> Result<String, Fault> {
+async fn injected(space: &TestNamespace, manifest: &str, more: &[&str]) -> Result<String, TestError> {
     let image = &space.cluster.kit.images.groupage.reference;
     let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
     let injected = space.cluster.groupage(&[&inject[..], more].concat(), &format!("{MERGES}---{manifest}")).await?;
@@ -76,9 +76,9 @@ async fn injected(space: &Space, manifest: &str, more: &[&str]) -> Result<String
     Ok(objects.collect::<Vec<_>>().join("---\n"))
 }
 
-async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
+async fn enable_and_disable_do_what_they_say(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.apply(&Model { annotations: "", ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     let groupage = async |args: &[&str]| {
         space.cluster.groupage(&[args, &["deploy/model", "--namespace", &space.name]].concat(), "").await
@@ -105,10 +105,16 @@ async fn enable_and_disable_do_what_they_say(space: &Space) -> Verdict {
 /// A Service as created by `kubectl expose`, under Pod Security `restricted`: traffic bypasses the
 /// sidecar, which is reported as an error with the same corrective command in every place. That
 /// command must not lose calls.
-async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
+async fn enable_ends_with_the_command_that_captures(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.restrict().await?;
-    let model = Model { annotations: "", args: ", --base, 5ms", target: "8080", replicas: 2, ..Model::default() };
+    space.enforce_restricted().await?;
+    let model = ModelManifest {
+        annotations: "",
+        args: ", --base, 5ms",
+        target: "8080",
+        replicas: 2,
+        ..ModelManifest::default()
+    };
     let manifest = model.yaml().replace("{name: http, containerPort: 8080}", "{containerPort: 8080}");
     // A preStop hook of the application keeps a pod running until no more calls arrive, since
     // without capture the sidecar cannot drain them.
@@ -134,17 +140,17 @@ async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
         if events.contains(&command) { Ok(()) } else { Err(events.into()) }
     })
     .await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     let fixed = groupage(&[&enable[..], &["--fix-services"]].concat()).await?;
-    load.until_served(200).await?;
+    load.wait_until_served(200).await?;
     let report = load.end().await?;
-    let pods = space.deployment_alone("model").await?;
+    let pods = space.deployment_settled("model").await?;
     // Open connections keep leading to the application. Only new connections pass through the
     // sidecar.
-    Caller::start_as(space, "newcomer").await?.at_once("model:80", &predictions()).await?;
-    let through = space.metrics_of(&pods).await?.sum("groupage_calls_total", &[]);
+    TestClient::start_as(space, "newcomer").await?.at_once("model:80", &predictions()).await?;
+    let through = space.merged_metrics(&pods).await?.sum("groupage_calls_total", &[]);
     if report.lost() > 0 || through < 1.0 {
         return Err(format!("{} calls were lost, {through} went through the sidecars: {fixed}", report.lost()).into());
     }
@@ -153,9 +159,9 @@ async fn enable_ends_with_the_command_that_captures(space: &Space) -> Verdict {
 
 /// The kernel redirects inbound connections to the sidecar: for a port number, at every address,
 /// and without changes to application or Service.
-async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
+async fn a_redirect_captures_what_names_the_number(space: &TestNamespace) -> CaseResult {
     let annotations = "groupage.dev/capture: Redirect";
-    let model = Model { annotations, args: ", --base, 20ms", target: "8080", ..Model::default() };
+    let model = ModelManifest { annotations, args: ", --base, 20ms", target: "8080", ..ModelManifest::default() };
     let injected = injected(space, &space.fill(&model.yaml()), &["--redirect=WhenNeeded"]).await?;
     space.apply(&injected).await?;
     let pods = space.deployment_ready("model").await?;
@@ -164,8 +170,8 @@ async fn a_redirect_captures_what_names_the_number(space: &Space) -> Verdict {
 
 /// Calls the Service and the port number at every address of the pods, and expects shared batches
 /// at each.
-pub(super) async fn batched_at_every_address(space: &Space, pods: &[Pod]) -> Verdict {
-    let caller = Caller::start(space).await?;
+pub(super) async fn batched_at_every_address(space: &TestNamespace, pods: &[Pod]) -> CaseResult {
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
     let mut places = vec!["model:80".to_owned()];
@@ -174,10 +180,10 @@ pub(super) async fn batched_at_every_address(space: &Space, pods: &[Pod]) -> Ver
     }
     let mut told = Vec::new();
     for place in &places {
-        let before = space.metrics_of(pods).await?.shared_batches();
+        let before = space.merged_metrics(pods).await?.shared_batches();
         let answers = caller.at_once(place, &predictions()).await?;
         let good = answers.iter().filter(|answer| answer.status == 200).count();
-        let shared = space.metrics_of(pods).await?.shared_batches() - before;
+        let shared = space.merged_metrics(pods).await?.shared_batches() - before;
         if good != CALLERS || shared < 1.0 {
             return Err(format!("{place}: {good} of {CALLERS} answered 200, {shared} shared batches").into());
         }

@@ -6,17 +6,16 @@ use std::time::Duration;
 use kube::ResourceExt;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 
-use super::manifests::Model;
+use super::manifests::ModelManifest;
 use super::policies::{POLICY, until_counted};
-use super::{Case, case};
+use super::{TestCase, case};
 use crate::cluster::until;
 use crate::installation::{Installation, NAMESPACE, has_sidecar, installed};
-use crate::space::Space;
+use crate::space::TestNamespace;
 use crate::tools::now;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] =
-    &[case!("certificates", those_that_are_lost_or_have_run_out_are_made_anew_and_believed)];
+pub(super) const CASES: &[TestCase] = &[case!("certificates", lost_and_expired_certificates_are_replaced)];
 
 /// The leader checks certificates every ten seconds, and the other replicas follow.
 const MADE_MAX: Duration = Duration::from_secs(60);
@@ -28,20 +27,20 @@ const EDITED: f64 = 9.0;
 /// Secret that contains the certificates.
 const SECRET: &str = "groupage-tls";
 
-async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &Space) -> Verdict {
+async fn lost_and_expired_certificates_are_replaced(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     space.apply(POLICY).await?;
-    let model = Model { replicas: 2, ..Model::default() };
+    let model = ModelManifest { replicas: 2, ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let old = space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| pods.connected == 2).await?;
     let first = installation.believed().await?;
     installation.kubectl(&["delete", "secret", SECRET]).await?;
-    let second = until_other(&installation, &first).await?;
-    installation.injects().await?;
-    installation.kubectl(&["patch", "secret", SECRET, "--type=merge", "--patch", &expired()?]).await?;
-    let third = until_other(&installation, &second).await?;
-    installation.injects().await?;
+    let second = wait_for_new_bundles(&installation, &first).await?;
+    installation.wait_until_injecting().await?;
+    installation.kubectl(&["patch", "secret", SECRET, "--type=merge", "--patch", &expired_secret()?]).await?;
+    let third = wait_for_new_bundles(&installation, &second).await?;
+    installation.wait_until_injecting().await?;
     // The next leader presents certificates of an authority that did not exist when the sidecars
     // started.
     for pod in installation.pods().await? {
@@ -52,13 +51,13 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
     let begun = now();
     let back = until("an edit in the sidecars", DIALLED_MAX, async || {
         let wanted = ["limit=\"batch_items_max\"", "source=\"policy\""];
-        let found = space.metrics_of(&old).await?.sum("groupage_limit", &wanted);
+        let found = space.merged_metrics(&old).await?.sum("groupage_limit", &wanted);
         let has = (found - 2.0 * EDITED).abs() < 0.5;
-        if has { Ok(now().duration_since(begun)) } else { Err(Fault::from(format!("{found} in all"))) }
+        if has { Ok(now().duration_since(begun)) } else { Err(TestError::from(format!("{found} in all"))) }
     })
     .await?;
     // Verify injection with pods that are really created, and through both replicas.
-    space.apply(&Model { replicas: 4, ..model }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 4, ..model }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     let injected = pods.iter().filter(|pod| has_sidecar(pod)).count();
     if injected != pods.len() {
@@ -74,7 +73,7 @@ async fn those_that_are_lost_or_have_run_out_are_made_anew_and_believed(space: &
 }
 
 /// Waits until the CA bundle of every entry has been replaced and all are the same.
-async fn until_other(installation: &Installation, before: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Fault> {
+async fn wait_for_new_bundles(installation: &Installation, before: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, TestError> {
     until("other certificates", MADE_MAX, async || {
         let now = installation.believed().await?;
         let same = now.iter().all(|bundle| Some(bundle) == now.first() && !bundle.is_empty());
@@ -85,7 +84,7 @@ async fn until_other(installation: &Installation, before: &[Vec<u8>]) -> Result<
 }
 
 /// Returns the data of a Secret with an expired authority and certificate.
-fn expired() -> Result<String, Fault> {
+fn expired_secret() -> Result<String, TestError> {
     let run_out = |params: &mut CertificateParams| {
         params.not_before = date_time_ymd(2020, 1, 1);
         params.not_after = date_time_ymd(2020, 2, 1);

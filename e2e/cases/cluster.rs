@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use groupage::standin::remote::Call;
+use groupage::standin::remote::HttpCall;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use k8s_openapi::api::core::v1::{Node, Pod, Secret, Service};
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -11,13 +11,13 @@ use kube::runtime::wait::await_condition;
 use kube::{Api, ResourceExt};
 
 use super::manifests::MODEL;
-use super::{Case, case};
-use crate::caller::Caller;
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::cluster::until;
-use crate::space::Space;
-use crate::{Fault, Verdict};
+use crate::space::TestNamespace;
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("cluster", nodes_are_ready_and_say_what_they_are),
     case!("cluster", pods_and_services_answer_over_both_families_and_by_name),
     case!("cluster", pod_security_refuses_what_is_not_restricted),
@@ -26,7 +26,7 @@ pub(super) const CASES: &[Case] = &[
     case!("cluster", the_real_helm_reaches_the_cluster, Helm),
 ];
 
-async fn nodes_are_ready_and_say_what_they_are(space: &Space) -> Verdict {
+async fn nodes_are_ready_and_say_what_they_are(space: &TestNamespace) -> CaseResult {
     let nodes = Api::<Node>::all(space.cluster.client.clone()).list(&ListParams::default()).await?;
     let mut said = Vec::new();
     for node in &nodes {
@@ -44,10 +44,10 @@ async fn nodes_are_ready_and_say_what_they_are(space: &Space) -> Verdict {
     Ok(said.join(", "))
 }
 
-async fn pods_and_services_answer_over_both_families_and_by_name(space: &Space) -> Verdict {
+async fn pods_and_services_answer_over_both_families_and_by_name(space: &TestNamespace) -> CaseResult {
     space.apply(MODEL).await?;
     let pods = space.deployment_ready("model").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     let mut places = Vec::new();
     for pod in &pods {
         let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten());
@@ -74,13 +74,13 @@ async fn pods_and_services_answer_over_both_families_and_by_name(space: &Space) 
     for name in &names {
         caller.reaches(name, "/health").await?;
     }
-    let unknown = caller.call("no-such-service:80", Call::get("/health")).await;
+    let unknown = caller.call("no-such-service:80", HttpCall::get("/health")).await;
     let Err(why) = unknown else { return Err("a Service that does not exist answered".into()) };
     Ok(format!("{v4} addresses of version 4, {v6} of version 6, {} names; an unknown name: {why}", names.len()))
 }
 
-async fn pod_security_refuses_what_is_not_restricted(space: &Space) -> Verdict {
-    space.restrict().await?;
+async fn pod_security_refuses_what_is_not_restricted(space: &TestNamespace) -> CaseResult {
+    space.enforce_restricted().await?;
     let bare = "
 apiVersion: v1
 kind: Pod
@@ -95,7 +95,7 @@ spec:
     Ok("refused without a security context".to_owned())
 }
 
-async fn a_token_may_do_what_its_account_was_given_and_no_more(space: &Space) -> Verdict {
+async fn a_token_may_do_what_its_account_was_given_and_no_more(space: &TestNamespace) -> CaseResult {
     let rights = "
 apiVersion: v1
 kind: ServiceAccount
@@ -114,7 +114,7 @@ subjects: [{kind: ServiceAccount, name: reader}]
 ";
     space.apply(rights).await?;
     let token = space.token("reader", None).await?;
-    let client = space.cluster.as_bearer(&token).await?;
+    let client = space.cluster.client_with_token(&token).await?;
     let pods = Api::<Pod>::namespaced(client.clone(), &space.name);
     pods.list(&ListParams::default()).await?;
     let secrets = Api::<Secret>::namespaced(client, &space.name).list(&ListParams::default()).await;
@@ -124,7 +124,7 @@ subjects: [{kind: ServiceAccount, name: reader}]
     }
     // A token with another audience is rejected by the API server.
     let foreign = space.token("reader", Some("groupage.dev")).await?;
-    let client = space.cluster.as_bearer(&foreign).await?;
+    let client = space.cluster.client_with_token(&foreign).await?;
     match Api::<Pod>::namespaced(client, &space.name).list(&ListParams::default()).await {
         Err(kube::Error::Api(refused)) if refused.code == 401 => {}
         other => return Err(format!("with another audience: {other:?}").into()),
@@ -132,7 +132,7 @@ subjects: [{kind: ServiceAccount, name: reader}]
     Ok("pods listed, secrets refused; a token for another audience refused".to_owned())
 }
 
-async fn a_pods_token_names_the_pod_and_ends_with_it(space: &Space) -> Verdict {
+async fn a_pods_token_names_the_pod_and_ends_with_it(space: &TestNamespace) -> CaseResult {
     let pod = "
 apiVersion: v1
 kind: Pod
@@ -143,7 +143,7 @@ spec:
 ";
     space.apply(pod).await?;
     let pod = space.pod_ready("model").await?;
-    let token = space.token_of(&pod, "groupage.dev").await?;
+    let token = space.pod_token(&pod, "groupage.dev").await?;
     let user = review(space, &token).await?.user.ok_or("the token belongs to no account")?;
     let extra = user.extra.unwrap_or_default();
     let named = |key: &str| extra.get(&format!("authentication.kubernetes.io/{key}")).and_then(|all| all.first());
@@ -163,14 +163,14 @@ spec:
     Ok(format!("{} of {}", named("pod-name").map_or("", String::as_str), user.username.unwrap_or_default()))
 }
 
-async fn review(space: &Space, token: &str) -> Result<TokenReviewStatus, Fault> {
+async fn review(space: &TestNamespace, token: &str) -> Result<TokenReviewStatus, TestError> {
     let spec = TokenReviewSpec { token: Some(token.to_owned()), audiences: Some(vec!["groupage.dev".to_owned()]) };
     let review = TokenReview { spec, ..TokenReview::default() };
     let reviews: Api<TokenReview> = Api::all(space.cluster.client.clone());
     reviews.create(&PostParams::default(), &review).await?.status.ok_or_else(|| "no verdict".into())
 }
 
-async fn the_real_helm_reaches_the_cluster(space: &Space) -> Verdict {
+async fn the_real_helm_reaches_the_cluster(space: &TestNamespace) -> CaseResult {
     let version = space.cluster.helm(&["version", "--short"]).await?;
     let releases = space.cluster.helm(&["list", "--namespace", &space.name, "--output", "json"]).await?;
     if releases.trim() == "[]" { Ok(version.trim().to_owned()) } else { Err(format!("releases: {releases}").into()) }

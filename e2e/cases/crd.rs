@@ -3,17 +3,17 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Case, case};
-use crate::space::Space;
+use super::{TestCase, case};
+use crate::space::TestNamespace;
 use crate::tools::root;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[case!("crd", definitions_accept_and_refuse_what_they_should)];
+pub(super) const CASES: &[TestCase] = &[case!("crd", definitions_accept_and_refuse_what_they_should)];
 
 /// Prefix of a comment in a manifest that contains part of the expected error message.
 const REFUSED: &str = "# refused:";
 
-async fn definitions_accept_and_refuse_what_they_should(space: &Space) -> Verdict {
+async fn definitions_accept_and_refuse_what_they_should(space: &TestNamespace) -> CaseResult {
     let definitions = std::fs::read_to_string(root().join("manifests/crds.yaml"))?;
     space.apply(&definitions).await?;
     space.kubectl(&["wait", "crd", "--selector=", "--all", "--for=condition=Established", "--timeout=30s"]).await?;
@@ -38,7 +38,7 @@ async fn definitions_accept_and_refuse_what_they_should(space: &Space) -> Verdic
 }
 
 /// Returns the manifests of a folder in order, or an error if it has none.
-fn objects(folder: &str) -> Result<Vec<PathBuf>, Fault> {
+fn objects(folder: &str) -> Result<Vec<PathBuf>, TestError> {
     let folder = root().join("tests/data/crd").join(folder);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))? {

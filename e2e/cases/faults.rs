@@ -7,17 +7,17 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use rustix::process::Signal;
 
-use super::manifests::{Model, batched, merged};
+use super::manifests::{ModelManifest, batched, merged};
 use super::policies::{POLICY, until_counted};
-use super::{Case, case};
-use crate::caller::Caller;
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::{Space, is_ready};
+use crate::space::{TestNamespace, is_ready};
 use crate::tools::now;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("faults", a_sidecar_that_is_killed_is_back_and_the_pod_serves_again, Node),
     case!("faults", a_model_that_hangs_makes_no_sidecar_restart, Node),
     case!("faults", calls_go_on_while_the_control_plane_is_away, Node),
@@ -31,10 +31,10 @@ const AWAY: Duration = Duration::from_secs(20);
 /// Timeout for the API server, which restarts within three seconds on an idle machine.
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &Space) -> Verdict {
+async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(1, "", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     space.cluster.node()?.signal(&pod, "groupage", Signal::KILL)?;
     let restarted = |pod: Option<&Pod>| pod.is_some_and(|pod| restarts(pod, "groupage") == 1 && is_ready(pod));
@@ -46,10 +46,10 @@ async fn a_sidecar_that_is_killed_is_back_and_the_pod_serves_again(space: &Space
     }
 }
 
-async fn a_model_that_hangs_makes_no_sidecar_restart(space: &Space) -> Verdict {
+async fn a_model_that_hangs_makes_no_sidecar_restart(space: &TestNamespace) -> CaseResult {
     space.apply(&merged(&batched(1, "", "", ""))).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 50.0).await?;
     let node = space.cluster.node()?;
@@ -58,11 +58,11 @@ async fn a_model_that_hangs_makes_no_sidecar_restart(space: &Space) -> Verdict {
     // the sidecar, until clients receive errors.
     let queued = until("a queue", Duration::from_secs(30), async || {
         let queued = space.metrics(&pod).await?.sum("groupage_queue_items", &[]);
-        if queued > 5.0 { Ok(queued) } else { Err(Fault::from(format!("{queued} items wait"))) }
+        if queued > 5.0 { Ok(queued) } else { Err(TestError::from(format!("{queued} items wait"))) }
     });
     let queued = queued.await?;
     node.signal(&pod, "model", Signal::CONT)?;
-    load.until_served(50).await?;
+    load.wait_until_served(50).await?;
     let report = load.end().await?;
     let pod = space.pod_ready(&pod.name_any()).await?;
     let restarted = restarts(&pod, "groupage") + restarts(&pod, "model");
@@ -72,10 +72,10 @@ async fn a_model_that_hangs_makes_no_sidecar_restart(space: &Space) -> Verdict {
     Ok(format!("{queued} items waited, then {} of {} calls were served, none wrong", report.served, report.offered))
 }
 
-async fn calls_go_on_while_the_control_plane_is_away(space: &Space) -> Verdict {
+async fn calls_go_on_while_the_control_plane_is_away(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(2, "", "", "")).await?;
     space.deployment_ready("model").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
     let node = space.cluster.node()?;
@@ -96,42 +96,42 @@ async fn calls_go_on_while_the_control_plane_is_away(space: &Space) -> Verdict {
         return Err("the API server answers although it was stopped".into());
     }
     until("the load", BACK_MAX, async || load.now().await.map(drop)).await?;
-    load.until_served(100).await?;
+    load.wait_until_served(100).await?;
     let report = load.end().await?;
     let told = format!("{} calls, {} lost", report.offered, report.lost());
     if report.lost() > 0 { Err(format!("{told}: {report:?}").into()) } else { Ok(told) }
 }
 
-async fn control_streams_stay_while_the_api_server_is_away(space: &Space) -> Verdict {
+async fn control_streams_stay_while_the_api_server_is_away(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(POLICY).await?;
-    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| pods.connected == 2).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
-    let before = streams(space, &pods).await?;
+    let before = stream_counts(space, &pods).await?;
     let node = space.cluster.node()?;
     node.kill("kube-apiserver")?;
     let begun = now();
-    let stayed = until("a while without an API server", AWAY * 2, async || match streams(space, &pods).await? {
-        now_open if now_open != before => Ok(Err(Fault::from(format!(
+    let stayed = until("a while without an API server", AWAY * 2, async || match stream_counts(space, &pods).await? {
+        now_open if now_open != before => Ok(Err(TestError::from(format!(
             "open and ended streams: {before:?} before, {now_open:?} after {:.0} s without an API server",
             now().duration_since(begun).as_secs_f64()
         )))),
         _ if now().duration_since(begun) >= AWAY => Ok(Ok(())),
-        _ => Err(Fault::from("it is not over yet")),
+        _ => Err(TestError::from("it is not over yet")),
     })
     .await?;
     node.start("kube-apiserver")?;
     let client = &space.cluster.client;
     until("the API server", BACK_MAX, async || Ok(client.apiserver_version().await.map(drop)?)).await?;
     stayed?;
-    load.until_served(100).await?;
+    load.wait_until_served(100).await?;
     // If another replica has become the leader, sidecars are redirected to it.
     until_counted(space, "model", |pods| pods.connected == 2).await?;
-    let after = streams(space, &pods).await?;
+    let after = stream_counts(space, &pods).await?;
     let report = load.end().await?;
     let told = format!(
         "{before:?} streams open and ended before, the same for {} s, {after:?} after; {} calls, {} lost",
@@ -143,7 +143,7 @@ async fn control_streams_stay_while_the_api_server_is_away(space: &Space) -> Ver
 }
 
 /// Returns the number of open control streams, and the number of those that have ended.
-async fn streams(space: &Space, pods: &[Pod]) -> Result<(f64, f64), Fault> {
+async fn stream_counts(space: &TestNamespace, pods: &[Pod]) -> Result<(f64, f64), TestError> {
     let (mut open, mut ended) = (0.0, 0.0);
     for pod in pods {
         let metrics = space.metrics_from_node(pod).await?;

@@ -12,39 +12,39 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use super::servers::{self, Load};
-use super::{Case, case};
-use crate::caller::Caller;
+use super::servers::{self, ExpectedCalls};
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::cluster::{said_by, until};
 use crate::installation;
-use crate::space::Space;
+use crate::space::TestNamespace;
 use crate::tools::{cargo_target, root};
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[case!("guide", every_command_of_the_guide_does_what_it_says, Node, Python)];
+pub(super) const CASES: &[TestCase] = &[case!("guide", every_command_of_the_guide_does_what_it_says, Node, Python)];
 
 /// Info string of a block of commands. The words after it are for readers of the source, except for
-/// [`ENABLE`] and [`LOOK`].
+/// [`LOAD_MARK`] and [`CHECK_MARK`].
 const FENCE: &str = "```sh";
 /// Marks the block after which calls are sent. Pods without a sidecar may lose calls when they
 /// terminate.
-const ENABLE: &str = "enable";
+const LOAD_MARK: &str = "enable";
 /// Marks the block after which batches must have been made.
-const LOOK: &str = "look";
-/// Timeout for the first merged batch after [`LOOK`], while calls are sent.
+const CHECK_MARK: &str = "look";
+/// Timeout for the first merged batch after [`CHECK_MARK`], while calls are sent.
 const MERGED_MAX: Duration = Duration::from_secs(30);
 /// Address of the Service of the guide's application, as resolved in pods.
 const SERVICE: &str = "embedder:80";
 
-async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict {
+async fn every_command_of_the_guide_does_what_it_says(space: &TestNamespace) -> CaseResult {
     let cluster = &space.cluster;
     installation::leave(cluster).await?;
     let deployed = servers::fastapi(space, "embedder").await?;
     space.deployment_ready("embedder").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches(SERVICE, "/health").await?;
     let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
-    let load = Load { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
+    let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
     let guide = std::fs::read_to_string(root().join("docs/guide/kubernetes.md"))?;
     let blocks = blocks(&guide);
     if blocks.len() < 8 {
@@ -55,17 +55,18 @@ async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict 
     let (begun, over) = (Notify::new(), AtomicBool::new(false));
     let calls = async {
         begun.notified().await;
-        load.until(&over, true).await
+        // Few callers leave a serial server with too little of a queue to merge.
+        load.until(&over, Some(load.calls.len())).await
     };
     let walk = async {
-        let lines = run(space, &home, &blocks, &begun).await?;
+        let lines = run_blocks(space, &home, &blocks, &begun).await?;
         over.store(true, Ordering::Relaxed);
         Ok(lines)
     };
     let done = tokio::try_join!(calls, walk);
     std::fs::remove_dir_all(&home)?;
     let (calls, lines) = done?;
-    let commands: usize = blocks.iter().map(Block::commands).sum();
+    let commands: usize = blocks.iter().map(CommandBlock::commands).sum();
     Ok(format!(
         "{} blocks of {commands} commands, {lines} lines of output; {calls} calls beside, none lost",
         blocks.len()
@@ -73,7 +74,7 @@ async fn every_command_of_the_guide_does_what_it_says(space: &Space) -> Verdict 
 }
 
 /// A block of commands.
-struct Block {
+struct CommandBlock {
     text: String,
     /// Words after the info string.
     words: Vec<String>,
@@ -81,7 +82,7 @@ struct Block {
 
 // === impl Block ===
 
-impl Block {
+impl CommandBlock {
     /// Returns the number of commands, each of which consists of one line or of one line and its
     /// input.
     fn commands(&self) -> usize {
@@ -90,9 +91,14 @@ impl Block {
     }
 }
 
-async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Result<usize, Fault> {
+async fn run_blocks(
+    space: &TestNamespace,
+    home: &Path,
+    blocks: &[CommandBlock],
+    begun: &Notify,
+) -> Result<usize, TestError> {
     let cluster = &space.cluster;
-    programs(space, home)?;
+    create_programs(space, home)?;
     symlink(&cluster.kit.images.binary, home.join("groupage"))?;
     symlink(cluster.kubectl.program(), home.join("kubectl"))?;
     let kubeconfig = home.join("config");
@@ -103,23 +109,23 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", commands]).current_dir(home);
         command.env("PATH", &path).env("KUBECONFIG", &kubeconfig);
-        said_by("bash", command, None).await.map_err(|fault| Fault::from(format!("{commands}\n{fault}")))
+        said_by("bash", command, None).await.map_err(|fault| TestError::from(format!("{commands}\n{fault}")))
     };
     // A reader of the guide works in the namespace of the workload.
     shell(&format!("kubectl config set-context --current --namespace {}", space.name)).await?;
     let mut lines = 0;
     for block in blocks {
         lines += shell(&block.text).await?.lines().count();
-        if block.words.iter().any(|word| word == ENABLE) {
+        if block.words.iter().any(|word| word == LOAD_MARK) {
             // Pods without a sidecar are not drained: calls that still reach one are refused.
-            space.deployment_alone("embedder").await?;
+            space.deployment_settled("embedder").await?;
             begun.notify_one();
         }
-        if block.words.iter().any(|word| word == LOOK) {
+        if block.words.iter().any(|word| word == CHECK_MARK) {
             let pods = space.deployment_ready("embedder").await?;
             // Calls have only just started, and on a slow node none may have been answered yet.
             until("a merged batch", MERGED_MAX, async || {
-                let shared = space.metrics_of(&pods).await?.shared_batches();
+                let shared = space.merged_metrics(&pods).await?.shared_batches();
                 if shared >= 1.0 { Ok(()) } else { Err(format!("{shared} batches of several calls").into()) }
             })
             .await?;
@@ -130,7 +136,7 @@ async fn run(space: &Space, home: &Path, blocks: &[Block], begun: &Notify) -> Re
 
 /// Creates programs under the names used by the guide, which a reader has on the path: `just` of
 /// the repository, and `ctr` of the node.
-fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
+fn create_programs(space: &TestNamespace, home: &Path) -> Result<(), TestError> {
     let script = |name: &str, text: String| {
         let file = home.join(name);
         std::fs::write(&file, format!("#!/bin/sh\n{text}\n"))?;
@@ -148,13 +154,13 @@ fn programs(space: &Space, home: &Path) -> Result<(), Fault> {
 }
 
 /// Extracts the blocks of commands from a page.
-fn blocks(page: &str) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(page: &str) -> Vec<CommandBlock> {
+    let mut blocks: Vec<CommandBlock> = Vec::new();
     let mut within = false;
     for line in page.lines() {
         let mut words = line.split_whitespace();
         if !within && words.next() == Some(FENCE) {
-            blocks.push(Block { text: String::new(), words: words.map(str::to_owned).collect() });
+            blocks.push(CommandBlock { text: String::new(), words: words.map(str::to_owned).collect() });
             within = true;
         } else if line == "```" {
             within = false;

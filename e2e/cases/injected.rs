@@ -5,15 +5,15 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 
 use super::by_hand::batched_at_every_address;
-use super::manifests::{ASKS, MERGES, Model};
+use super::manifests::{ASKS, MERGING_POLICY, ModelManifest};
 use super::sidecar::{CALLERS, embeddings, predictions, same};
-use super::{Case, case};
-use crate::caller::{Caller, model_stats};
+use super::{TestCase, case};
+use crate::caller::{TestClient, model_stats};
 use crate::installation::{has_sidecar, installed};
-use crate::space::Space;
-use crate::{Fault, Verdict};
+use crate::space::TestNamespace;
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("injected", an_annotation_makes_answers_come_through_batches_and_changes_none),
     case!("injected", a_plain_container_serves_where_a_native_one_is_not_wanted),
     case!("injected", both_families_lead_through_the_sidecar),
@@ -28,24 +28,24 @@ const REDIRECT: &str = "groupage-redirect";
 /// The patch given in the notes of the chart.
 const ANNOTATE: &str = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/inject":"enabled"}}}}}"#;
 
-async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &Space) -> Verdict {
+async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.apply(MERGES).await?;
-    space.restrict().await?;
-    let model = Model { annotations: "", args: ", --items-max, '0', --base, 20ms", ..Model::default() };
+    space.apply(MERGING_POLICY).await?;
+    space.enforce_restricted().await?;
+    let model = ModelManifest { annotations: "", args: ", --items-max, '0', --base, 20ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let bare = space.deployment_ready("model").await?;
     if bare.iter().any(has_sidecar) {
         return Err("a pod that did not request a sidecar has one".into());
     }
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let mut alone = Vec::new();
     for calls in [embeddings(), predictions()] {
         alone.push(caller.in_turn("model:80", &calls).await?);
     }
     space.kubectl(&["patch", "deployment", "model", "--patch", ANNOTATE]).await?;
-    let pods = space.deployment_alone("model").await?;
+    let pods = space.deployment_settled("model").await?;
     let pod = pods.first().ok_or("no pod")?;
     if !has_sidecar(pod) {
         return Err("the pod requested a sidecar and has none".into());
@@ -61,7 +61,7 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
         }
         told.push(format!("{CALLERS} answers equal, {runs} calls of the model"));
     }
-    let metrics = space.metrics_of(&pods).await?;
+    let metrics = space.merged_metrics(&pods).await?;
     let (mean, shared) = (metrics.batch_mean(), metrics.shared_batches());
     if mean <= 1.0 || shared < 1.0 {
         return Err(format!("{}: mean batch {mean:.2}, {shared} shared", told.join(", ")).into());
@@ -69,34 +69,36 @@ async fn an_annotation_makes_answers_come_through_batches_and_changes_none(space
     Ok(format!("{}; mean batch {mean:.1}, {shared} shared", told.join(", ")))
 }
 
-async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &Space) -> Verdict {
+async fn a_plain_container_serves_where_a_native_one_is_not_wanted(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.apply(MERGES).await?;
-    space.restrict().await?;
+    space.apply(MERGING_POLICY).await?;
+    space.enforce_restricted().await?;
     let annotations = format!("{ASKS}, groupage.dev/native-sidecar: Never");
-    space.apply(&Model { annotations: &annotations, args: ", --base, 20ms", ..Model::default() }.yaml()).await?;
+    space
+        .apply(&ModelManifest { annotations: &annotations, args: ", --base, 20ms", ..ModelManifest::default() }.yaml())
+        .await?;
     let pods = space.deployment_ready("model").await?;
     let plain =
         |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).any(|container| container.name == "groupage");
     if !pods.iter().all(plain) {
         return Err("the sidecar is not a plain container".into());
     }
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let answers = caller.at_once("model:80", &predictions()).await?;
     let good = answers.iter().filter(|answer| answer.status == 200).count();
-    let shared = space.metrics_of(&pods).await?.shared_batches();
+    let shared = space.merged_metrics(&pods).await?.shared_batches();
     if good != CALLERS || shared < 1.0 {
         return Err(format!("{good} of {CALLERS} answered 200, {shared} shared batches").into());
     }
     Ok(format!("{good} answered, {shared} shared batches"))
 }
 
-async fn both_families_lead_through_the_sidecar(space: &Space) -> Verdict {
+async fn both_families_lead_through_the_sidecar(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.apply(&Model::default().yaml()).await?;
+    space.apply(&ModelManifest::default().yaml()).await?;
     let pods = space.deployment_ready("model").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     let service: Service = space.api().get("model").await?;
     let ips = service.spec.and_then(|spec| spec.cluster_ips).unwrap_or_default();
     let mut told = Vec::new();
@@ -120,15 +122,15 @@ async fn both_families_lead_through_the_sidecar(space: &Space) -> Verdict {
 }
 
 /// Returns the number of calls that the sidecars have served.
-async fn served(space: &Space, pods: &[Pod]) -> Result<f64, Fault> {
-    Ok(space.metrics_of(pods).await?.sum("groupage_calls_total", &["outcome=\"served\""]))
+async fn served(space: &TestNamespace, pods: &[Pod]) -> Result<f64, TestError> {
+    Ok(space.merged_metrics(pods).await?.sum("groupage_calls_total", &["outcome=\"served\""]))
 }
 
-async fn a_namespace_may_ask_and_a_pod_may_say_no(space: &Space) -> Verdict {
+async fn a_namespace_may_ask_and_a_pod_may_say_no(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.cluster.kubectl.run(&["label", "namespace", &space.name, "groupage.dev/inject=enabled"]).await?;
-    space.apply(&Model { annotations: "", ..Model::default() }.yaml()).await?;
-    let no = Model { annotations: "groupage.dev/inject: disabled", ..Model::default() }.yaml();
+    space.apply(&ModelManifest { annotations: "", ..ModelManifest::default() }.yaml()).await?;
+    let no = ModelManifest { annotations: "groupage.dev/inject: disabled", ..ModelManifest::default() }.yaml();
     space.apply(&no.replace("name: model", "name: other").replace("app: model", "app: other")).await?;
     let asked = space.deployment_ready("model").await?;
     let left = space.deployment_ready("other").await?;
@@ -138,10 +140,10 @@ async fn a_namespace_may_ask_and_a_pod_may_say_no(space: &Space) -> Verdict {
     }
 }
 
-async fn a_guaranteed_pod_stays_guaranteed(space: &Space) -> Verdict {
+async fn a_guaranteed_pod_stays_guaranteed(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     let resources = "{requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 100m, memory: 64Mi}}";
-    space.apply(&Model { resources, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { resources, ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let class = pod.status.as_ref().and_then(|status| status.qos_class.clone()).unwrap_or_default();
     if class != "Guaranteed" || !has_sidecar(&pod) {
@@ -150,7 +152,7 @@ async fn a_guaranteed_pod_stays_guaranteed(space: &Space) -> Verdict {
     Ok(format!("injected, and {class}"))
 }
 
-async fn a_job_completes(space: &Space) -> Verdict {
+async fn a_job_completes(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     let job = format!(
         "
@@ -185,14 +187,14 @@ spec:
     }
 }
 
-async fn a_number_is_redirected_unless_the_installation_says_never(space: &Space) -> Verdict {
+async fn a_number_is_redirected_unless_the_installation_says_never(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
-    space.apply(MERGES).await?;
+    space.apply(MERGING_POLICY).await?;
     let redirects = |pod: &Pod| {
         pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten()).any(|one| one.name == REDIRECT)
     };
     installation.set(&["--set=injector.redirect=Never"]).await?;
-    let model = Model { args: ", --base, 20ms", target: "8080", ..Model::default() };
+    let model = ModelManifest { args: ", --base, 20ms", target: "8080", ..ModelManifest::default() };
     let never = async {
         space.apply(&model.yaml()).await?;
         space.deployment_ready("model").await
@@ -203,7 +205,7 @@ async fn a_number_is_redirected_unless_the_installation_says_never(space: &Space
         return Err("it was redirected although the installation has Never".into());
     }
     space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
-    let pods = space.deployment_alone("model").await?;
+    let pods = space.deployment_settled("model").await?;
     if !pods.iter().all(redirects) {
         return Err(format!("the pod has no {REDIRECT}").into());
     }

@@ -4,13 +4,13 @@
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
-use super::{Case, case};
+use super::{TestCase, case};
 use crate::installation::{self, NAMESPACE, RELEASE, installed};
-use crate::space::Space;
+use crate::space::TestNamespace;
 use crate::tools::root;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("install", replicas_are_ready_under_their_own_account_and_inject),
     case!("install", the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it, Helm),
     case!("install", the_charts_own_test_passes, Helm),
@@ -18,19 +18,19 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Run after the other cases, to verify the logs of all their requests.
-pub(super) const CASES_AT_LAST: &[Case] = &[case!("install", its_rights_were_enough_and_nothing_failed)];
+pub(super) const CASES_AT_LAST: &[TestCase] = &[case!("install", its_rights_were_enough_and_nothing_failed)];
 
 /// Service account created by the chart.
 const ACCOUNT: &str = "groupage-controller";
 
-async fn replicas_are_ready_under_their_own_account_and_inject(space: &Space) -> Verdict {
+async fn replicas_are_ready_under_their_own_account_and_inject(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     let pods = installation.pods().await?;
     let account = |pod: &Pod| pod.spec.as_ref().and_then(|spec| spec.service_account_name.clone());
     if pods.len() != 2 || pods.iter().any(|pod| account(pod).as_deref() != Some(ACCOUNT)) {
         return Err(format!("{} pods, accounts {:?}", pods.len(), pods.iter().map(account).collect::<Vec<_>>()).into());
     }
-    sound(&installation.logs().await?)?;
+    verify_log(&installation.logs().await?)?;
     let held = installation
         .kubectl(&["get", "lease", "groupage-controller", "--output=jsonpath={.spec.holderIdentity}"])
         .await?;
@@ -44,7 +44,7 @@ async fn replicas_are_ready_under_their_own_account_and_inject(space: &Space) ->
     Ok(format!("{} replicas, {held} leads, groupage check finds nothing wrong", pods.len()))
 }
 
-async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(space: &Space) -> Verdict {
+async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     let chart = root().join("charts/groupage").to_string_lossy().into_owned();
     space.cluster.helm(&["lint", "--strict", &chart]).await?;
@@ -80,7 +80,7 @@ async fn the_manifest_is_what_the_chart_renders_and_the_api_server_takes_it(spac
     Ok(format!("linted, the same as rendered, {taken} objects taken, by kustomize too"))
 }
 
-async fn the_charts_own_test_passes(space: &Space) -> Verdict {
+async fn the_charts_own_test_passes(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     let said = space.cluster.helm(&["test", RELEASE, "--namespace", NAMESPACE, "--logs"]).await?;
     if !said.contains("Succeeded") {
@@ -89,7 +89,7 @@ async fn the_charts_own_test_passes(space: &Space) -> Verdict {
     Ok("helm test succeeded".to_owned())
 }
 
-async fn an_upgrade_leaves_what_the_controller_wrote(space: &Space) -> Verdict {
+async fn an_upgrade_leaves_what_the_controller_wrote(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     let before = installation.believed().await?;
     let chart = root().join("charts/groupage").to_string_lossy().into_owned();
@@ -107,10 +107,10 @@ async fn an_upgrade_leaves_what_the_controller_wrote(space: &Space) -> Verdict {
     Ok(format!("revision {}, {} entries trust the same certificate", revision["version"], after.len()))
 }
 
-async fn its_rights_were_enough_and_nothing_failed(space: &Space) -> Verdict {
+async fn its_rights_were_enough_and_nothing_failed(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     let logs = installation.logs().await?;
-    sound(&logs)?;
+    verify_log(&logs)?;
     let pods = installation.pods().await?;
     let restarts: i32 = pods
         .iter()
@@ -124,7 +124,7 @@ async fn its_rights_were_enough_and_nothing_failed(space: &Space) -> Verdict {
 }
 
 /// Verifies that a controller's log contains no errors and no missing permissions.
-fn sound(logs: &str) -> Result<(), Fault> {
+fn verify_log(logs: &str) -> Result<(), TestError> {
     // A library logs an error if the API server is briefly unavailable.
     let error = |line: &str| line.contains(r#""level":"ERROR","target":"groupage"#);
     let bad = |line: &&str| error(line) || line.to_ascii_lowercase().contains("forbidden") || line.contains("panicked");

@@ -4,19 +4,19 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use groupage::standin::remote::Call;
+use groupage::standin::remote::HttpCall;
 use kube::ResourceExt;
 
-use super::manifests::MERGES;
-use super::sidecar::until_started;
-use super::{Case, case};
-use crate::caller::Caller;
+use super::manifests::MERGING_POLICY;
+use super::sidecar::wait_until_started;
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::installation::{has_sidecar, installed};
-use crate::space::{Space, is_ready};
+use crate::space::{TestNamespace, is_ready};
 use crate::tools::{quietly, root, said};
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[case!(
+pub(super) const CASES: &[TestCase] = &[case!(
     "kserve",
     an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone,
     Node,
@@ -60,10 +60,10 @@ spec:
 ";
 
 async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_batches_what_it_gives_alone(
-    space: &Space,
-) -> Verdict {
+    space: &TestNamespace,
+) -> CaseResult {
     installed(space).await?;
-    space.apply(MERGES).await?;
+    space.apply(MERGING_POLICY).await?;
     let kit = &space.cluster.kit;
     let python = kit.python.clone()?;
     let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
@@ -81,7 +81,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
         .replace("SCRIPTS", &scripts.to_string_lossy())
         .replace("MODEL", &model.to_string_lossy());
     space.apply(&manifest).await?;
-    let pod = until_started(space, "app=digits").await?;
+    let pod = wait_until_started(space, "app=digits").await?;
     if !has_sidecar(&pod) {
         return Err("the pod requested a sidecar and has none".into());
     }
@@ -91,7 +91,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
     std::fs::rename(trained.join("model.joblib"), model.join("model.joblib"))?;
     let pod = space.pod_ready(&pod.name_any()).await?;
     space.deployment_ready("digits").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("digits:80", "/v2/health/ready").await?;
     let around = pod.status.as_ref().and_then(|status| status.pod_ip.as_ref()).ok_or("no address")?;
     let around = std::net::SocketAddr::new(around.parse()?, 8080).to_string();
@@ -99,13 +99,13 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
         .lines()
         .cycle()
         .take(CALLERS)
-        .map(|row| Call::post(PREDICT, format!(r#"{{"instances": [{row}]}}"#)))
+        .map(|row| HttpCall::post(PREDICT, format!(r#"{{"instances": [{row}]}}"#)))
         .collect();
     let alone = caller.in_turn(&around, &calls).await?;
     let batched = caller.at_once("digits:80", &calls).await?;
     for (at, (alone, batched)) in alone.iter().zip(&batched).enumerate() {
         if alone.status != 200 || (alone.status, &alone.body) != (batched.status, &batched.body) {
-            return Err(Fault::from(format!("call {at}: alone {alone:?}, batched {batched:?}")));
+            return Err(TestError::from(format!("call {at}: alone {alone:?}, batched {batched:?}")));
         }
     }
     let metrics = space.metrics(&pod).await?;
@@ -118,7 +118,7 @@ async fn an_annotated_python_server_is_ready_with_its_model_and_gives_through_ba
 
 /// Returns mounts and volumes for these folders of the machine, for its libraries, and for the base
 /// interpreter of the virtual environment, which may be located elsewhere.
-pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), Fault> {
+pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, String), TestError> {
     let base = quietly(Command::new(python).args(["-c", "import sys; print(sys.base_prefix)"]))?;
     let mut places = vec![("/usr/lib".to_owned(), "/lib".to_owned()), ("/usr/lib64".to_owned(), "/lib64".to_owned())];
     for folder in [Path::new("/usr"), Path::new(base.trim())].iter().chain(folders) {
@@ -139,7 +139,7 @@ pub(super) fn machine(python: &Path, folders: &[&Path]) -> Result<(String, Strin
 
 /// Runs a script of the repository with an output folder. `tests/servers/train.py` for instance
 /// writes a model, and rows that it was not trained on.
-pub(super) fn run(python: &Path, script: &str, folder: &Path) -> Result<(), Fault> {
+pub(super) fn run(python: &Path, script: &str, folder: &Path) -> Result<(), TestError> {
     let mut command = Command::new(python);
     command.arg("-B").arg(root().join(script)).arg(folder);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;

@@ -3,12 +3,12 @@
 
 use groupage::standin::ledger::POLICY;
 
-use super::{Case, case};
-use crate::Verdict;
-use crate::caller::Caller;
-use crate::space::Space;
+use super::{TestCase, case};
+use crate::CaseResult;
+use crate::caller::TestClient;
+use crate::space::TestNamespace;
 
-pub(super) const CASES: &[Case] = &[case!("ledger", every_item_that_goes_through_a_service_is_accounted_for)];
+pub(super) const CASES: &[TestCase] = &[case!("ledger", every_item_that_goes_through_a_service_is_accounted_for)];
 
 /// Clients and faulty model server are one process, with a common ledger. The process is the
 /// application of its own pod.
@@ -45,15 +45,15 @@ spec:
   ports: [{name: http, port: 80, targetPort: batched}]
 ";
 
-async fn every_item_that_goes_through_a_service_is_accounted_for(space: &Space) -> Verdict {
+async fn every_item_that_goes_through_a_service_is_accounted_for(space: &TestNamespace) -> CaseResult {
     let indented: String = POLICY.lines().map(|line| format!("    {line}\n")).collect();
     let policy =
         format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: policy}}\ndata:\n  policy.yaml: |\n{indented}");
     space.apply(&policy).await?;
     space.apply(POD).await?;
     space.pod_ready("ledger").await?;
-    let items = if space.at_length() { 300_000 } else { 20_000 };
-    let caller = Caller::of(space, "ledger");
+    let items = if space.is_full_length() { 300_000 } else { 20_000 };
+    let caller = TestClient::of(space, "ledger");
     caller.reaches("through:80", "/").await?;
     let report = caller.ledger("through:80", items).await?;
     let told = format!(

@@ -33,7 +33,7 @@ spec:
 /// placeholders are `REPLICAS`, `MODEL_ARGS`, `SIDECAR_ARGS` and `LIFECYCLE`.
 ///
 /// The Service `model` leads through the sidecar, and `direct` bypasses it.
-pub(super) const BATCHED: &str = "
+pub(super) const BATCHED_DEPLOYMENT: &str = "
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: model}
@@ -80,9 +80,9 @@ spec:
   ports: [{name: http, port: 80, targetPort: http}]
 ";
 
-/// Fills in [`BATCHED`]. Arguments are YAML that continues a list.
+/// Fills in [`BATCHED_DEPLOYMENT`]. Arguments are YAML that continues a list.
 pub(super) fn batched(replicas: u32, model_args: &str, sidecar_args: &str, lifecycle: &str) -> String {
-    BATCHED
+    BATCHED_DEPLOYMENT
         .replace("REPLICAS", &replicas.to_string())
         .replace("MODEL_ARGS", model_args)
         .replace("SIDECAR_ARGS", sidecar_args)
@@ -100,7 +100,7 @@ pub(super) fn merged(manifest: &str) -> String {
 }
 
 /// Policy of a namespace in which pods merge from the first call on.
-pub(super) const MERGES: &str = "
+pub(super) const MERGING_POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
 metadata: {name: merges}
@@ -110,7 +110,7 @@ spec:
 
 /// The simulated model server as a user deploys it, for the injector: a Deployment and a Service.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Model<'a> {
+pub(super) struct ModelManifest<'a> {
     /// Number of pods.
     pub(super) replicas: u32,
     /// Annotations of the pod template, as YAML inside of braces.
@@ -155,15 +155,15 @@ spec:
   ports: [{name: http, port: 80, targetPort: TARGET}]
 ";
 
-// === impl Model ===
+// === impl ModelManifest ===
 
-impl Default for Model<'_> {
+impl Default for ModelManifest<'_> {
     fn default() -> Self {
         Self { replicas: 1, annotations: ASKS, args: "", target: "http", resources: "{}" }
     }
 }
 
-impl Model<'_> {
+impl ModelManifest<'_> {
     /// Returns the manifest.
     pub(super) fn yaml(&self) -> String {
         INJECTED

@@ -4,20 +4,20 @@
 use std::time::Duration;
 
 use groupage::standin::Route;
-use groupage::standin::remote::{LoadReport, ModelChange};
+use groupage::standin::remote::{LoadReport, ModelUpdate};
 use kube::ResourceExt;
 
-use super::manifests::Model;
+use super::manifests::ModelManifest;
 use super::policies::{status, until_counted, until_said_within};
-use super::{Case, case};
-use crate::caller::{Caller, Running, change_model};
+use super::{TestCase, case};
+use crate::caller::{RunningLoad, TestClient, change_model};
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::Space;
+use crate::space::TestNamespace;
 use crate::tools::now;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("no_harm", a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_than_without_a_sidecar),
     case!("no_harm", a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it),
 ];
@@ -52,39 +52,39 @@ const SAID_MAX: Duration = Duration::from_secs(60);
 const DRAINED_MAX: Duration = Duration::from_secs(60);
 
 async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_than_without_a_sidecar(
-    space: &Space,
-) -> Verdict {
+    space: &TestNamespace,
+) -> CaseResult {
     installed(space).await?;
     space.apply(PROMISE).await?;
-    let model = Model { args: ARGS, ..Model::default() };
+    let model = ModelManifest { args: ARGS, ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
-    let plain = Model { annotations: "", ..model }.yaml();
+    let plain = ModelManifest { annotations: "", ..model }.yaml();
     let plain = plain.replace("{name: model}", "{name: plain}").replace("app: model", "app: plain");
     space.apply(&plain).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?.name_any();
     let other = space.deployment_ready("plain").await?.pop().ok_or("no pod")?.name_any();
     until_counted(space, "model", |pods| pods.connected == 1).await?;
-    let (caller, beside) = (Caller::start(space).await?, Caller::start_as(space, "beside").await?);
+    let (caller, beside) = (TestClient::start(space).await?, TestClient::start_as(space, "beside").await?);
     caller.reaches("model:80", "/health").await?;
     beside.reaches("plain:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     let direct = beside.load("plain:80", Route::Predict, RATE).await?;
     until_said_within(space, "model", "SLOMet=True", SAID_MAX).await?;
 
-    let curve = |times| ModelChange { curve: Some((QUICK.0 * times, QUICK.1 * times)), ..ModelChange::default() };
+    let curve = |times| ModelUpdate { curve: Some((QUICK.0 * times, QUICK.1 * times)), ..ModelUpdate::default() };
     for pod in [&pod, &other] {
         change_model(space, pod, &curve(TIMES)).await?;
     }
     let begun = now();
-    let kept = compared(&load, &direct).await?;
+    let kept = compare_loads(&load, &direct).await?;
     let missed = until_said_within(space, "model", "SLOMet=False/Missed", SAID_MAX).await?;
     let missed_after = now().duration_since(begun).as_secs_f64();
-    let merging = right(space, &pod, &missed).await?;
+    let merging = verify_status(space, &pod, &missed).await?;
 
     for pod in [&pod, &other] {
         change_model(space, pod, &curve(1)).await?;
     }
-    drained(&direct).await?;
+    wait_until_drained(&direct).await?;
     let (report, plain) = (load.end().await?, direct.end().await?);
     let told = format!(
         "slow for {LOOKS} looks: {kept}; SLOMet=False after {missed_after:.0} s: {missed}; {merging}; {} calls, {} refused, {} failed, p99 {:?}; \
@@ -101,8 +101,8 @@ async fn a_model_that_becomes_slow_under_an_slo_answers_every_call_and_no_fewer_
 }
 
 /// Compares the number of answers with and without the sidecar, interval by interval.
-async fn compared(load: &Running<'_>, direct: &Running<'_>) -> Result<String, Fault> {
-    let both = async || Ok::<_, Fault>((load.now().await?, direct.now().await?));
+async fn compare_loads(load: &RunningLoad<'_>, direct: &RunningLoad<'_>) -> Result<String, TestError> {
+    let both = async || Ok::<_, TestError>((load.now().await?, direct.now().await?));
     let (mut before, mut told) = (both().await?, Vec::new());
     let mut ticks = tokio::time::interval(LOOK);
     ticks.tick().await;
@@ -124,7 +124,7 @@ async fn compared(load: &Running<'_>, direct: &Running<'_>) -> Result<String, Fa
 
 /// Verifies the status and the Events while the model is slow: the SLO is missed, but not
 /// infeasible, since a call alone takes 61 ms. Returns the status of merging.
-async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> {
+async fn verify_status(space: &TestNamespace, pod: &str, missed: &str) -> Result<String, TestError> {
     let found = status(space, "model").await?;
     let merging = found.conditions.iter().find(|one| one.type_ == "Merging").ok_or("no condition Merging")?;
     let events = ["get", "events", "--output=jsonpath={range .items[*]}{.involvedObject.name}/{.reason} {end}"];
@@ -145,10 +145,10 @@ async fn right(space: &Space, pod: &str, missed: &str) -> Result<String, Fault> 
 }
 
 /// Waits until the model has almost no backlog.
-async fn drained(load: &Running<'_>) -> Result<(), Fault> {
+async fn wait_until_drained(load: &RunningLoad<'_>) -> Result<(), TestError> {
     until("the calls that wait without a sidecar", DRAINED_MAX, async || match load.now().await? {
         now if now.offered <= now.served + now.lost() + 20 => Ok(()),
-        now => Err(Fault::from(format!("{now:?}"))),
+        now => Err(TestError::from(format!("{now:?}"))),
     })
     .await
 }
@@ -160,24 +160,26 @@ const ONE_ITEM: &str = ", --base, 5ms, --items-max, '1', --refuse-bare, --queue,
 const BUSY: f64 = 150.0;
 const CALLS: u64 = 600;
 
-async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it(space: &Space) -> Verdict {
+async fn a_model_that_takes_one_item_a_call_loses_nothing_and_the_policy_reports_it(
+    space: &TestNamespace,
+) -> CaseResult {
     installed(space).await?;
     space.apply(&PROMISE.replace("  slo: {latencyP99: 100ms}\n", "  scheduling: {policy: WorkConserving}\n")).await?;
-    space.apply(&Model { args: ONE_ITEM, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { args: ONE_ITEM, ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| pods.connected == 1).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, BUSY).await?;
     let refused = until_said_within(space, "model", "Merging=False/MergeRefused", SAID_MAX).await?;
-    load.until_served(CALLS).await?;
+    load.wait_until_served(CALLS).await?;
     let report = load.end().await?;
     let ready = until_said_within(space, "model", "Ready=True", SAID_MAX).await?;
     let events = until("the Event of it", SAID_MAX, async || {
         let selector = "reason=MergeRefused,involvedObject.kind=BatchPolicy";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
         let said = space.kubectl(&events).await?;
-        if said.is_empty() { Err(Fault::from("there is none")) } else { Ok(said) }
+        if said.is_empty() { Err(TestError::from("there is none")) } else { Ok(said) }
     })
     .await?;
     let told = format!("{refused}; Ready: {ready}; {} calls, {} lost", report.offered, report.lost());

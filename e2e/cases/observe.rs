@@ -3,22 +3,22 @@
 
 use std::time::Duration;
 
-use groupage::api::v1alpha1::Summary;
+use groupage::api::v1alpha1::BatchingSummary;
 use groupage::standin::Route;
 use kube::ResourceExt;
 
-use super::manifests::Model;
+use super::manifests::ModelManifest;
 use super::policies::{status, until_counted};
 use super::sidecar::{CALLERS, embeddings, predictions, same};
-use super::{Case, case};
-use crate::caller::{Caller, model_stats};
+use super::{TestCase, case};
+use crate::caller::{TestClient, model_stats};
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::{Metrics, Space};
+use crate::space::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[case!("observe", it_tells_what_batching_would_do_and_then_batching_does_it)];
+pub(super) const CASES: &[TestCase] = &[case!("observe", it_tells_what_batching_would_do_and_then_batching_does_it)];
 
 /// Timeout for the prediction. A sidecar reports every five seconds, and the minimum interval
 /// between writes of a status may delay it.
@@ -42,15 +42,15 @@ spec:
   slo: {latencyP99: 1s}
 ";
 
-async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space) -> Verdict {
+async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(OBSERVE).await?;
-    space.apply(&Model { args: ", --items-max, '0', --base, 8ms", ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { args: ", --items-max, '0', --base, 8ms", ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let pods = [pod.clone()];
     let name = pod.name_any();
     until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (1, 1)).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
 
     // Verify answers, and the calls received by the server.
@@ -72,18 +72,18 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     let predicted = until("what is predicted", TOLD_MAX, async || {
         let predicted = status(space, "model").await?.predicted;
-        predicted.as_ref().and_then(words).ok_or_else(|| Fault::from(format!("{predicted:?}")))
+        predicted.as_ref().and_then(describe_prediction).ok_or_else(|| TestError::from(format!("{predicted:?}")))
     })
     .await?;
     // The latency of lone calls is known now, so a prediction is made for every further call.
     let known = space.metrics(&pod).await?;
-    load.until_served(FURTHER).await?;
+    load.wait_until_served(FURTHER).await?;
     let alone = load.end().await?;
     let seen = model_stats(space, &name).await?.since(&before);
     let metrics = space.metrics(&pod).await?;
     let counted = metrics.sum("groupage_predicted_calls_total", &[]);
     let further = counted - known.sum("groupage_predicted_calls_total", &[]);
-    let left_out = |metrics: &Metrics| metrics.sum("groupage_unpredicted_calls_total", &[]);
+    let left_out = |metrics: &MetricsSnapshot| metrics.sum("groupage_unpredicted_calls_total", &[]);
     let left_out = left_out(&metrics) - left_out(&known);
     let told = format!("{} calls one by one, {counted} predicted: {predicted}", seen.calls);
     if (alone.lost(), seen.calls, seen.items) != (0, alone.served, alone.served) || metrics.shared_batches() > 0.0 {
@@ -98,15 +98,15 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     let begun = now();
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", r#"{"spec":{"mode":"Batch"}}"#]).await?;
-    until("a shared batch", BATCHED_MAX, async || match space.metrics_of(&pods).await?.shared_batches() {
+    until("a shared batch", BATCHED_MAX, async || match space.merged_metrics(&pods).await?.shared_batches() {
         shared if shared > 0.0 => Ok(()),
-        _ => Err(Fault::from("nothing was shared")),
+        _ => Err(TestError::from("nothing was shared")),
     })
     .await?;
     let shared_after = now().duration_since(begun).as_secs_f64();
-    load.until_served(200).await?;
+    load.wait_until_served(200).await?;
     let report = load.end().await?;
-    let mean = space.metrics_of(&pods).await?.batch_mean();
+    let mean = space.merged_metrics(&pods).await?.batch_mean();
     let told = format!(
         "{told}; a first shared batch {shared_after:.1} s after the edit, mean batch {mean:.2}; {} calls, {} lost",
         report.offered,
@@ -116,7 +116,7 @@ async fn it_tells_what_batching_would_do_and_then_batching_does_it(space: &Space
 }
 
 /// Describes the prediction if it is complete and batching would save time.
-fn words(predicted: &Summary) -> Option<String> {
+fn describe_prediction(predicted: &BatchingSummary) -> Option<String> {
     let items = predicted.batch_items.as_ref().filter(|items| items.p90 > 1)?;
     let (p99, saved) = (predicted.latency_p99.as_ref()?, predicted.saved.as_ref()?);
     let measured = predicted.measured_items.filter(|items| *items > 0)?;

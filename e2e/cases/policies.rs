@@ -7,16 +7,16 @@ use groupage::api::v1alpha1::{BatchPolicyStatus, PodCounts};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::manifests::{ASKS, Model};
+use super::manifests::{ASKS, ModelManifest};
 use super::sidecar::predictions;
-use super::{Case, case};
-use crate::caller::Caller;
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::Space;
-use crate::{Fault, Verdict};
+use crate::space::TestNamespace;
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("policies", a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong),
     case!("policies", a_numeric_target_port_is_reported_and_loopback_captures_it),
 ];
@@ -25,7 +25,7 @@ pub(super) const CASES: &[Case] = &[
 /// seconds.
 const SAID_MAX: Duration = Duration::from_secs(30);
 
-/// Policy for [`Model`].
+/// Policy for [`ModelManifest`].
 pub(super) const POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
@@ -36,7 +36,7 @@ spec:
 ";
 
 /// Returns the status of a policy.
-pub(super) async fn status(space: &Space, name: &str) -> Result<BatchPolicyStatus, Fault> {
+pub(super) async fn status(space: &TestNamespace, name: &str) -> Result<BatchPolicyStatus, TestError> {
     let said = space.kubectl(&["get", "bpol", name, "--output=json"]).await?;
     let mut policy: Value = serde_json::from_str(&said)?;
     match policy["status"].take() {
@@ -47,17 +47,17 @@ pub(super) async fn status(space: &Space, name: &str) -> Result<BatchPolicyStatu
 
 /// Waits for a condition of a policy, such as `Accepted=True` or `Accepted=False/Invalid`. Returns
 /// its message.
-pub(super) async fn until_said(space: &Space, name: &str, condition: &str) -> Result<String, Fault> {
+pub(super) async fn until_said(space: &TestNamespace, name: &str, condition: &str) -> Result<String, TestError> {
     until_said_within(space, name, condition, SAID_MAX).await
 }
 
 /// Like [`until_said`], with another time limit.
 pub(super) async fn until_said_within(
-    space: &Space,
+    space: &TestNamespace,
     name: &str,
     condition: &str,
     limit: Duration,
-) -> Result<String, Fault> {
+) -> Result<String, TestError> {
     until(&format!("policy {name}, {condition}"), limit, async || {
         let status = status(space, name).await?;
         let said: Vec<_> = status
@@ -77,10 +77,10 @@ pub(super) async fn until_said_within(
 
 /// Waits until the pod counts of a policy meet a predicate.
 pub(super) async fn until_counted(
-    space: &Space,
+    space: &TestNamespace,
     name: &str,
     is_so: impl Fn(&PodCounts) -> bool,
-) -> Result<PodCounts, Fault> {
+) -> Result<PodCounts, TestError> {
     until(&format!("the pods of policy {name}"), SAID_MAX, async || {
         let pods = status(space, name).await?.pods.ok_or("no counts")?;
         if is_so(&pods) { Ok(pods) } else { Err(format!("{pods:?}").into()) }
@@ -88,11 +88,11 @@ pub(super) async fn until_counted(
     .await
 }
 
-async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &Space) -> Verdict {
+async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(POLICY).await?;
     until_said(space, "model", "Accepted=False/TargetNotFound").await?;
-    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     until_said(space, "model", "Accepted=True").await?;
     let captured = until_said(space, "model", "TrafficCaptured=True").await?;
@@ -118,23 +118,24 @@ async fn a_policy_says_who_follows_it_and_a_wrong_one_what_is_wrong(space: &Spac
     ))
 }
 
-async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Space) -> Verdict {
+async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     // Pod Security `restricted` excludes redirection.
-    space.restrict().await?;
+    space.enforce_restricted().await?;
     space.apply(&format!("{POLICY}  scheduling: {{policy: WorkConserving}}\n")).await?;
-    space.apply(&Model { target: "8080", ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { target: "8080", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     let around = until_said(space, "model", "TrafficCaptured=False/Bypassed").await?;
     if !around.contains("svc/model") {
         return Err(format!("the message does not name the Service: {around}").into());
     }
     let annotations = format!("{ASKS}, groupage.dev/app-listen: 'arg:--listen=127.0.0.1:8080'");
-    let model = Model { target: "8080", annotations: &annotations, args: ", --base, 20ms", ..Model::default() };
+    let model =
+        ModelManifest { target: "8080", annotations: &annotations, args: ", --base, 20ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     until_said(space, "model", "TrafficCaptured=True").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     // Call the same port at every address of the pod.
     let ips = pods.iter().flat_map(|pod| pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()));
@@ -142,14 +143,14 @@ async fn a_numeric_target_port_is_reported_and_loopback_captures_it(space: &Spac
     for ip in ips {
         places.push(std::net::SocketAddr::new(ip.ip.parse()?, 8080).to_string());
     }
-    let before = space.metrics_of(&pods).await?.shared_batches();
+    let before = space.merged_metrics(&pods).await?.shared_batches();
     for place in &places {
         let answers = caller.at_once(place, &predictions()).await?;
         if let Some(bad) = answers.iter().find(|answer| answer.status != 200) {
             return Err(format!("{place}: {bad:?}").into());
         }
     }
-    let shared = space.metrics_of(&pods).await?.shared_batches() - before;
+    let shared = space.merged_metrics(&pods).await?.shared_batches() - before;
     if shared < 1.0 {
         return Err(format!("nothing was shared at {places:?}").into());
     }

@@ -2,14 +2,14 @@
 
 use groupage::standin::Route;
 
-use super::manifests::{Model, batched};
-use super::{Case, case};
-use crate::Verdict;
-use crate::caller::Caller;
+use super::manifests::{ModelManifest, batched};
+use super::{TestCase, case};
+use crate::CaseResult;
+use crate::caller::TestClient;
 use crate::installation::{has_sidecar, installed};
-use crate::space::Space;
+use crate::space::TestNamespace;
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("rollout", a_rolling_restart_under_load_loses_no_call),
     case!("rollout", a_rolling_restart_of_injected_pods_loses_no_call),
 ];
@@ -27,33 +27,33 @@ const QUICK: &str = ", --base, 5ms, --queue, '100000'";
 /// termination through its own hook, which runs at once although the sidecar terminates last.
 const LINGER: &str = "lifecycle: {preStop: {sleep: {seconds: 5}}}";
 
-async fn a_rolling_restart_under_load_loses_no_call(space: &Space) -> Verdict {
+async fn a_rolling_restart_under_load_loses_no_call(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(2, QUICK, "", LINGER)).await?;
     space.deployment_ready("model").await?;
     restarted_under_load(space).await
 }
 
 /// The injected configuration alone controls termination, since the application configures none.
-async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &Space) -> Verdict {
+async fn a_rolling_restart_of_injected_pods_loses_no_call(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.apply(&Model { replicas: 2, args: QUICK, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, args: QUICK, ..ModelManifest::default() }.yaml()).await?;
     if !space.deployment_ready("model").await?.iter().all(has_sidecar) {
         return Err("a pod requested a sidecar and has none".into());
     }
     restarted_under_load(space).await
 }
 
-async fn restarted_under_load(space: &Space) -> Verdict {
-    let caller = Caller::start(space).await?;
+async fn restarted_under_load(space: &TestNamespace) -> CaseResult {
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, RATE).await?;
-    let restarts = if space.at_length() { 20 } else { 3 };
+    let restarts = if space.is_full_length() { 20 } else { 3 };
     for _ in 0..restarts {
         space.kubectl(&["rollout", "restart", "deployment/model"]).await?;
         space.kubectl(&["rollout", "status", "deployment/model", "--timeout=120s"]).await?;
         space.deployment_ready("model").await?;
     }
-    load.until_served(100).await?;
+    load.wait_until_served(100).await?;
     let report = load.end().await?;
     let told = format!(
         "{restarts} restarts, {} calls, {} refused, {} failed, {} wrong, p99 {:.1?}",

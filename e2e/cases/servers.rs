@@ -12,56 +12,60 @@ mod unmoved;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use groupage::standin::remote::{Answer, Call};
+use groupage::standin::remote::{CallResponse, HttpCall};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use self::deployed::{Deployed, PodSecurity, Written};
-use self::table::Server;
-use super::manifests::{MERGES, MODEL};
+use self::deployed::{DeployedServer, PodSecurity, WorkloadSnapshot};
+use self::table::ServerSpec;
+use super::manifests::{MERGING_POLICY, MODEL};
 use super::sidecar::same;
-use super::{Case, Need};
-use crate::caller::Caller;
+use super::{Requirement, TestCase};
+use crate::caller::TestClient;
 use crate::installation::{has_sidecar, installed};
-use crate::space::{Metrics, Space};
-use crate::{Fault, Verdict};
+use crate::space::{MetricsSnapshot, TestNamespace};
+use crate::{CaseResult, TestError};
 
 /// Declares a case about one server.
 macro_rules! server {
     ($name:literal, $server:ident, $need:expr) => {
-        Case::new(concat!("servers.one_annotation_captures_", $name), &[Need::Node, $need], |space| {
+        TestCase::new(concat!("servers.one_annotation_captures_", $name), &[Requirement::Node, $need], |space| {
             Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Plain))
         })
     };
     (restricted, $name:literal, $server:ident, $need:expr) => {
-        Case::new(concat!("servers.under_restricted_one_annotation_captures_", $name), &[Need::Node, $need], |space| {
-            Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Restricted))
-        })
+        TestCase::new(
+            concat!("servers.under_restricted_one_annotation_captures_", $name),
+            &[Requirement::Node, $need],
+            |space| Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Restricted)),
+        )
     };
 }
 
-pub(super) const CASES: &[Case] = &[
-    server!("uvicorn", UVICORN, Need::Python),
-    server!("gunicorn", GUNICORN, Need::Python),
-    server!("mlserver", MLSERVER, Need::Venv("mlserver")),
-    server!("mlflow", MLFLOW, Need::Venv("mlflow")),
-    server!("kserve", KSERVE, Need::Python),
-    server!("bentoml", BENTOML, Need::Venv("bentoml")),
-    server!("litellm", LITELLM, Need::Venv("litellm")),
-    server!("litserve", LITSERVE, Need::Venv("litserve")),
-    server!(restricted, "uvicorn", UVICORN, Need::Python),
-    server!(restricted, "gunicorn", GUNICORN, Need::Python),
-    server!(restricted, "mlserver", MLSERVER, Need::Venv("mlserver")),
-    server!(restricted, "mlflow", MLFLOW, Need::Venv("mlflow")),
-    server!(restricted, "kserve", KSERVE, Need::Python),
-    server!(restricted, "bentoml", BENTOML, Need::Venv("bentoml")),
-    server!(restricted, "litellm", LITELLM, Need::Venv("litellm")),
-    Case::new("servers.a_recipe_that_fails_is_reported_with_its_way_back", &[Need::Node, Need::Python], |space| {
-        Box::pin(unmoved::a_recipe_that_fails_is_reported_with_its_way_back(space))
-    }),
-    Case::new(
+pub(super) const CASES: &[TestCase] = &[
+    server!("uvicorn", UVICORN, Requirement::Python),
+    server!("gunicorn", GUNICORN, Requirement::Python),
+    server!("mlserver", MLSERVER, Requirement::Venv("mlserver")),
+    server!("mlflow", MLFLOW, Requirement::Venv("mlflow")),
+    server!("kserve", KSERVE, Requirement::Python),
+    server!("bentoml", BENTOML, Requirement::Venv("bentoml")),
+    server!("litellm", LITELLM, Requirement::Venv("litellm")),
+    server!("litserve", LITSERVE, Requirement::Venv("litserve")),
+    server!(restricted, "uvicorn", UVICORN, Requirement::Python),
+    server!(restricted, "gunicorn", GUNICORN, Requirement::Python),
+    server!(restricted, "mlserver", MLSERVER, Requirement::Venv("mlserver")),
+    server!(restricted, "mlflow", MLFLOW, Requirement::Venv("mlflow")),
+    server!(restricted, "kserve", KSERVE, Requirement::Python),
+    server!(restricted, "bentoml", BENTOML, Requirement::Venv("bentoml")),
+    server!(restricted, "litellm", LITELLM, Requirement::Venv("litellm")),
+    TestCase::new(
+        "servers.a_recipe_that_fails_is_reported_with_its_way_back",
+        &[Requirement::Node, Requirement::Python],
+        |space| Box::pin(unmoved::a_recipe_that_fails_is_reported_with_its_way_back(space)),
+    ),
+    TestCase::new(
         "servers.under_restricted_litserve_is_reported_and_not_captured",
-        &[Need::Node, Need::Venv("litserve")],
+        &[Requirement::Node, Requirement::Venv("litserve")],
         |space| Box::pin(cannot_be_captured(space)),
     ),
 ];
@@ -74,33 +78,33 @@ const ROUNDS_MAX: usize = 20;
 /// Number of concurrent connections while the pods are replaced.
 const NEW_CONNECTIONS: usize = 4;
 
-async fn one_annotation_captures(space: &Space, server: &Server, security: PodSecurity) -> Verdict {
+async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, security: PodSecurity) -> CaseResult {
     installed(space).await?;
     if security == PodSecurity::Restricted {
-        space.restrict().await?;
+        space.enforce_restricted().await?;
     }
     space.apply(&format!("{MERGES}  routes: {}\n", server.routes)).await?;
     if server.has_upstream {
         space.apply(MODEL).await?;
         space.deployment_ready("model").await?;
     }
-    let deployed = Deployed::apply(space, server, "server", security).await?;
+    let deployed = DeployedServer::apply(space, server, "server", security).await?;
     let pods = space.deployment_ready("server").await?;
-    let before = Written::read(space, &pods).await?;
-    let caller = Caller::start(space).await?;
+    let before = WorkloadSnapshot::read(space, &pods).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches(SERVICE, server.ready).await?;
     let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
     if let Some(other) = alone.iter().find(|answer| answer.status != 200) {
         return Err(format!("alone it answers {other:?}").into());
     }
-    let load = Load { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
+    let load = ExpectedCalls { caller: &caller, service: SERVICE, calls: &deployed.calls, alone: &alone };
     enable(space, server).await?;
     caller.reaches(SERVICE, server.ready).await?;
     let batches = through_the_sidecar(space, server, &load).await?;
     let restarted = Box::pin(restart(space, &load)).await?;
     disable(space).await?;
-    let pods = space.deployment_alone("server").await?;
-    let after = Written::read(space, &pods).await?;
+    let pods = space.deployment_settled("server").await?;
+    let after = WorkloadSnapshot::read(space, &pods).await?;
     if pods.iter().any(has_sidecar) || before != after {
         return Err(format!("before {before:?}\nafter {after:?}").into());
     }
@@ -112,10 +116,10 @@ async fn one_annotation_captures(space: &Space, server: &Server, security: PodSe
 
 /// LitServe's address is only set in its script, and Pod Security excludes redirection: `enable`
 /// fails with an error that names the command to use.
-async fn cannot_be_captured(space: &Space) -> Verdict {
+async fn cannot_be_captured(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    space.restrict().await?;
-    let deployed = Deployed::apply(space, &table::LITSERVE, "server", PodSecurity::Restricted).await?;
+    space.enforce_restricted().await?;
+    let deployed = DeployedServer::apply(space, &table::LITSERVE, "server", PodSecurity::Restricted).await?;
     space.deployment_ready("server").await?;
     let enabled = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await;
     let why = enabled.err().ok_or("it ended well")?.to_string();
@@ -124,7 +128,7 @@ async fn cannot_be_captured(space: &Space) -> Verdict {
     }
     let fixed = ["enable", "deploy/server", "--fix-services", "--namespace", &space.name];
     space.cluster.groupage(&fixed, "").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches(SERVICE, table::LITSERVE.ready).await?;
     let answers = caller.at_once(SERVICE, &deployed.calls).await?;
     if answers.iter().any(|answer| answer.status != 200) {
@@ -134,9 +138,9 @@ async fn cannot_be_captured(space: &Space) -> Verdict {
 }
 
 /// Runs `groupage enable`, and compares the capture of the port with the expected one.
-async fn enable(space: &Space, server: &Server) -> Result<(), Fault> {
+async fn enable(space: &TestNamespace, server: &ServerSpec) -> Result<(), TestError> {
     let said = space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
-    for pod in &space.deployment_alone("server").await? {
+    for pod in &space.deployment_settled("server").await? {
         let (recipes, modes) = capture(pod).ok_or_else(|| format!("a pod is not captured: {said}"))?;
         let wanted: Vec<_> = server.recipe.into_iter().collect();
         if recipes != wanted || modes.iter().any(|mode| mode != server.mode) {
@@ -157,16 +161,17 @@ fn capture(pod: &Pod) -> Option<(Vec<String>, Vec<String>)> {
 
 /// Sends all calls concurrently and verifies the sidecars' counters: calls are batched if there is
 /// an adapter, and passed through otherwise.
-async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) -> Verdict {
+async fn through_the_sidecar(space: &TestNamespace, server: &ServerSpec, load: &ExpectedCalls<'_>) -> CaseResult {
     let pods = space.deployment_ready("server").await?;
     let (outcome, protocol) = server.adapter.map_or(("passed", "none"), |adapter| ("served", adapter));
     let labels = [format!("outcome=\"{outcome}\""), format!("protocol=\"{protocol}\"")];
-    let counted = |metrics: &Metrics| metrics.sum("groupage_calls_total", &labels.each_ref().map(String::as_str));
-    let before = counted(&space.metrics_of(&pods).await?);
+    let counted =
+        |metrics: &MetricsSnapshot| metrics.sum("groupage_calls_total", &labels.each_ref().map(String::as_str));
+    let before = counted(&space.merged_metrics(&pods).await?);
     let mut calls = 0;
     for _ in 0..ROUNDS_MAX {
         calls += load.at_once(load.calls).await?;
-        let metrics = space.metrics_of(&pods).await?;
+        let metrics = space.merged_metrics(&pods).await?;
         let more = counted(&metrics) - before;
         let counts =
             format!("{more} {outcome} ({protocol}) after {calls} calls, mean batch {:.1}", metrics.batch_mean());
@@ -184,64 +189,63 @@ async fn through_the_sidecar(space: &Space, server: &Server, load: &Load<'_>) ->
 }
 
 /// Replaces the pods under load. Returns the number of calls.
-async fn restart(space: &Space, load: &Load<'_>) -> Result<usize, Fault> {
+async fn restart(space: &TestNamespace, load: &ExpectedCalls<'_>) -> Result<usize, TestError> {
     let over = AtomicBool::new(false);
     let restart = async {
         space.kubectl(&["rollout", "restart", "deployment/server"]).await?;
         space.kubectl(&["rollout", "status", "deployment/server", "--timeout=120s"]).await?;
         // Pods of the earlier template serve until they terminate.
-        space.deployment_alone("server").await?;
+        space.deployment_settled("server").await?;
         over.store(true, Ordering::Relaxed);
         Ok(())
     };
-    let (new, kept, ()) = tokio::try_join!(load.until(&over, true), load.until(&over, false), restart)?;
+    let (new, kept, ()) = tokio::try_join!(load.until(&over, Some(NEW_CONNECTIONS)), load.until(&over, None), restart)?;
     Ok(new + kept)
 }
 
-async fn disable(space: &Space) -> Result<(), Fault> {
+async fn disable(space: &TestNamespace) -> Result<(), TestError> {
     let said = space.cluster.groupage(&["disable", "deploy/server", "--namespace", &space.name], "").await?;
     if said.contains("has no sidecar") { Ok(()) } else { Err(said.into()) }
 }
 
 /// Deploys the FastAPI application as described by its documentation: uvicorn, a port without a
 /// name, and a Service with its number.
-pub(super) async fn fastapi(space: &Space, name: &str) -> Result<Deployed, Fault> {
-    Deployed::apply(space, &table::UVICORN, name, PodSecurity::Plain).await
+pub(super) async fn fastapi(space: &TestNamespace, name: &str) -> Result<DeployedServer, TestError> {
+    DeployedServer::apply(space, &table::UVICORN, name, PodSecurity::Plain).await
 }
 
 /// Calls with known answers.
-pub(super) struct Load<'a> {
-    pub(super) caller: &'a Caller,
+pub(super) struct ExpectedCalls<'a> {
+    pub(super) caller: &'a TestClient,
     /// Address of the Service, as resolved in pods.
     pub(super) service: &'a str,
-    pub(super) calls: &'a [Call],
+    pub(super) calls: &'a [HttpCall],
     /// Answer to each call when it is sent alone.
-    pub(super) alone: &'a [Answer],
+    pub(super) alone: &'a [CallResponse],
 }
 
-// === impl Load ===
+// === impl ExpectedCalls ===
 
-impl Load<'_> {
+impl ExpectedCalls<'_> {
     /// Sends the calls concurrently, each on a connection of its own, and compares the answers.
-    async fn at_once(&self, calls: &[Call]) -> Result<usize, Fault> {
+    async fn at_once(&self, calls: &[HttpCall]) -> Result<usize, TestError> {
         self.compare(&self.caller.at_once(self.service, calls).await?)
     }
 
-    /// Sends calls repeatedly until `over` is set: on new connections, or each round on one
-    /// persistent connection.
-    pub(super) async fn until(&self, over: &AtomicBool, new: bool) -> Result<usize, Fault> {
+    /// Sends calls repeatedly until `over` is set: `new` calls at once, each on a new connection, or
+    /// each round on one persistent connection.
+    pub(super) async fn until(&self, over: &AtomicBool, new: Option<usize>) -> Result<usize, TestError> {
         let mut count = 0;
         while !over.load(Ordering::Relaxed) {
-            count += if new {
-                self.at_once(&self.calls[..NEW_CONNECTIONS]).await?
-            } else {
-                self.compare(&self.caller.in_turn(self.service, self.calls).await?)?
+            count += match new {
+                Some(number) => self.at_once(&self.calls[..number]).await?,
+                None => self.compare(&self.caller.in_turn(self.service, self.calls).await?)?,
             };
         }
         Ok(count)
     }
 
-    fn compare(&self, answers: &[Answer]) -> Result<usize, Fault> {
+    fn compare(&self, answers: &[CallResponse]) -> Result<usize, TestError> {
         match self.alone.iter().zip(answers).find(|(alone, answer)| !same(alone, answer)) {
             Some((alone, other)) => Err(format!("alone {alone:?}, through the Service {other:?}").into()),
             None => Ok(answers.len()),

@@ -4,18 +4,18 @@
 use std::time::Duration;
 
 use groupage::standin::Route;
-use groupage::standin::remote::{Answer, Call, ModelChange};
+use groupage::standin::remote::{CallResponse, HttpCall, ModelUpdate};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::manifests::{batched, merged};
-use super::{Case, case};
-use crate::caller::{Caller, change_model, model_stats, open_model};
+use super::{TestCase, case};
+use crate::caller::{TestClient, change_model, model_stats, open_model};
 use crate::cluster::until;
-use crate::space::{Space, condition, is_ready};
-use crate::{Fault, Verdict};
+use crate::space::{TestNamespace, condition, is_ready};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("sidecar", callers_get_through_batches_what_they_get_alone),
     case!("sidecar", a_pod_is_ready_only_when_model_and_sidecar_are),
     case!("sidecar", a_model_that_becomes_slower_is_learned_anew),
@@ -27,23 +27,23 @@ const LEARNED_MAX: Duration = Duration::from_secs(60);
 pub(super) const CALLERS: usize = 64;
 
 /// Calls with different texts, some of which contain sequences that a parser may normalize.
-pub(super) fn embeddings() -> Vec<Call> {
+pub(super) fn embeddings() -> Vec<HttpCall> {
     let body = |at| format!(r#"{{"model":"stand-in","input":"parcel {at} \u00e5 å \" \\"}}"#);
-    (0..CALLERS).map(|at| Call::post("/v1/embeddings", body(at))).collect()
+    (0..CALLERS).map(|at| HttpCall::post("/v1/embeddings", body(at))).collect()
 }
 
 /// Calls with rows of numbers in unusual notations, which no serializer produces.
-pub(super) fn predictions() -> Vec<Call> {
+pub(super) fn predictions() -> Vec<HttpCall> {
     let body = |at| format!(r#"{{"instances": [[{at}.50, 1e2, -0.0], [ 7 ,{at}]]}}"#);
-    (0..CALLERS).map(|at| Call::post("/v1/models/stand-in:predict", body(at))).collect()
+    (0..CALLERS).map(|at| HttpCall::post("/v1/models/stand-in:predict", body(at))).collect()
 }
 
-async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdict {
-    space.restrict().await?;
+async fn callers_get_through_batches_what_they_get_alone(space: &TestNamespace) -> CaseResult {
+    space.enforce_restricted().await?;
     space.apply(&merged(&batched(1, ", --items-max, '0', --base, 20ms", "", ""))).await?;
     let pods = space.deployment_ready("model").await?;
     let model = pods.first().ok_or("no pod")?.name_any();
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("direct:80", "/health").await?;
     caller.reaches("model:80", "/health").await?;
     let mut told = Vec::new();
@@ -62,7 +62,7 @@ async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdi
         }
         told.push(format!("{CALLERS} {name} answers equal, {runs} calls of the model"));
     }
-    let metrics = space.metrics_of(&pods).await?;
+    let metrics = space.merged_metrics(&pods).await?;
     let (mean, shared) = (metrics.batch_mean(), metrics.shared_batches());
     let served = metrics.sum("groupage_calls_total", &["outcome=\"served\""]);
     #[expect(clippy::cast_precision_loss, reason = "a few calls")]
@@ -75,14 +75,14 @@ async fn callers_get_through_batches_what_they_get_alone(space: &Space) -> Verdi
 
 /// Compares all that a client can observe. The `usage` of an embeddings response covers the
 /// client's own part only, so the whole body is compared.
-pub(super) fn same(alone: &Answer, batched: &Answer) -> bool {
+pub(super) fn same(alone: &CallResponse, batched: &CallResponse) -> bool {
     (alone.status, alone.header("content-type"), &alone.body)
         == (batched.status, batched.header("content-type"), &batched.body)
 }
 
-async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdict {
+async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(1, ", --closed", "", "")).await?;
-    let pod = until_started(space, "app=model").await?;
+    let pod = wait_until_started(space, "app=model").await?;
     // The sidecar reports unready while its upstream refuses connections, and so does the pod. The
     // model's container has no probe of its own.
     if is_ready(&pod) {
@@ -91,21 +91,21 @@ async fn a_pod_is_ready_only_when_model_and_sidecar_are(space: &Space) -> Verdic
     open_model(space, &pod.name_any()).await?;
     space.pod_ready(&pod.name_any()).await?;
     space.deployment_ready("model").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     Ok("not ready while the model was closed, ready when it listened".to_owned())
 }
 
-async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
+async fn a_model_that_becomes_slower_is_learned_anew(space: &TestNamespace) -> CaseResult {
     space.apply(&batched(1, ", --base, 5ms, --per-item, 50us, --queue, '100000'", "", "")).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
-    let before = learned(space, &pod, 0.004, 0.012).await?;
+    let before = wait_until_learned(space, &pod, 0.004, 0.012).await?;
     let curve = Some((Duration::from_millis(40), Duration::from_micros(50)));
-    change_model(space, &pod.name_any(), &ModelChange { curve, ..ModelChange::default() }).await?;
-    let after = learned(space, &pod, 0.035, 0.060).await?;
+    change_model(space, &pod.name_any(), &ModelUpdate { curve, ..ModelUpdate::default() }).await?;
+    let after = wait_until_learned(space, &pod, 0.035, 0.060).await?;
     let report = load.end().await?;
     if report.wrong > 0 {
         return Err(format!("{report:?}").into());
@@ -115,17 +115,17 @@ async fn a_model_that_becomes_slower_is_learned_anew(space: &Space) -> Verdict {
 }
 
 /// Waits until the learned fixed cost of a call lies within these bounds, in seconds. Returns it.
-async fn learned(space: &Space, pod: &Pod, least: f64, most: f64) -> Result<f64, Fault> {
+async fn wait_until_learned(space: &TestNamespace, pod: &Pod, least: f64, most: f64) -> Result<f64, TestError> {
     until("what the sidecar learned", LEARNED_MAX, async || {
         let fixed = space.metrics(pod).await?.sum("groupage_model_fixed_seconds", &[]);
-        if (least..most).contains(&fixed) { Ok(fixed) } else { Err(Fault::from(format!("{fixed} s"))) }
+        if (least..most).contains(&fixed) { Ok(fixed) } else { Err(TestError::from(format!("{fixed} s"))) }
     })
     .await
 }
 
 /// Waits until both containers of the only pod with this label have started and the sidecar's
 /// readiness was probed. Returns the pod.
-pub(super) async fn until_started(space: &Space, label: &str) -> Result<Pod, Fault> {
+pub(super) async fn wait_until_started(space: &TestNamespace, label: &str) -> Result<Pod, TestError> {
     let named =
         until("a pod", Duration::from_secs(30), async || space.pods(label).await?.pop().ok_or_else(|| "none".into()));
     let name = named.await?.name_any();

@@ -1,28 +1,29 @@
 //! The simulated model server under the restrictions of a user's model server: an unprivileged user
 //! and a read-only root file system.
 
-use groupage::standin::remote::Call;
+use groupage::standin::remote::HttpCall;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 
 use super::manifests::MODEL;
-use super::{Case, case};
-use crate::Verdict;
-use crate::caller::{Caller, model_stats};
-use crate::space::Space;
+use super::{TestCase, case};
+use crate::CaseResult;
+use crate::caller::{TestClient, model_stats};
+use crate::space::TestNamespace;
 
-pub(super) const CASES: &[Case] =
+pub(super) const CASES: &[TestCase] =
     &[case!("stand_in", it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted)];
 
-async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(space: &Space) -> Verdict {
-    space.restrict().await?;
+async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(space: &TestNamespace) -> CaseResult {
+    space.enforce_restricted().await?;
     space.apply(MODEL).await?;
     let pods = space.deployment_ready("model").await?;
     let pod = pods.first().ok_or("no pod")?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
-    let predict = caller.call("model:80", Call::post("/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#)).await?;
-    let embed = caller.call("model:80", Call::post("/v1/embeddings", r#"{"model":"m","input":["a","b"]}"#)).await?;
+    let predict =
+        caller.call("model:80", HttpCall::post("/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#)).await?;
+    let embed = caller.call("model:80", HttpCall::post("/v1/embeddings", r#"{"model":"m","input":["a","b"]}"#)).await?;
     if predict.status != 200 || embed.status != 200 {
         return Err(format!("{predict:?} {embed:?}").into());
     }
@@ -35,7 +36,7 @@ async fn it_serves_as_nobody_with_a_read_only_root_where_pods_are_restricted(spa
 }
 
 /// Verifies the user, capabilities and seccomp mode of the process, if it runs on the local node.
-fn user(space: &Space, pod: &Pod) -> Verdict {
+fn user(space: &TestNamespace, pod: &Pod) -> CaseResult {
     let Some(node) = &space.cluster.node else { return Ok(String::new()) };
     let status = std::fs::read_to_string(format!("/proc/{}/status", node.pid(pod, "model")?))?;
     let field =

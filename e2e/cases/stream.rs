@@ -8,17 +8,17 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::DeleteParams;
 
-use super::manifests::Model;
+use super::manifests::ModelManifest;
 use super::policies::{POLICY, status, until_counted, until_said};
-use super::{Case, case};
-use crate::caller::Caller;
+use super::{TestCase, case};
+use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::{Metrics, Space};
+use crate::space::{MetricsSnapshot, TestNamespace};
 use crate::tools::now;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("stream", sidecars_connect_and_an_edit_is_in_force_within_two_seconds),
     case!("stream", a_token_of_somebody_else_opens_none),
     case!("stream", calls_go_on_while_the_controller_is_killed_and_streams_come_back),
@@ -32,14 +32,14 @@ const BACK_MAX: Duration = Duration::from_secs(90);
 /// Successive edits.
 const EDITS: [u32; 5] = [4, 9, 16, 25, 36];
 
-async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Space) -> Verdict {
+async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(POLICY).await?;
-    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| (pods.injected, pods.connected, pods.on_current) == (2, 2, 2)).await?;
     until_said(space, "model", "Programmed=True").await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
     let (mut times, mut reported) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Spa
                 let wanted = ["limit=\"batch_items_max\"", "source=\"policy\""];
                 let found = space.metrics(pod).await?.sum("groupage_limit", &wanted);
                 if (found - f64::from(edit)).abs() > 0.5 {
-                    return Err(Fault::from(format!("{} has {found}", pod.name_any())));
+                    return Err(TestError::from(format!("{} has {found}", pod.name_any())));
                 }
             }
             Ok(())
@@ -101,7 +101,7 @@ async fn sidecars_connect_and_an_edit_is_in_force_within_two_seconds(space: &Spa
 
 /// A hand-written sidecar with a token that it is not entitled to. The case fills in `$name`,
 /// `$uid`, `$token` and `$ca`.
-const THIEF: &str = "
+const IMPOSTOR_POD: &str = "
 apiVersion: v1
 kind: Pod
 metadata: {name: $name, labels: {thief: $name}}
@@ -130,7 +130,7 @@ stringData: {token: $token}
 ";
 
 /// A policy that is visible in the metrics of every sidecar that receives it.
-const TOLD: &str = "
+const VISIBLE_POLICY: &str = "
 apiVersion: groupage.dev/v1alpha1
 kind: BatchPolicy
 metadata: {name: model}
@@ -139,46 +139,46 @@ spec:
   limits: {batchItemsMax: 7}
 ";
 
-/// Returns `true` if a sidecar has received the policy [`TOLD`].
-fn is_told(metrics: &Metrics) -> bool {
+/// Returns `true` if a sidecar has received the policy [`VISIBLE_POLICY`].
+fn is_told(metrics: &MetricsSnapshot) -> bool {
     metrics.sum("groupage_limit", &["limit=\"batch_items_max\"", "source=\"policy\""]) > 0.0
 }
 
-async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
+async fn a_token_of_somebody_else_opens_none(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
-    space.apply(TOLD).await?;
-    space.apply(&Model::default().yaml()).await?;
+    space.apply(VISIBLE_POLICY).await?;
+    space.apply(&ModelManifest::default().yaml()).await?;
     let victim = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     until("the message to the victim", BACK_MAX, async || match is_told(&space.metrics(&victim).await?) {
         true => Ok(()),
-        false => Err(Fault::from("nothing")),
+        false => Err(TestError::from("nothing")),
     })
     .await?;
-    space.apply(&bare("plain")).await?;
+    space.apply(&uninjected_pod("plain")).await?;
     let plain = space.pod_ready("plain").await?;
-    let ended = space.token_of(&plain, "groupage.dev").await?;
-    space.apply(&bare("other")).await?;
+    let ended = space.pod_token(&plain, "groupage.dev").await?;
+    space.apply(&uninjected_pod("other")).await?;
     let other = space.pod_ready("other").await?;
     space.api::<Pod>().delete("plain", &DeleteParams::default().grace_period(0)).await?;
     let bundle = installation.believed().await?.pop().unwrap_or_default();
     let ca: String = String::from_utf8(bundle)?.lines().map(|line| format!("            {line}\n")).collect();
-    let stolen = space.token_of(&victim, "groupage.dev").await?;
+    let stolen = space.pod_token(&victim, "groupage.dev").await?;
     // The claims of the victim's token with an invalid signature.
     let (said, signature) = stolen.rsplit_once('.').ok_or("a token has three parts")?;
     let made_up = format!("{said}.{}", signature.chars().rev().collect::<String>());
     // Name of the pod, its token, the pod that it impersonates, and the expected end of the stream.
     let thieves = [
-        ("wrong-audience", space.token_of(&victim, "somebody.else").await?, &victim, "unauthorized"),
+        ("wrong-audience", space.pod_token(&victim, "somebody.else").await?, &victim, "unauthorized"),
         ("of-the-api-server", space.token("default", None).await?, &victim, "unauthorized"),
         ("no-token", "no-token".to_owned(), &victim, "unauthorized"),
         ("made-up", made_up, &victim, "unauthorized"),
         ("of-a-pod-that-is-gone", ended, &plain, "forbidden"),
-        ("not-injected", space.token_of(&other, "groupage.dev").await?, &other, "forbidden"),
+        ("not-injected", space.pod_token(&other, "groupage.dev").await?, &other, "forbidden"),
         ("stolen-for-itself", stolen, &other, "goaway"),
     ];
     for (name, token, whom, _) in &thieves {
         let uid = whom.metadata.uid.as_deref().unwrap_or_default();
-        let manifest = THIEF
+        let manifest = IMPOSTOR_POD
             .replace("$namespace", &space.name)
             .replace("$name", name)
             .replace("$uid", uid)
@@ -203,7 +203,7 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
             // with the pod's own valid token is closed.
             let open = *reason != "goaway" && metrics.sum("groupage_controller_connected", &[]) > 0.0;
             if open || is_told(&metrics) {
-                return Ok(Err(Fault::from(format!("{name} has a stream"))));
+                return Ok(Err(TestError::from(format!("{name} has a stream"))));
             }
             let ends =
                 |reason: &str| metrics.sum("groupage_controller_stream_ends_total", &[&format!("reason=\"{reason}\"")]);
@@ -227,7 +227,7 @@ async fn a_token_of_somebody_else_opens_none(space: &Space) -> Verdict {
 }
 
 /// Returns a pod that does not request a sidecar.
-fn bare(name: &str) -> String {
+fn uninjected_pod(name: &str) -> String {
     format!(
         "
 apiVersion: v1
@@ -240,13 +240,13 @@ spec:
     )
 }
 
-async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space: &Space) -> Verdict {
+async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space: &TestNamespace) -> CaseResult {
     let installation = installed(space).await?;
     space.apply(POLICY).await?;
-    space.apply(&Model { replicas: 2, ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, ..ModelManifest::default() }.yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| pods.connected == 2).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
@@ -255,18 +255,18 @@ async fn calls_go_on_while_the_controller_is_killed_and_streams_come_back(space:
         installation.kubectl(&["delete", "pod", &pod.name_any(), "--grace-period=0", "--force"]).await?;
     }
     until("the break", BACK_MAX, async || {
-        let open = space.metrics_of(&pods).await?.sum("groupage_controller_connected", &[]);
-        if open < 2.0 { Ok(()) } else { Err(Fault::from("both streams are open")) }
+        let open = space.merged_metrics(&pods).await?.sum("groupage_controller_connected", &[]);
+        if open < 2.0 { Ok(()) } else { Err(TestError::from("both streams are open")) }
     })
     .await?;
     let back = until("the streams", BACK_MAX, async || {
-        let open = space.metrics_of(&pods).await?.sum("groupage_controller_connected", &[]);
-        if open > 1.5 { Ok(now().duration_since(begun)) } else { Err(Fault::from(format!("{open} are open"))) }
+        let open = space.merged_metrics(&pods).await?.sum("groupage_controller_connected", &[]);
+        if open > 1.5 { Ok(now().duration_since(begun)) } else { Err(TestError::from(format!("{open} are open"))) }
     })
     .await?;
     installation.ready().await?;
     until_counted(space, "model", |pods| pods.connected == 2).await?;
-    load.until_served(100).await?;
+    load.wait_until_served(100).await?;
     let report = load.end().await?;
     let told = format!(
         "both streams were back after {:.1} s, the status after {:.1} s; {} calls, {} lost",

@@ -5,20 +5,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use groupage::standin::Route;
-use groupage::standin::remote::ModelChange;
+use groupage::standin::remote::ModelUpdate;
 use kube::ResourceExt;
 
-use super::manifests::Model;
+use super::manifests::ModelManifest;
 use super::policies::{status, until_counted, until_said_within};
-use super::{Case, case};
-use crate::caller::{Caller, Running, change_model};
+use super::{TestCase, case};
+use crate::caller::{RunningLoad, TestClient, change_model};
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::Space;
+use crate::space::TestNamespace;
 use crate::tools::now;
-use crate::{Fault, Verdict};
+use crate::{CaseResult, TestError};
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[TestCase] = &[
     case!("tuning", a_canary_with_a_bad_profile_goes_back_by_itself),
     case!("tuning", of_two_arms_the_worse_is_found_and_gets_no_more_pods),
     case!("tuning", a_broken_slo_is_told_tuned_and_met_again),
@@ -50,21 +50,21 @@ spec:
 const BAD: &str =
     r#"{"spec":{"scheduling":{"policy":"Static","items":128,"delay":"300ms"},"limits":{"queueDelayMax":"300ms"}}}"#;
 
-async fn a_canary_with_a_bad_profile_goes_back_by_itself(space: &Space) -> Verdict {
+async fn a_canary_with_a_bad_profile_goes_back_by_itself(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(CANARY).await?;
-    space.apply(&Model { replicas: 2, args: ", --base, 5ms", ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, args: ", --base, 5ms", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     let good = status(space, "model").await?.current_profile.ok_or("no profile is in force")?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
     space.kubectl(&["patch", "bpol", "model", "--type=merge", "--patch", BAD]).await?;
     let begun = now();
     until("a candidate", ROLLED_BACK_MAX, async || match status(space, "model").await?.candidate_profile {
         Some(candidate) if candidate != good => Ok(()),
-        other => Err(Fault::from(format!("{other:?}"))),
+        other => Err(TestError::from(format!("{other:?}"))),
     })
     .await?;
     let why = until_said_within(space, "model", "RolloutHealthy=False/RolledBack", ROLLED_BACK_MAX).await?;
@@ -109,13 +109,13 @@ spec:
     analysis: {interval: 5s}
 ";
 
-async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> Verdict {
+async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(ARMS).await?;
-    space.apply(&Model { replicas: 2, args: ", --base, 5ms", ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { replicas: 2, args: ", --base, 5ms", ..ModelManifest::default() }.yaml()).await?;
     space.deployment_ready("model").await?;
     until_counted(space, "model", |pods| pods.connected == 2).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, 100.0).await?;
     let begun = now();
@@ -123,11 +123,11 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
         let rollout = status(space, "model").await?.rollout.unwrap_or_default();
         match rollout.arms.iter().map(|arm| arm.pods).collect::<Vec<_>>()[..] {
             [1, 1] => Ok(()),
-            _ => Err(Fault::from(format!("{rollout:?}"))),
+            _ => Err(TestError::from(format!("{rollout:?}"))),
         }
     })
     .await?;
-    let verdict = found_worse(space, ROLLED_BACK_MAX).await?;
+    let verdict = wait_for_verdict(space, ROLLED_BACK_MAX).await?;
     let took = now().duration_since(begun);
     until_counted(space, "model", |pods| (pods.connected, pods.on_current) == (2, 2)).await?;
     let after = status(space, "model").await?;
@@ -137,13 +137,13 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
     let mut told = format!("after {:.0} s patient was found worse than prompt: {verdict}", took.as_secs_f64());
     // Repeat the experiment with a single pod, which alternates between the arms. This takes
     // several periods, hence minutes.
-    if space.at_length() {
+    if space.is_full_length() {
         space.kubectl(&["delete", "bpol/model", "bprof/patient", "bprof/prompt"]).await?;
         space.kubectl(&["scale", "deploy/model", "--replicas=1"]).await?;
         let turns = ARMS.replace("minSamples", "assignment: Switchback\n      period: 20s\n      minSamples");
         space.apply(&turns).await?;
         let begun = now();
-        let verdict = found_worse(space, TAKES_TURNS_MAX).await?;
+        let verdict = wait_for_verdict(space, TAKES_TURNS_MAX).await?;
         let took = now().duration_since(begun);
         if took < PERIOD {
             return Err(format!("{told}; a verdict within the first turn: {verdict}").into());
@@ -156,13 +156,13 @@ async fn of_two_arms_the_worse_is_found_and_gets_no_more_pods(space: &Space) -> 
 }
 
 /// Waits until one arm is found worse than the other.
-async fn found_worse(space: &Space, limit: Duration) -> Result<String, Fault> {
+async fn wait_for_verdict(space: &TestNamespace, limit: Duration) -> Result<String, TestError> {
     until("a verdict", limit, async || {
         let said = space.kubectl(&["get", "bprof", "patient", "--output=json"]).await?;
         let verdict = serde_json::from_str::<serde_json::Value>(&said)?["status"]["verdict"].take();
         match (verdict["outcome"].as_str(), verdict["against"].as_str(), verdict["message"].as_str()) {
             (Some("Worse"), Some("prompt"), Some(message)) => Ok(message.to_owned()),
-            _ => Err(Fault::from(verdict.to_string())),
+            _ => Err(TestError::from(verdict.to_string())),
         }
     })
     .await
@@ -190,19 +190,19 @@ const RATE: f64 = 100.0;
 /// Number of consecutive calls in time that proves that the SLO is met again.
 const IN_TIME: u64 = 300;
 
-async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
+async fn a_broken_slo_is_told_tuned_and_met_again(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(PROMISE).await?;
-    space.apply(&Model { args: ", --base, 10ms, --per-item, 10us", ..Model::default() }.yaml()).await?;
+    space.apply(&ModelManifest { args: ", --base, 10ms, --per-item, 10us", ..ModelManifest::default() }.yaml()).await?;
     let pod = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     until_counted(space, "model", |pods| pods.connected == 1).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
     let begun = now();
     let after = || now().duration_since(begun).as_secs_f64();
-    let curve = |base| ModelChange { curve: Some((base, Duration::from_micros(10))), ..ModelChange::default() };
+    let curve = |base| ModelUpdate { curve: Some((base, Duration::from_micros(10))), ..ModelUpdate::default() };
     change_model(space, &pod.name_any(), &curve(SLOW)).await?;
     let missed = until_said_within(space, "model", "SLOMet=False/Missed", MOVES_MAX).await?;
     let missed_after = after();
@@ -210,7 +210,7 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
         let tunings = status(space, "model").await?.pod_tunings;
         let moved = tunings.iter().find(|one| one.reason.is_some() && one.message.is_some());
         let moved = moved.and_then(|one| one.slots_max).filter(|slots| *slots < SLOTS);
-        moved.ok_or_else(|| Fault::from(format!("{tunings:?}")))
+        moved.ok_or_else(|| TestError::from(format!("{tunings:?}")))
     })
     .await?;
     let moved_after = after();
@@ -219,22 +219,26 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
         let selector = "reason=SlotsLowered,involvedObject.kind=BatchPolicy,involvedObject.name=model";
         let events = ["get", "events", "--field-selector", selector, "--output=jsonpath={.items[*].message}"];
         let said = space.kubectl(&events).await?;
-        if said.contains("slotsMax 16 → ") { Ok(said) } else { Err(Fault::from(format!("the Event is {said:?}"))) }
+        if said.contains("slotsMax 16 → ") {
+            Ok(said)
+        } else {
+            Err(TestError::from(format!("the Event is {said:?}")))
+        }
     })
     .await?;
     until("the sidecar's slots", MOVES_MAX, async || {
         let found = space.metrics(&pod).await?.sum("groupage_limit", &["limit=\"slots_max\"", "source=\"policy\""]);
-        if (1.0..=f64::from(slots)).contains(&found) { Ok(()) } else { Err(Fault::from(format!("{found}"))) }
+        if (1.0..=f64::from(slots)).contains(&found) { Ok(()) } else { Err(TestError::from(format!("{found}"))) }
     })
     .await?;
-    in_time(&load).await?;
+    wait_until_in_time(&load).await?;
     let kept_after = after();
     let mut told = format!(
         "missed after {missed_after:.0} s ({missed}); moved after {moved_after:.0} s ({why}); \
          callers are answered in time after {kept_after:.0} s, the model as slow as before"
     );
     // The status reports over a full minute, which has to pass first.
-    if space.at_length() {
+    if space.is_full_length() {
         until_said_within(space, "model", "SLOMet=True", MOVES_MAX).await?;
         told = format!("{told}; met again after {:.0} s", after());
     }
@@ -244,7 +248,7 @@ async fn a_broken_slo_is_told_tuned_and_met_again(space: &Space) -> Verdict {
 }
 
 /// Waits until a number of consecutive answers have met the SLO.
-async fn in_time(load: &Running<'_>) -> Result<(), Fault> {
+async fn wait_until_in_time(load: &RunningLoad<'_>) -> Result<(), TestError> {
     let late = AtomicU64::new(load.now().await?.served);
     until("answers in time", MOVES_MAX, async || {
         let report = load.now().await?;
@@ -253,7 +257,7 @@ async fn in_time(load: &Running<'_>) -> Result<(), Fault> {
         }
         match report.served - late.load(Ordering::Relaxed) {
             enough if enough >= IN_TIME => Ok(()),
-            few => Err(Fault::from(format!("{few} since the last late one; p99 {:?}", report.p99))),
+            few => Err(TestError::from(format!("{few} since the last late one; p99 {:?}", report.p99))),
         }
     })
     .await
@@ -269,17 +273,17 @@ spec:
 ";
 const BEGINS: &str = "starting with values that other pods learned";
 
-async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space: &Space) -> Verdict {
+async fn a_new_pod_begins_with_what_others_on_its_kind_of_machine_learned(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
     space.apply(LEARNING).await?;
-    let model = Model { args: ", --base, 10ms, --per-item, 1ms", ..Model::default() };
+    let model = ModelManifest { args: ", --base, 10ms, --per-item, 1ms", ..ModelManifest::default() };
     space.apply(&model.yaml()).await?;
     let first = space.deployment_ready("model").await?.pop().ok_or("no pod")?;
     let node = first.spec.as_ref().and_then(|spec| spec.node_name.clone()).ok_or("no node")?;
     let kind = "--output=jsonpath={.metadata.labels.node\\.kubernetes\\.io/instance-type}";
     let kind = space.kubectl(&["get", "node", &node, kind]).await?;
     until_counted(space, "model", |pods| pods.connected == 1).await?;
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     let load = caller.load("model:80", Route::Predict, RATE).await?;
     let learned = until("what the pod learned, in the status", MOVES_MAX, async || {

@@ -2,23 +2,25 @@
 
 use std::time::Duration;
 
-use super::manifests::Model;
+use super::manifests::ModelManifest;
 use super::policies::{POLICY, until_counted, until_said, until_said_within};
-use super::{Case, case};
-use crate::Verdict;
-use crate::caller::Caller;
+use super::{TestCase, case};
+use crate::CaseResult;
+use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::{Installation, has_sidecar, installed};
-use crate::space::Space;
+use crate::space::TestNamespace;
 
-pub(super) const CASES: &[Case] =
+pub(super) const CASES: &[TestCase] =
     &[case!("webhook", pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after)];
 
 /// Timeout for the report: the old leader lease expires, and the new leader lists the cluster,
 /// inspects its pods and writes the status.
 const REPORTED_MAX: Duration = Duration::from_secs(60);
 
-async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after(space: &Space) -> Verdict {
+async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after(
+    space: &TestNamespace,
+) -> CaseResult {
     let installation = installed(space).await?;
     installation.scale(0).await?;
     let told = while_away(space, &installation).await;
@@ -48,14 +50,14 @@ async fn pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_aft
     Ok(format!("policy: {message}; event: {event}; injected after it was recreated"))
 }
 
-async fn while_away(space: &Space, installation: &Installation) -> Verdict {
+async fn while_away(space: &TestNamespace, installation: &Installation) -> CaseResult {
     space.apply(POLICY).await?;
-    space.apply(&Model::default().yaml()).await?;
+    space.apply(&ModelManifest::default().yaml()).await?;
     let pods = space.deployment_ready("model").await?;
     if pods.iter().any(has_sidecar) || !installation.pods().await?.is_empty() {
         return Err("injected although the controller is not running".into());
     }
-    let caller = Caller::start(space).await?;
+    let caller = TestClient::start(space).await?;
     caller.reaches("model:80", "/health").await?;
     Ok(String::new())
 }

@@ -8,7 +8,7 @@ use rcgen::{
 };
 
 use super::network::{HOST, SERVICE_OF_THE_API};
-use crate::Fault;
+use crate::TestError;
 
 /// Certificates and keys, in one folder.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct Certificates {
 
 impl Certificates {
     /// Creates the authority, all certificates, and the key pair for service account tokens.
-    pub(super) fn make(folder: PathBuf) -> Result<Self, Fault> {
+    pub(super) fn make(folder: PathBuf) -> Result<Self, TestError> {
         std::fs::create_dir_all(&folder)?;
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(Vec::new())?;
@@ -48,7 +48,7 @@ impl Certificates {
         self.folder.join(name)
     }
 
-    fn leaf(&self, file: &str, name: &str, group: Option<&str>, names: &[&str]) -> Result<(), Fault> {
+    fn leaf(&self, file: &str, name: &str, group: Option<&str>, names: &[&str]) -> Result<(), TestError> {
         let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
         params.distinguished_name = rcgen::DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -63,7 +63,7 @@ impl Certificates {
     }
 
     /// Writes the kubeconfig with which a component connects to the API server.
-    pub(super) fn kubeconfig(&self, who: &str) -> Result<PathBuf, Fault> {
+    pub(super) fn kubeconfig(&self, who: &str) -> Result<PathBuf, TestError> {
         let file = self.file(&format!("{who}.kubeconfig"));
         let path = |name: &str| path_text(&self.file(name));
         let text = format!(

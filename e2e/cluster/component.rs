@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::Fault;
+use crate::TestError;
 
 /// Number of log lines in the report of a failure.
 const TAIL_LINES: usize = 12;
@@ -25,7 +25,7 @@ pub(crate) struct Component {
 
 impl Component {
     /// Starts the process. Its log is appended to on every start.
-    pub(super) fn start(name: &'static str, program: &Path, args: Vec<String>, logs: &Path) -> Result<Self, Fault> {
+    pub(super) fn start(name: &'static str, program: &Path, args: Vec<String>, logs: &Path) -> Result<Self, TestError> {
         let log = logs.join(name);
         let mut component = Self { name, program: program.to_owned(), args, log, child: None };
         component.restart()?;
@@ -33,7 +33,7 @@ impl Component {
     }
 
     /// Starts the process again if it does not run.
-    pub(super) fn restart(&mut self) -> Result<(), Fault> {
+    pub(super) fn restart(&mut self) -> Result<(), TestError> {
         if self.ended().is_none() && self.child.is_some() {
             return Ok(());
         }
@@ -45,7 +45,7 @@ impl Component {
     }
 
     /// Kills the process like `kill -9`, and waits for its exit.
-    pub(super) fn kill(&mut self) -> Result<(), Fault> {
+    pub(super) fn kill(&mut self) -> Result<(), TestError> {
         if let Some(mut child) = self.child.take() {
             child.kill()?;
             child.wait()?;
@@ -54,7 +54,7 @@ impl Component {
     }
 
     /// Sends a signal to the process.
-    pub(super) fn signal(&self, signal: Signal) -> Result<(), Fault> {
+    pub(super) fn signal(&self, signal: Signal) -> Result<(), TestError> {
         let child = self.child.as_ref().ok_or_else(|| format!("{} does not run", self.name))?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or("no such process")?;
         Ok(kill_process(pid, signal)?)
@@ -83,7 +83,7 @@ impl Drop for Component {
 }
 
 /// Writes a configuration file of a component and returns its path.
-pub(super) fn settings(file: &Path, text: &str) -> Result<String, Fault> {
+pub(super) fn settings(file: &Path, text: &str) -> Result<String, TestError> {
     std::io::Write::write_all(&mut File::create(file)?, text.as_bytes())?;
     Ok(file.to_string_lossy().into_owned())
 }

@@ -31,7 +31,7 @@ const AAAA: u16 = 28;
 const NO_SUCH_NAME: u8 = 3;
 
 /// The question of a query.
-struct Question<'a> {
+struct DnsQuestion<'a> {
     name: String,
     kind: u16,
     /// The question in wire format.
@@ -50,7 +50,7 @@ pub(super) async fn serve(client: Client) {
         let Some(asked) = message.get(..length).map(<[u8]>::to_vec) else { continue };
         let (socket, client) = (Arc::clone(&socket), client.clone());
         tokio::spawn(async move {
-            let Some(question) = Question::read(&asked) else { return };
+            let Some(question) = DnsQuestion::read(&asked) else { return };
             let found = addresses(&client, &question.name).await;
             // If the answer is lost, the resolver retries.
             socket.send_to(&question.answer(&asked, found.as_deref()), from).await.ok();
@@ -77,7 +77,7 @@ async fn addresses(client: &Client, name: &str) -> Option<Vec<IpAddr>> {
 
 // === impl Question ===
 
-impl<'a> Question<'a> {
+impl<'a> DnsQuestion<'a> {
     /// Parses a query with one question. Returns `None` for any other message.
     fn read(message: &'a [u8]) -> Option<Self> {
         let count = u16::from_be_bytes([*message.get(4)?, *message.get(5)?]);

@@ -8,7 +8,7 @@
 
 use std::process::Command;
 
-use crate::Fault;
+use crate::TestError;
 use crate::tools::quietly;
 
 /// IPv4 address of the node.
@@ -35,13 +35,13 @@ route add default dev cni0
 ";
 
 /// Folders that some programs write to regardless of their configuration. Each run mounts its own.
-const OWN: [&str; 3] = ["/run", "/var/log", "/var/lib/cni"];
+const PRIVATE_DIRS: [&str; 3] = ["/run", "/var/log", "/var/lib/cni"];
 
 /// Makes the mounts of this process private and mounts in-memory file systems on the folders in
-/// [`OWN`]. They vanish with the namespace.
-pub(super) fn mounts() -> Result<(), Fault> {
+/// [`PRIVATE_DIRS`]. They vanish with the namespace.
+pub(super) fn mounts() -> Result<(), TestError> {
     quietly(Command::new("mount").args(["--make-rprivate", "/"]))?;
-    for folder in OWN {
+    for folder in PRIVATE_DIRS {
         std::fs::create_dir_all(folder)?;
         quietly(Command::new("mount").args(["-t", "tmpfs", "tmpfs", folder]))?;
     }
@@ -50,7 +50,7 @@ pub(super) fn mounts() -> Result<(), Fault> {
 }
 
 /// Configures addresses, bridge and routes.
-pub(super) fn links() -> Result<(), Fault> {
+pub(super) fn set_up_links() -> Result<(), TestError> {
     for line in LINKS.lines() {
         quietly(Command::new("ip").args(line.split(' '))).map_err(|fault| format!("{line}: {fault}"))?;
     }

@@ -10,41 +10,41 @@ use k8s_openapi::api::core::v1::Pod;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::component::Component;
-use crate::Fault;
+use crate::TestError;
 use crate::tools::quietly;
 
 /// Components that run beside the pods, by name.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct LocalNode {
     pub(super) components: Mutex<BTreeMap<&'static str, Component>>,
     /// Socket of containerd.
     pub(crate) socket: PathBuf,
 }
 
-// === impl Node ===
+// === impl LocalNode ===
 
-impl Node {
+impl LocalNode {
     fn components(&self) -> MutexGuard<'_, BTreeMap<&'static str, Component>> {
         self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Component) -> Result<T, Fault>) -> Result<T, Fault> {
+    fn with<T>(&self, name: &str, act: impl FnOnce(&mut Component) -> Result<T, TestError>) -> Result<T, TestError> {
         let mut components = self.components();
         act(components.get_mut(name).ok_or_else(|| format!("no component {name}"))?)
     }
 
     /// Kills a component (`kube-apiserver`, `etcd`, `kubelet` …) like `kill -9`.
-    pub(crate) fn kill(&self, name: &str) -> Result<(), Fault> {
+    pub(crate) fn kill(&self, name: &str) -> Result<(), TestError> {
         self.with(name, Component::kill)
     }
 
     /// Restarts a killed component with the same arguments.
-    pub(crate) fn start(&self, name: &str) -> Result<(), Fault> {
+    pub(crate) fn start(&self, name: &str) -> Result<(), TestError> {
         self.with(name, Component::restart)
     }
 
     /// Suspends a component (`SIGSTOP`) or resumes it (`SIGCONT`).
-    pub(crate) fn hang(&self, name: &str, hang: bool) -> Result<(), Fault> {
+    pub(crate) fn hang(&self, name: &str, hang: bool) -> Result<(), TestError> {
         let signal = if hang { Signal::STOP } else { Signal::CONT };
         self.with(name, |component| component.signal(signal))
     }
@@ -55,7 +55,7 @@ impl Node {
     }
 
     /// Returns the process ID of a container's first process, in the namespace of this program.
-    pub(crate) fn pid(&self, pod: &Pod, container: &str) -> Result<Pid, Fault> {
+    pub(crate) fn pid(&self, pod: &Pod, container: &str) -> Result<Pid, TestError> {
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let status = pod.status.as_ref().ok_or_else(|| format!("pod {name} has no status"))?;
         let lists = [&status.container_statuses, &status.init_container_statuses];
@@ -70,7 +70,7 @@ impl Node {
 
     /// Sends a signal to the first process of a container: `Signal::KILL` simulates a crash,
     /// `Signal::STOP` a process that hangs.
-    pub(crate) fn signal(&self, pod: &Pod, container: &str, signal: Signal) -> Result<(), Fault> {
+    pub(crate) fn signal(&self, pod: &Pod, container: &str, signal: Signal) -> Result<(), TestError> {
         Ok(kill_process(self.pid(pod, container)?, signal)?)
     }
 }

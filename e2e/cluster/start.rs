@@ -14,11 +14,11 @@ use tokio::sync::OnceCell;
 use super::certificates::{Certificates, path_text};
 use super::component::{Component, settings};
 use super::network::{HOST, HOST6, PODS, SERVICES};
-use super::node::Node;
+use super::node::LocalNode;
 use super::{Cluster, Kubectl, client, names, network, until};
-use crate::Fault;
+use crate::TestError;
 use crate::enter::cgroup;
-use crate::kit::Kit;
+use crate::kit::Prerequisites;
 use crate::tools::quietly;
 
 /// Folder of the run's files. It is in memory and vanishes with the mount namespace.
@@ -27,26 +27,26 @@ const FOLDER: &str = "/run/groupage-e2e";
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A cluster that is being started.
-struct Starting {
+struct ClusterBuilder {
     folder: PathBuf,
     certificates: Certificates,
     components: BTreeMap<&'static str, Component>,
-    kit: Kit,
+    kit: Prerequisites,
 }
 
 /// Starts a cluster with one node in the namespaces of this process.
-pub(crate) async fn start(kit: Kit) -> Result<Cluster, Fault> {
+pub(crate) async fn start(kit: Prerequisites) -> Result<Cluster, TestError> {
     network::mounts()?;
-    network::links()?;
+    network::set_up_links()?;
     let folder = PathBuf::from(FOLDER);
     for inner in ["log", "cni", "pods", "plugins"] {
         std::fs::create_dir_all(folder.join(inner))?;
     }
     let certificates = Certificates::make(folder.join("pki"))?;
-    let mut starting = Starting { folder, certificates, components: BTreeMap::new(), kit };
+    let mut starting = ClusterBuilder { folder, certificates, components: BTreeMap::new(), kit };
     let up = starting.up().await;
-    let Starting { folder, certificates, components, kit } = starting;
-    let node = Node { components: Mutex::new(components), socket: folder.join("containerd.sock") };
+    let ClusterBuilder { folder, certificates, components, kit } = starting;
+    let node = LocalNode { components: Mutex::new(components), socket: folder.join("containerd.sock") };
     let client = up.map_err(|fault| format!("{fault}\n{}", node.faults().join("\n")))?;
     tokio::spawn(names::serve(client.clone()));
     let kubectl = Kubectl::new(kit.kube.clone(), certificates.kubeconfig("admin")?);
@@ -54,7 +54,7 @@ pub(crate) async fn start(kit: Kit) -> Result<Cluster, Fault> {
 }
 
 /// Copies the logs of every component.
-pub(crate) fn keep_logs(to: &Path) -> Result<(), Fault> {
+pub(crate) fn keep_logs(to: &Path) -> Result<(), TestError> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(Path::new(FOLDER).join("log"))? {
         let entry = entry?;
@@ -65,9 +65,9 @@ pub(crate) fn keep_logs(to: &Path) -> Result<(), Fault> {
 
 // === impl Starting ===
 
-impl Starting {
-    async fn up(&mut self) -> Result<Client, Fault> {
-        self.control_plane()?;
+impl ClusterBuilder {
+    async fn up(&mut self) -> Result<Client, TestError> {
+        self.start_control_plane()?;
         self.containers().await?;
         let client = client(&self.certificates.kubeconfig("admin")?).await?;
         let components = std::cell::RefCell::new(&mut self.components);
@@ -76,12 +76,12 @@ impl Starting {
             let ended = components.borrow_mut().values_mut().find_map(Component::ended);
             match ended {
                 // A component has exited, so retrying is futile.
-                Some(fault) => Ok(Err(Fault::from(fault))),
+                Some(fault) => Ok(Err(TestError::from(fault))),
                 None => Ok(Ok(client.request_text(ready).await.map(drop)?)),
             }
         });
         answered.await??;
-        self.followers()?;
+        self.start_dependents()?;
         let nodes: Api<v1::Node> = Api::all(client.clone());
         let ready = await_condition(nodes, "node1", |node: Option<&v1::Node>| {
             let conditions = node.and_then(|node| node.status.as_ref()?.conditions.as_ref());
@@ -98,7 +98,7 @@ impl Starting {
     }
 
     /// Starts a component of Kubernetes.
-    fn kube(&mut self, name: &'static str, args: &[String]) -> Result<(), Fault> {
+    fn kube(&mut self, name: &'static str, args: &[String]) -> Result<(), TestError> {
         let args: Vec<_> = std::iter::once(name.to_owned()).chain(args.iter().cloned()).collect();
         let component = Component::start(name, &self.kit.kube, args, &self.folder.join("log"))?;
         self.components.insert(name, component);
@@ -113,7 +113,7 @@ impl Starting {
         path_text(&self.certificates.file(name))
     }
 
-    fn control_plane(&mut self) -> Result<(), Fault> {
+    fn start_control_plane(&mut self) -> Result<(), TestError> {
         self.kube(
             "etcd",
             &[
@@ -152,7 +152,7 @@ impl Starting {
     }
 
     /// Starts the container runtime and imports the images.
-    async fn containers(&mut self) -> Result<(), Fault> {
+    async fn containers(&mut self) -> Result<(), TestError> {
         settings(&self.folder.join("cni/10.conflist"), &self.cni())?;
         let toml = settings(&self.folder.join("containerd.toml"), &self.containerd())?;
         let args = vec!["-c".to_owned(), toml];
@@ -171,7 +171,7 @@ impl Starting {
     }
 
     /// Starts the components that need a running API server.
-    fn followers(&mut self) -> Result<(), Fault> {
+    fn start_dependents(&mut self) -> Result<(), TestError> {
         let kubeconfig = |starting: &Self, who| starting.certificates.kubeconfig(who).map(|file| path_text(&file));
         let manager = "kube-controller-manager";
         let args = [

@@ -13,11 +13,11 @@ use flate2::{Compression, GzBuilder};
 use serde_json::{Value, json};
 use tar::{Builder, Header};
 
-use crate::Fault;
+use crate::TestError;
 
 /// Contents of an image.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Contents<'a> {
+pub(super) struct ImageContents<'a> {
     /// Path of the only file, which is placed in the root folder under its own name.
     pub(super) binary: &'a Path,
     /// Command that starts the container.
@@ -31,7 +31,7 @@ pub(super) struct Contents<'a> {
 }
 
 /// Writes the archive. Returns the number of bytes that a node has to download.
-pub(super) fn pack(archive: &Path, reference: &str, contents: &Contents<'_>) -> Result<u64, Fault> {
+pub(super) fn pack(archive: &Path, reference: &str, contents: &ImageContents<'_>) -> Result<u64, TestError> {
     let name = contents.binary.file_name().and_then(|name| name.to_str()).ok_or("a binary without a name")?;
     let mut layer = Builder::new(Vec::new());
     append(&mut layer, name, &std::fs::read(contents.binary)?, 0o755)?;
@@ -94,7 +94,7 @@ fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{hex}")
 }
 
-fn append(tar: &mut Builder<impl Write>, path: &str, bytes: &[u8], mode: u32) -> Result<(), Fault> {
+fn append(tar: &mut Builder<impl Write>, path: &str, bytes: &[u8], mode: u32) -> Result<(), TestError> {
     let mut header = Header::new_ustar();
     header.set_path(path)?;
     header.set_size(bytes.len() as u64);

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use groupage::protocol::generic::Spec;
+use groupage::protocol::generic::GenericOptions;
 use groupage::protocol::{
-    Call, Common, Endpoint, Label, Merge, Named, Outgoing, PathPattern, Pointer, Reply, RouteRules, Routes, Secret,
-    SharedAnswer,
+    BatchResponse, Call, DigestKey, Endpoint, MergeEligibility, PathPattern, Pointer, ProtocolLabel, Reply,
+    RouteProtocol, RouteRules, Routes, SharedHeaderRules, SharedRequest,
 };
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
 use http::{Method, StatusCode};
@@ -23,13 +23,13 @@ pub(crate) type Way = (&'static str, Arc<Endpoint>);
 /// Returns endpoints of every adapter.
 pub(crate) fn ways() -> Vec<Way> {
     [
-        ("/v1/embeddings", Named::Auto),
-        ("/v1/embeddings", Named::Vllm),
-        ("/v1/models/m:predict", Named::KServeV1),
-        ("/v1/models/m:explain", Named::KServeV1),
-        ("/v1/models/m:predict", Named::TfServing),
-        ("/v1/models/m:classify", Named::TfServing),
-        ("/embed", Named::Tei),
+        ("/v1/embeddings", RouteProtocol::Auto),
+        ("/v1/embeddings", RouteProtocol::Vllm),
+        ("/v1/models/m:predict", RouteProtocol::KServeV1),
+        ("/v1/models/m:explain", RouteProtocol::KServeV1),
+        ("/v1/models/m:predict", RouteProtocol::TfServing),
+        ("/v1/models/m:classify", RouteProtocol::TfServing),
+        ("/embed", RouteProtocol::Tei),
     ]
     .into_iter()
     .map(|(path, named)| way(path, named, None))
@@ -40,7 +40,7 @@ pub(crate) fn pointer(text: &str) -> Pointer {
     Pointer::parse(text).expect("a pointer of a target's own")
 }
 
-pub(crate) fn way(path: &'static str, protocol: Named, generic: Option<Spec>) -> Way {
+pub(crate) fn way(path: &'static str, protocol: RouteProtocol, generic: Option<GenericOptions>) -> Way {
     let rules = RouteRules {
         path: PathPattern::parse("/*").expect("the pattern of every path is one"),
         method: Method::POST,
@@ -57,7 +57,7 @@ pub(crate) fn way(path: &'static str, protocol: Named, generic: Option<Spec>) ->
         item_nesting_max: 64,
         item_count_max: ITEMS_MAX,
     };
-    let routes = Routes::new(vec![rules.clone()], rules, Common::default());
+    let routes = Routes::new(vec![rules.clone()], rules, SharedHeaderRules::default());
     (path, routes.recognise(&Method::POST, path).expect("a path of the adapter's own"))
 }
 
@@ -65,12 +65,12 @@ pub(crate) fn way(path: &'static str, protocol: Named, generic: Option<Spec>) ->
 pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
     let request = http::Request::post(*path).header(CONTENT_TYPE, "application/json").header("host", "h");
     let head = request.body(()).expect("a head of the target's own").into_parts().0;
-    let secret = Secret::from_bytes([7; 32]);
+    let secret = DigestKey::from_bytes([7; 32]);
     let call = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
     let again = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
     assert!(call.merge == again.merge && call.items == again.items, "the same bytes were read in two ways");
     assert_eq!(call.body, body, "a call keeps its bytes");
-    if let Merge::With(_) = call.merge {
+    if let MergeEligibility::With(_) = call.merge {
         assert!(is_json(endpoint, body), "what is merged is one JSON document");
         assert!((1..=ITEMS_MAX).contains(&(call.items as usize)), "{} items", call.items);
     }
@@ -78,7 +78,7 @@ pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
 }
 
 /// Merges a call with an equal one, if it may be merged.
-pub(crate) fn merge(way: &Way, call: &Call) -> Option<Outgoing> {
+pub(crate) fn merge(way: &Way, call: &Call) -> Option<SharedRequest> {
     call.alone().is_none().then(|| {
         let sent = way.1.write_batch(&[call, call], None);
         assert!(is_json(&way.1, &sent.body), "a batch is one JSON document");
@@ -87,11 +87,11 @@ pub(crate) fn merge(way: &Way, call: &Call) -> Option<Outgoing> {
 }
 
 /// Splits an answer between two equal calls, and asserts that either both or none get a part.
-pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> Option<Vec<Reply>> {
+pub(crate) fn split(way: &Way, call: &Call, sent: &SharedRequest, answer: &[u8]) -> Option<Vec<Reply>> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let body = Bytes::copy_from_slice(answer);
-    let shared = SharedAnswer { status: StatusCode::OK, headers: &headers, body: &body };
+    let shared = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
     let replies = way.1.split_batch(&[call, call], sent, shared, None).ok()?;
     assert_eq!(replies.len(), 2, "every member has an answer");
     if is_json(&way.1, answer) {
@@ -104,7 +104,7 @@ pub(crate) fn split(way: &Way, call: &Call, sent: &Outgoing, answer: &[u8]) -> O
 /// Returns `true` if another parser accepts the bytes as one document too. Python servers read and
 /// write `NaN` and `Infinity` as bare words, so these are allowed for their protocols.
 fn is_json(endpoint: &Endpoint, bytes: &[u8]) -> bool {
-    let python = matches!(endpoint.label, Label::KServeV1 | Label::TfServing);
+    let python = matches!(endpoint.label, ProtocolLabel::KServeV1 | ProtocolLabel::TfServing);
     let bytes = if python { without_bare_words(bytes) } else { bytes.to_vec() };
     serde_json::from_slice::<&RawValue>(&bytes).is_ok()
 }

@@ -1,6 +1,6 @@
 //! Fuzz target for policy files.
 
-use groupage::config::{self, Machine, Overrides};
+use groupage::config::{self, MachineLimits, Overrides};
 
 /// Loads arbitrary text as a policy file. A valid file can be built and lists every value with its
 /// source. An invalid one has findings with reasons, as text and as JSON.
@@ -8,7 +8,7 @@ pub fn config_load(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     match config::load(text, "policy.yaml") {
         Ok(loaded) => {
-            let policy = config::build(Some(&loaded), &Overrides::default(), &Machine::default());
+            let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default());
             let policy = policy.unwrap_or_else(|errors| panic!("read and not built: {}", errors.render(false)));
             assert!(!policy.effective().is_empty());
         }

@@ -1,6 +1,6 @@
 //! Fuzz target for the heads of HTTP/2 frames.
 
-use groupage::proxy::frames::{FrameHead, FrameScanner};
+use groupage::proxy::frames::{FrameHeader, FrameScanner};
 
 /// Scans arbitrary bytes as HTTP/2 frames, whole and in pieces, and asserts that the same heads are
 /// found.
@@ -12,7 +12,7 @@ pub fn frame_heads(data: &[u8]) {
     assert!(9 * whole.len() <= data.len(), "a head has nine bytes");
 }
 
-fn heads(data: &[u8], step: usize) -> Vec<FrameHead> {
+fn heads(data: &[u8], step: usize) -> Vec<FrameHeader> {
     let (mut scanner, mut heads) = (FrameScanner::default(), Vec::new());
     for piece in data.chunks(step) {
         scanner.feed(piece, |head| heads.push(head));

@@ -1,7 +1,9 @@
 //! Fuzz target for the Generic adapter with arbitrary declarations.
 
-use groupage::protocol::generic::{Cost, CostShare, ItemClass, ItemIs, PerItemError, ResultWrap, Select, Single, Spec};
-use groupage::protocol::{Named, Pointer};
+use groupage::protocol::generic::{
+    CostShare, CounterSpec, FlatList, GenericOptions, ItemClass, PerItemError, ResultOrder, ResultWrap, SingleItem,
+};
+use groupage::protocol::{Pointer, RouteProtocol};
 
 use super::common::{merge, read, split, way};
 
@@ -19,24 +21,31 @@ pub fn generic_spec(data: &[u8]) {
         return;
     }
     let (call, answer) = (line(), line());
-    let way = way("/generic", Named::Generic, Some(spec));
+    let way = way("/generic", RouteProtocol::Generic, Some(spec));
     let call = read(&way, call);
     if let Some(sent) = merge(&way, &call) {
         split(&way, &call, &sent, answer);
     }
 }
 
-fn spec(items: &[u8], results: &[u8], single: &[u8], index: &[u8], counters: &[u8], letters: &[u8]) -> Option<Spec> {
+fn spec(
+    items: &[u8],
+    results: &[u8],
+    single: &[u8],
+    index: &[u8],
+    counters: &[u8],
+    letters: &[u8],
+) -> Option<GenericOptions> {
     let has = |letter: u8| letters.contains(&letter);
     let (single, index, counters) = (pointers(single)?, pointers(index)?, pointers(counters)?);
     let first = index.first().cloned();
-    Some(Spec {
+    Some(GenericOptions {
         upstream_path: has(b'u').then(|| "/batch".to_owned()),
-        single: Single {
+        single: SingleItem {
             items: single.first().cloned(),
             results: single.get(1).cloned(),
             wrap_scalar: has(b'w'),
-            item_is: if has(b'n') { ItemIs::ArrayOfNumbers } else { ItemIs::Element },
+            item_is: if has(b'n') { FlatList::ArrayOfNumbers } else { FlatList::Element },
         },
         item_class: match (has(b't'), has(b'a')) {
             (true, _) => ItemClass::Text,
@@ -46,20 +55,20 @@ fn spec(items: &[u8], results: &[u8], single: &[u8], index: &[u8], counters: &[u
         index: first.clone().filter(|_| !has(b'k')),
         result_key: first.filter(|_| has(b'k')),
         result_wrap: if has(b'l') { ResultWrap::List } else { ResultWrap::None },
-        select: if has(b's') { Select::Sorted } else { Select::None },
+        select: if has(b's') { ResultOrder::Sorted } else { ResultOrder::None },
         per_item_error: index.get(1).cloned().map(|field| PerItemError { field, status: 422 }),
         id: counters.get(1..).unwrap_or_default().to_vec(),
-        cost: Cost {
+        cost: CounterSpec {
             totals: counters.first().cloned().into_iter().collect(),
             share: match (has(b'e'), has(b'd')) {
                 (true, _) => CostShare::Exact,
                 (_, true) => CostShare::Drop,
                 _ => CostShare::Proportional,
             },
-            ..Cost::default()
+            ..CounterSpec::default()
         },
         lenient_numbers: false,
-        ..Spec::new(pointers(items)?, pointers(results)?)
+        ..GenericOptions::new(pointers(items)?, pointers(results)?)
     })
 }
 

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use groupage::batching::Tick;
-use groupage::protocol::{Call, LoneEvidence, Merge, Reply, Secret, SharedAnswer, headers};
+use groupage::protocol::{BatchResponse, Call, DigestKey, MergeEligibility, Reply, UnbatchedEvidence, headers};
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use serde_json::Value;
@@ -44,14 +44,14 @@ fn leak(way: &Way, call: &str, lone: [&str; 2], answer: &str) {
     if quotes_in_results(&answer) {
         return;
     }
-    let evidence = LoneEvidence::default();
+    let evidence = UnbatchedEvidence::default();
     for (call, (text, canary)) in [&alone, &other].into_iter().zip(lone.into_iter().zip(CANARIES)) {
         // A batch that cannot be split marks its key, and the following unbatched answers of the
         // key are observed. The first split happens before any unbatched answer.
         split(way, members, &answer, &evidence);
         let body = Bytes::from(text.replace('@', canary));
         let headers = json();
-        way.1.observe_lone(call, SharedAnswer { status: StatusCode::OK, headers: &headers, body: &body }, &evidence);
+        way.1.observe_lone(call, BatchResponse { status: StatusCode::OK, headers: &headers, body: &body }, &evidence);
     }
     let Some(replies) = split(way, members, &answer, &evidence) else { return };
     for (reply, strange) in replies.iter().zip([CANARIES[3], CANARIES[2]]) {
@@ -60,10 +60,10 @@ fn leak(way: &Way, call: &str, lone: [&str; 2], answer: &str) {
     }
 }
 
-fn split(way: &Way, members: [&Call; 2], answer: &str, evidence: &LoneEvidence) -> Option<Vec<Reply>> {
+fn split(way: &Way, members: [&Call; 2], answer: &str, evidence: &UnbatchedEvidence) -> Option<Vec<Reply>> {
     let sent = way.1.write_batch(&members, None);
     let (headers, body) = (json(), Bytes::from(answer.to_owned()));
-    let shared = SharedAnswer { status: StatusCode::OK, headers: &headers, body: &body };
+    let shared = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
     way.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
 }
 
@@ -88,7 +88,7 @@ fn json() -> HeaderMap {
 }
 
 /// Reads two heads and asserts that they have the same merge key only if their identity headers are
-/// equal, and that no `Connection` header removes an identity header.
+/// equal, and that no `UpstreamConnection` header removes an identity header.
 ///
 /// The input has two heads of `name: value` lines, separated by an empty line.
 pub fn merge_key(data: &[u8]) {
@@ -101,9 +101,9 @@ pub fn merge_key(data: &[u8]) {
             (*request.method_mut(), *request.headers_mut()) = (Method::POST, headers.clone());
             *request.uri_mut() = http::Uri::from_static("/v1/embeddings");
             let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":[\"a\"],\"instances\":[1],\"inputs\":[\"a\"]}");
-            way.1.read(&request.into_parts().0, body, &Secret::from_bytes([7; 32])).merge
+            way.1.read(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32])).merge
         });
-        let [Merge::With(one), Merge::With(other)] = &keys else { continue };
+        let [MergeEligibility::With(one), MergeEligibility::With(other)] = &keys else { continue };
         if one == other {
             assert_eq!(callers(&heads[0]), callers(&heads[1]), "two callers share a key");
         }

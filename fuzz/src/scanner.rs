@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use groupage::protocol::Named;
-use groupage::protocol::generic::{ItemClass, Spec};
+use groupage::protocol::RouteProtocol;
+use groupage::protocol::generic::{GenericOptions, ItemClass};
 use serde_json::value::RawValue;
 
 use super::common::{merge, pointer, read, way};
@@ -12,8 +12,11 @@ use super::common::{merge, pointer, read, way};
 /// Merges arbitrary bytes as a list of items, and asserts that the batch has the same items, byte
 /// for byte, as another parser finds in the call.
 pub fn json_scanner(data: &[u8]) {
-    let spec = Spec { item_class: ItemClass::None, ..Spec::new(vec![pointer("/items")], vec![pointer("/results")]) };
-    let way = way("/generic", Named::Generic, Some(spec));
+    let spec = GenericOptions {
+        item_class: ItemClass::None,
+        ..GenericOptions::new(vec![pointer("/items")], vec![pointer("/results")])
+    };
+    let way = way("/generic", RouteProtocol::Generic, Some(spec));
     // The unchanged input covers the text around items.
     read(&way, data);
     let body = [b"{\"items\":[", data, b"]}"].concat();

@@ -2,18 +2,19 @@
 
 use std::sync::OnceLock;
 
-use groupage::controller::webhook::{Known, answer, decode, would};
-use groupage::controller::world::World;
-use groupage::injector::Context;
+use groupage::controller::webhook::{ReviewContext, answer, decode, would};
+use groupage::controller::world::ClusterState;
+use groupage::injector::InjectionContext;
 use serde_json::Value;
 
 /// Decodes arbitrary bytes as an admission review. A valid one is answered: the pod is allowed, the
 /// UID is returned, and warnings have at most 120 characters. A dry run has no side effect.
 pub fn admission_review(data: &[u8]) {
-    static KNOWN: OnceLock<(World, Context)> = OnceLock::new();
+    static KNOWN: OnceLock<(ClusterState, InjectionContext)> = OnceLock::new();
     let Ok(question) = decode(data) else { return };
-    let (world, base) = KNOWN.get_or_init(|| (World { synced: true, ..World::default() }, Context::default()));
-    let known = Known { world, base, own_namespace: "groupage-system", token: "token", native: None };
+    let (world, base) =
+        KNOWN.get_or_init(|| (ClusterState { synced: true, ..ClusterState::default() }, InjectionContext::default()));
+    let known = ReviewContext { world, base, own_namespace: "groupage-system", token: "token", native: None };
     let answered = answer(&question, known).expect("whatever can be read can be answered");
     let review: Value = serde_json::from_slice(&answered.body).expect("an answer is JSON");
     let response = &review["response"];

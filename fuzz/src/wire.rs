@@ -1,6 +1,6 @@
 //! Fuzz targets for calls and answers of every adapter.
 
-use groupage::protocol::Label;
+use groupage::protocol::ProtocolLabel;
 use serde_json::value::RawValue;
 
 use super::common::{ITEMS_MAX, merge, read, split, ways};
@@ -31,7 +31,7 @@ pub fn split_batch(data: &[u8]) {
         let call = read(&way, body);
         let Some(sent) = merge(&way, &call) else { continue };
         let Some(replies) = split(&way, &call, &sent, answer) else { continue };
-        if way.1.label == Label::Tei {
+        if way.1.label == ProtocolLabel::Tei {
             let whole = elements(answer);
             let parts: Vec<&str> = replies.iter().flat_map(|reply| elements(&reply.body)).collect();
             assert_eq!(parts, whole, "the parts are the whole, in order");

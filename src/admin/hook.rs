@@ -16,10 +16,10 @@ use axum::http::{Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 
-use super::State;
+use super::AdminState;
 
 /// Returns the routes on the pod's address in addition to the read-only ones.
-pub(super) fn router(state: State) -> Router {
+pub(super) fn router(state: AdminState) -> Router {
     let mut router = Router::new().route("/connect/{port}", get(connect));
     if state.drain.token.is_some() {
         router = router.route("/drain/{token}", any(flush));
@@ -27,7 +27,7 @@ pub(super) fn router(state: State) -> Router {
     router.with_state(state)
 }
 
-async fn connect(Extract(state): Extract<State>, Path(port): Path<String>) -> Response {
+async fn connect(Extract(state): Extract<AdminState>, Path(port): Path<String>) -> Response {
     let Ok(port) = port.parse() else { return StatusCode::NOT_FOUND.into_response() };
     match (state.connects)(port).await {
         Some(true) => "the application accepts connections\n".into_response(),
@@ -39,7 +39,7 @@ async fn connect(Extract(state): Extract<State>, Path(port): Path<String>) -> Re
 }
 
 async fn flush(
-    Extract(state): Extract<State>,
+    Extract(state): Extract<AdminState>,
     method: Method,
     Path(token): Path<String>,
     RawQuery(query): RawQuery,

@@ -13,12 +13,12 @@ use axum::routing::{get, post};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{State, server};
+use super::{AdminState, server};
 
 /// Maximum size of the body of a change.
 const CHANGE_BYTES_MAX: usize = 4096;
 
-pub(super) fn router(state: State) -> Router {
+pub(super) fn router(state: AdminState) -> Router {
     Router::new()
         .route("/api/stats", get(stats))
         .route("/api/config", get(config))
@@ -62,7 +62,7 @@ fn is_local(host: &str) -> bool {
         || name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-async fn stats(Extract(state): Extract<State>) -> Response {
+async fn stats(Extract(state): Extract<AdminState>) -> Response {
     let stats = &state.metrics.stats;
     let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let uptime = state.clock.now().since(state.started).as_secs_f64();
@@ -87,24 +87,24 @@ async fn stats(Extract(state): Extract<State>) -> Response {
     }))
 }
 
-async fn scheduler(Extract(state): Extract<State>) -> Response {
+async fn scheduler(Extract(state): Extract<AdminState>) -> Response {
     match (state.scheduler)().await {
         Some(learned) => answer(&learned),
         None => (StatusCode::SERVICE_UNAVAILABLE, json_error("the scheduler does not answer")).into_response(),
     }
 }
 
-async fn config(Extract(state): Extract<State>) -> Response {
+async fn config(Extract(state): Extract<AdminState>) -> Response {
     answer(&(state.config)())
 }
 
-async fn reload(Extract(state): Extract<State>) -> Response {
+async fn reload(Extract(state): Extract<AdminState>) -> Response {
     answer(&(state.reload)())
 }
 
 /// The sidecar's own hook. It returns at once, and the process continues to serve until it receives
 /// a signal to end.
-async fn drain(Extract(state): Extract<State>) -> Response {
+async fn drain(Extract(state): Extract<AdminState>) -> Response {
     if (state.drain.drain)().await {
         return answer(&json!({"stage": (state.drain.stage)()}));
     }
@@ -116,7 +116,7 @@ struct LogLevel {
     level: String,
 }
 
-async fn log_level(Extract(state): Extract<State>, body: Bytes) -> Response {
+async fn log_level(Extract(state): Extract<AdminState>, body: Bytes) -> Response {
     let Ok(LogLevel { level }) = serde_json::from_slice(&body) else {
         return (
             StatusCode::BAD_REQUEST,

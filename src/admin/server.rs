@@ -12,16 +12,16 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::sync::watch;
 
-use super::{State, hook, local};
+use super::{AdminState, hook, local};
 use crate::places::serve_router;
 use crate::socket;
 
 /// Maximum time to write pending responses on shutdown.
-const LAST_ANSWERS: Duration = Duration::from_millis(200);
+const SHUTDOWN_GRACE: Duration = Duration::from_millis(200);
 
 /// Addresses of the ports. `None` disables a port.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Ports {
+pub struct AdminAddresses {
     /// `/metrics /livez /readyz`.
     pub metrics: Option<SocketAddr>,
     /// `/api`.
@@ -30,9 +30,9 @@ pub struct Ports {
 
 /// The running admin ports, which stop when this is dropped.
 #[derive(Debug)]
-pub struct Admin {
+pub struct AdminServer {
     /// The addresses that are bound.
-    pub bound: Ports,
+    pub bound: AdminAddresses,
     runtime: tokio::runtime::Handle,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
@@ -42,11 +42,11 @@ pub struct Admin {
 ///
 /// # Errors
 /// Returns an error if an address cannot be bound, or the system provides no thread.
-pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
+pub fn start(ports: AdminAddresses, state: AdminState) -> io::Result<AdminServer> {
     let metrics = ports.metrics.map(|address| bind(address, "metrics")).transpose()?;
     let local = ports.local.map(|address| bind(address, "admin")).transpose()?;
     let address = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
-    let bound = Ports { metrics: address(&metrics)?, local: address(&local)? };
+    let bound = AdminAddresses { metrics: address(&metrics)?, local: address(&local)? };
     let (stop, stopped) = watch::channel(false);
     let routers =
         [(metrics, read_only(state.clone()).merge(hook::router(state.clone()))), (local, local::router(state))];
@@ -74,10 +74,10 @@ pub fn start(ports: Ports, state: State) -> io::Result<Admin> {
             let mut stopped = stopped;
             stopped.wait_for(|stopped| *stopped).await.ok();
             // The last responses, such as that of a hook to a kubelet, are still written.
-            tokio::time::timeout(LAST_ANSWERS, async { while serving.join_next().await.is_some() {} }).await.ok();
+            tokio::time::timeout(SHUTDOWN_GRACE, async { while serving.join_next().await.is_some() {} }).await.ok();
         });
     })?;
-    Ok(Admin { bound, runtime: handle, stop, thread: Some(thread) })
+    Ok(AdminServer { bound, runtime: handle, stop, thread: Some(thread) })
 }
 
 fn bind(address: SocketAddr, name: &str) -> io::Result<TcpListener> {
@@ -88,7 +88,7 @@ fn bind(address: SocketAddr, name: &str) -> io::Result<TcpListener> {
 
 // === impl Admin ===
 
-impl Admin {
+impl AdminServer {
     /// Spawns a task on the runtime of the ports, off the threads of the data path. It ends with
     /// the ports.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
@@ -96,7 +96,7 @@ impl Admin {
     }
 }
 
-impl Drop for Admin {
+impl Drop for AdminServer {
     fn drop(&mut self) {
         // Sending fails only if the thread has already ended.
         self.stop.send(true).ok();
@@ -107,7 +107,7 @@ impl Drop for Admin {
 }
 
 /// Returns the routes that every peer in the cluster may read.
-pub(super) fn read_only(state: State) -> Router {
+pub(super) fn read_only(state: AdminState) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "ok\n" }))
@@ -115,13 +115,13 @@ pub(super) fn read_only(state: State) -> Router {
         .with_state(state)
 }
 
-async fn metrics(Extract(state): Extract<State>) -> Response {
+async fn metrics(Extract(state): Extract<AdminState>) -> Response {
     state.metrics.buffered(state.buffers.held(), state.buffers.evicted());
     state.metrics.aged(state.clock.now());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], state.metrics.render()).into_response()
 }
 
-async fn ready(Extract(state): Extract<State>) -> Response {
+async fn ready(Extract(state): Extract<AdminState>) -> Response {
     if (state.ready)() {
         "ready\n".into_response()
     } else {

@@ -23,23 +23,24 @@ mod status;
 mod words;
 
 pub use cluster::{
-    Analysis, Arm, Bounds, Canary, CanaryStep, Experiment, InjectionSpec, NameRef, NumberBounds, Port, RolloutSpec,
-    Selector, SelectorTerm, ShiftBounds, TargetRef, TuningSpec,
+    AnalysisSpec, ArmSpec, CanarySpec, CanaryStep, ExperimentSpec, InjectionSpec, LabelSelector,
+    LabelSelectorRequirement, LocalObjectReference, NumberBounds, PortRef, RolloutSpec, ShiftBounds, TargetRef,
+    TuningBounds, TuningSpec,
 };
 pub use proxy::{
     AdminSpec, ClientHttp2Spec, ClientSpec, ConnectionSpec, DrainSpec, LogSpec, ProcessSpec, ProxySpec, TlsSpec,
     UpstreamTlsSpec,
 };
-pub use route::{AnswerParts, CostSpec, Fields, GenericSpec, PerItemError, RouteSpec, SingleSpec, TooLargeSpec};
+pub use route::{CostSpec, GenericSpec, MergeFields, PerItemError, ResponseParts, RouteSpec, SingleSpec, TooLargeSpec};
 pub use status::{
-    ARMS_MAX, ArmStatus, BatchPolicyStatus, BatchProfileStatus, CONDITIONS_MAX, CURVE_MAX, CurvePoint, LEARNED_MAX,
-    Learned, Outcome, POD_TUNINGS_MAX, PodCounts, PodTuning, Quantiles, RolloutPhase, RolloutStatus, Summary,
-    USED_BY_MAX, Verdict,
+    ARMS_MAX, ArmStatus, BatchPolicyStatus, BatchProfileStatus, BatchingSummary, CONDITIONS_MAX, CURVE_MAX, CurvePoint,
+    LEARNED_MAX, LearnedState, POD_TUNINGS_MAX, PodCounts, PodTuning, ProfileVerdict, Quantiles, RolloutPhase,
+    RolloutStatus, USED_BY_MAX, VerdictOutcome,
 };
 pub use words::{
-    Assignment, Capture, CostShare, Granularity, Http2, Idempotent, ItemClass, ItemIs, Late, LogFormat, Mode,
-    NativeSidecar, OnFailure, OnMismatch, Preset, Protocol, ResultWrap, Reuse, SchedulingPolicy, Select, Strategy,
-    TuningMode, Word,
+    ArmAssignment, CaptureMode, ConnectionReuse, CostShare, Http2Mode, Idempotent, ItemClass, ItemForm, LateHandling,
+    LogFormat, Mode, NativeSidecar, OnFailure, OnMismatch, OpenEnum, Preset, Protocol, ResultForm, ResultOrder,
+    RolloutStrategy, SchedulingPolicy, TuningGranularity, TuningMode,
 };
 
 /// `apiVersion` of both kinds.
@@ -155,12 +156,12 @@ pub struct BatchPolicySpec {
     /// Label selector of the pods to which the policy applies. Mutually exclusive with
     /// `targetRefs`. A policy with neither is the default policy of its namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub selector: Option<Selector>,
+    pub selector: Option<LabelSelector>,
     /// Operating mode. `Batch` merges calls. `Observe` passes calls through and reports the effect
     /// that batching would have. `Passthrough` turns the sidecar into a plain proxy and overrides
     /// the modes of all routes, so it serves as a kill switch.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Word<Mode>>,
+    pub mode: Option<OpenEnum<Mode>>,
     /// Latency objective. Calls that can still meet it are served first. With `late: Refuse`, all
     /// other calls are refused in the queue, never in flight.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,7 +194,7 @@ pub struct BatchPolicySpec {
     /// Reference to a measured profile that provides `limits` and `scheduling`. Mutually exclusive
     /// with these keys.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile_ref: Option<NameRef>,
+    pub profile_ref: Option<LocalObjectReference>,
     /// Automatic tuning by the controller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tuning: Option<TuningSpec>,
@@ -214,7 +215,7 @@ impl BatchPolicySpec {
     /// Returns `true` if the policy, one of its routes or one of its priority classes has a latency
     /// target.
     #[must_use]
-    pub fn promises_latency(&self) -> bool {
+    pub fn has_latency_target(&self) -> bool {
         let all = self.slo.iter().map(|slo| &slo.latency_p99);
         let routes = self.routes.iter().flatten().filter_map(|route| route.slo.as_ref()).map(|slo| &slo.latency_p99);
         let classes = self.priority.iter().flat_map(|priority| priority.classes.iter().flatten());
@@ -298,7 +299,7 @@ pub struct Slo {
     /// Handling of a call that can no longer meet the target. `Serve` serves it after all calls
     /// that can. `Refuse` answers it in the queue with 503 or 504.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub late: Option<Word<Late>>,
+    pub late: Option<OpenEnum<LateHandling>>,
 }
 
 /// Hard limits of batches, queues and concurrency.
@@ -350,12 +351,12 @@ pub struct SchedulingSpec {
     /// slots. `WorkConserving` dispatches when a slot is idle and collects calls while all slots
     /// are busy. `Window` and `Static` dispatch a batch of `items`, or after `delay`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Word<SchedulingPolicy>>,
+    pub policy: Option<OpenEnum<SchedulingPolicy>>,
     /// Objective of `Adaptive`: the share of the latency target that it may spend on larger batches
     /// while the server is idle. `latency` spends none of it, `balanced` a tenth, and `throughput`
     /// four tenths.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub preset: Option<Word<Preset>>,
+    pub preset: Option<OpenEnum<Preset>>,
     /// Number of concurrent upstream calls for `WorkConserving`, `Window` and `Static`. It is
     /// limited by `limits.slotsMax`, if set.
     #[serde(skip_serializing_if = "Option::is_none")]

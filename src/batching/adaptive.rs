@@ -29,42 +29,42 @@ mod want;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::admission::Admission;
-use super::batch::{BatchId, Cause, Expiry, Lone};
+use super::admission::AdmissionLimit;
+use super::batch::{BatchId, DispatchCause, ExpiryReason, UnbatchedReason};
 use super::call::{Call, CallId, CostClassId, KeyId};
-use super::class::merging::Bound;
-use super::class::{Class, Classes};
-use super::cost::Base;
-use super::decide::Walls;
+use super::class::merging::MergeLimit;
+use super::class::{ClassState, ClassTable};
+use super::cost::CostMeasure;
+use super::decide::BatchCaps;
 use super::draw::Draw;
-use super::flow::{Ask, Flow, Permit};
+use super::flow::{ConcurrencyLimiter, Permit, PermitRequest};
 use super::limits::Limits;
-use super::queue::{Queue, Queued};
-use super::skill::{Missing, Skill};
-use super::slots::{Slot, UpstreamSnapshot, View as SlotView};
-use super::tally::Hold;
+use super::queue::{Queue, QueuedCall};
+use super::skill::{DisabledFeatures, Feature};
+use super::slots::{SlotAvailability, SlotInputs as SlotView, UpstreamSnapshot};
+use super::tally::HoldReason;
 use super::tick::Tick;
 
-pub(super) use explore::Deadlines;
-pub(super) use fair::Size as BatchWork;
-pub(super) use learn::{Curves, Kind, Leaving};
+pub(super) use explore::DeadlineSpread;
+pub(super) use fair::BatchWork;
+pub(super) use learn::{AdaptiveReport, Dispatch, DispatchKind};
 pub(super) use line::{slack_of, slo_of};
-pub use show::{Learned, OperatingPoint, PlanAge};
+pub use show::{LearnedGauges, OperatingPoint, PlanAge};
 
-use choose::Chosen;
-use explore::Exploration;
-use fair::{Clocks, Room};
-use learn::{Model, Sent, Watched};
-use line::Line;
+use choose::DeadlineChoice;
+use explore::ExplorationBudget;
+use fair::{TurnHeap, VirtualClocks};
+use learn::{ClassModel, InFlight, KeyModel};
+use line::QueueView;
 use overdue::SpareRoom;
-use turns::Order;
-use want::Want;
+use turns::ServiceOrder;
+use want::SizeDecision;
 
 /// Initial value of T, the running mean of execution times, in nanoseconds.
 const MEAN_TIME_FIRST: u64 = 5_000_000;
 /// Maximum number of cost classes at their limit that are remembered within one decision. Keys of
 /// further classes are evaluated again, which costs time only.
-const WITHOUT_MAX: usize = 8;
+const FULL_CLASSES_MAX: usize = 8;
 /// Size of the candidate list for grouping by weight while several flows are queued, in batches.
 /// The bound keeps a flow that is passed over because of its weight within a few batches of its
 /// fair share.
@@ -79,35 +79,35 @@ pub(super) struct Adaptive {
     draw: Draw,
     /// T: the running mean of execution times, in nanoseconds.
     mean_time: u64,
-    flights: BTreeMap<BatchId, Sent>,
-    models: BTreeMap<CostClassId, Model>,
-    keys: BTreeMap<KeyId, Watched>,
+    flights: BTreeMap<BatchId, InFlight>,
+    models: BTreeMap<CostClassId, ClassModel>,
+    keys: BTreeMap<KeyId, KeyModel>,
     /// Calls at the front of a queue that are to expire so that more of the calls behind them meet
     /// their deadlines.
     given_up: Vec<CallId>,
     /// Members of the batch that [`Next::Chosen`] refers to.
     chosen: Vec<CallId>,
     /// AIMD limit on forwarded calls, lowered by refusals.
-    admission: Admission,
+    admission: AdmissionLimit,
     /// Set if the server is known to batch by itself.
     known_batching: bool,
     /// Initial values for new cost classes, restored from an earlier process.
     begin: UpstreamSnapshot,
-    clocks: Clocks,
+    clocks: VirtualClocks,
     /// Buffer for the service order, reused so that a decision does not allocate.
-    order: Order,
-    room: Room,
+    order: ServiceOrder,
+    room: TurnHeap,
     /// Keys that have been held beside a free slot since their last dispatch. Their next batch is
     /// reported with [`Cause::Delay`]. At most [`LINES_MAX`] entries.
     held: BTreeSet<KeyId>,
-    exploration: Exploration,
+    exploration: ExplorationBudget,
     /// Set if the size of the batch about to be dispatched was chosen for exploration.
     trial: bool,
     /// Instant at which to decide again after the last [`Next::Nothing`].
     wake: Option<Tick>,
     uses: u64,
     /// Number of holds by reason, in the order of [`Hold::ALL`].
-    holds: [u64; Hold::ALL.len()],
+    holds: [u64; HoldReason::ALL.len()],
     /// Number of detected upstream changes, and the time of the last one.
     changes: u64,
     changed: Option<Tick>,
@@ -120,7 +120,7 @@ pub(super) struct Adaptive {
 
 /// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ctx<'a> {
+pub(super) struct DecisionContext<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
     pub(super) queue: &'a Queue,
@@ -129,25 +129,25 @@ pub(super) struct Ctx<'a> {
     /// Share of an SLO that a call may be held beside an idle upstream, in thousandths.
     pub(super) hold_permille: u32,
     /// Features that are disabled for an ablation run.
-    pub(super) missing: Missing,
+    pub(super) missing: DisabledFeatures,
 }
 
 /// The next action of the policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum Action {
     /// Dispatch up to `items` items from the front of this key's queue.
-    Send { key: KeyId, items: u32, cause: Cause, kind: Kind },
+    Send { key: KeyId, items: u32, cause: DispatchCause, kind: DispatchKind },
     /// Dispatch the calls of [`Adaptive::chosen`].
-    Chosen { key: KeyId, cause: Cause, kind: Kind },
+    Chosen { key: KeyId, cause: DispatchCause, kind: DispatchKind },
     /// Expire this queued call: it would be late, or it was given up in favour of others.
-    Expire { id: CallId, reason: Expiry },
+    Expire { id: CallId, reason: ExpiryReason },
     /// Do nothing before [`Adaptive::wake`].
     Nothing,
 }
 
 /// The decision for one merge key.
-enum Answer {
-    Do(Next),
+enum KeyDecision {
+    Do(Action),
     /// Hold the queue deliberately until this instant.
     Hold(Tick),
     /// No slot is free. One may be available at this instant, if it is known.
@@ -167,18 +167,18 @@ impl Adaptive {
             keys: BTreeMap::new(),
             given_up: Vec::new(),
             chosen: Vec::new(),
-            admission: Admission::new(stand_aside_max),
+            admission: AdmissionLimit::new(stand_aside_max),
             known_batching: false,
             begin: UpstreamSnapshot::default(),
-            clocks: Clocks::default(),
-            order: Order::new(),
-            room: Room::default(),
+            clocks: VirtualClocks::default(),
+            order: ServiceOrder::new(),
+            room: TurnHeap::default(),
             held: BTreeSet::new(),
-            exploration: Exploration::default(),
+            exploration: ExplorationBudget::default(),
             trial: false,
             wake: None,
             uses: 0,
-            holds: [0; Hold::ALL.len()],
+            holds: [0; HoldReason::ALL.len()],
             changes: 0,
             changed: None,
             sends: 0,
@@ -193,7 +193,7 @@ impl Adaptive {
         }
     }
 
-    pub(super) fn set_stand_aside_max(&mut self, stand_aside_max: u32) {
+    pub(super) fn set_passthrough_max(&mut self, stand_aside_max: u32) {
         self.admission.set_calls_max(stand_aside_max);
     }
 
@@ -223,17 +223,17 @@ impl Adaptive {
     /// service order.
     pub(super) fn next<'a>(
         &mut self,
-        ctx: Ctx<'a>,
-        lines: impl Iterator<Item = (KeyId, &'a Queued)>,
-        classes: &Classes,
-    ) -> Next {
+        ctx: DecisionContext<'a>,
+        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        classes: &ClassTable,
+    ) -> Action {
         self.wake = None;
         self.trial = false;
         // Calls given up by an earlier decision expire first; some may have left the queue
         // meanwhile.
         while let Some(id) = self.given_up.pop() {
             if ctx.queue.get(id).is_some() {
-                return Next::Expire { id, reason: Expiry::LatePredicted };
+                return Action::Expire { id, reason: ExpiryReason::LatePredicted };
             }
         }
         // The configured slots and the admission limit bound all classes together.
@@ -241,87 +241,98 @@ impl Adaptive {
         if in_flight >= ctx.limits.slots
             || self.admission.limit(self.known_batching).is_some_and(|limit| in_flight >= limit)
         {
-            return Next::Nothing;
+            return Action::Nothing;
         }
         // With a single flow, the queues are evaluated in the given order.
         if ctx.queue.flows() <= 1 {
-            return self.ask(ctx, lines.take(LINES_MAX), classes).unwrap_or(Next::Nothing);
+            return self.ask(ctx, lines.take(LINES_MAX), classes).unwrap_or(Action::Nothing);
         }
         let mut order = std::mem::take(&mut self.order);
         self.in_turn(ctx, lines, &mut order);
-        let others = self.without_fillers(ctx, &mut order);
+        let others = self.remove_fillers(ctx, &mut order);
         let in_turn = order.iter().take(LINES_MAX).filter_map(|(_, key)| Some((*key, ctx.queue.head(*key)?)));
         let next = self.ask(ctx, in_turn, classes);
         self.order = order;
         if next.is_none() {
             self.wake = self.wake.into_iter().chain(others).min();
         }
-        next.unwrap_or(Next::Nothing)
+        next.unwrap_or(Action::Nothing)
     }
 
     /// Evaluates the key queues in order until one of them yields an action.
     fn ask<'a>(
         &mut self,
-        ctx: Ctx<'a>,
-        lines: impl Iterator<Item = (KeyId, &'a Queued)>,
-        classes: &Classes,
-    ) -> Option<Next> {
+        ctx: DecisionContext<'a>,
+        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        classes: &ClassTable,
+    ) -> Option<Action> {
         // Limits apply to cost classes: once one key of a class is at its limit, the other keys of
         // that class are skipped.
-        let mut without = [None; WITHOUT_MAX];
+        let mut without = [None; FULL_CLASSES_MAX];
         for (key, head) in lines {
             if without.contains(&Some(head.call.cost_class)) {
                 continue;
             }
             let merge = classes.merge_bound(ctx.now, &head.call, false);
             match self.line(ctx, key, head, (classes.get(head.call.cost_class), merge)) {
-                Answer::Do(next) => return Some(next),
-                Answer::Hold(until) => {
+                KeyDecision::Do(next) => return Some(next),
+                KeyDecision::Hold(until) => {
                     if self.held.len() >= LINES_MAX {
                         self.held.clear();
                     }
                     self.held.insert(key);
                     self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
                 }
-                Answer::NoSlot(at) => {
+                KeyDecision::NoSlot(at) => {
                     let free = without.iter_mut().find(|class| class.is_none());
                     if let Some(free) = free {
                         *free = Some(head.call.cost_class);
                     }
                     self.wake = self.wake.into_iter().chain(at).min();
                 }
-                Answer::Skip => {}
+                KeyDecision::Skip => {}
             }
         }
         None
     }
 
     /// Decides the next action for one merge key. `head` is its first call.
-    fn line(&mut self, ctx: Ctx<'_>, key: KeyId, head: &Queued, (class, merge): (Option<&Class>, Bound)) -> Answer {
+    fn line(
+        &mut self,
+        ctx: DecisionContext<'_>,
+        key: KeyId,
+        head: &QueuedCall,
+        (class, merge): (Option<&ClassState>, MergeLimit),
+    ) -> KeyDecision {
         let now = ctx.now;
         let class_id = head.call.cost_class;
         self.learn_of(class_id);
-        let in_line = ctx.queue.line_held(key).items;
-        let lonely = head.call.alone || matches!(merge, Bound::Alone(_));
+        let in_line = ctx.queue.load_of_key(key).items;
+        let lonely = head.call.alone || matches!(merge, MergeLimit::Alone(_));
         let has_second = !lonely && in_line > u64::from(head.call.items);
-        let ask =
-            Ask { now, alone: lonely, arrived: head.arrived, has_second, queued: ctx.queue.held_by_class(class_id) };
+        let ask = PermitRequest {
+            now,
+            alone: lonely,
+            arrived: head.arrived,
+            has_second,
+            queued: ctx.queue.held_by_class(class_id),
+        };
         let lone = self.begin.mean_nanos;
-        let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
+        let Some(model) = self.models.get_mut(&class_id) else { return KeyDecision::Skip };
         // Ablation only: start at a limit of one instead of passing calls through.
-        if ctx.missing.has(Skill::StandAside) && model.flow.is_open() {
-            model.flow = Flow::limited(1, lone);
+        if ctx.missing.has(Feature::StandAside) && model.flow.is_open() {
+            model.flow = ConcurrencyLimiter::limited(1, lone);
         }
         // The server refuses batches of this class, so a limit has nothing to gain.
-        if merge == Bound::Alone(Some(Lone::Refused)) {
-            model.flow.open_unmergeable(now);
+        if merge == MergeLimit::Alone(Some(UnbatchedReason::Refused)) {
+            model.flow.open_for_refused_batches(now);
         }
         // 1. The concurrency limiter of the class decides whether anything may be sent, and how
         //    many items. At its limit, overdue requests may still leave room.
         let permit = model.flow.permit(&ask);
         let full = permit == Permit::Full;
         let spare = if full { self.spare_room(class_id, merge, now) } else { SpareRoom::None(None) };
-        let Some(model) = self.models.get_mut(&class_id) else { return Answer::Skip };
+        let Some(model) = self.models.get_mut(&class_id) else { return KeyDecision::Skip };
         if let Some(limit) = model.flow.limit() {
             model.slots.set_count(limit);
         }
@@ -332,60 +343,69 @@ impl Adaptive {
         let growing = model.flow.is_growing(ask.queued);
         let mixed = ctx.queue.is_mixed(key);
         let scope = ctx.limits.scope(head.call.scope);
-        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
-        let walls = Walls::new(scope, class, model.cost.base_kind() == Base::Padded);
+        let Some(model) = self.models.get(&class_id) else { return KeyDecision::Skip };
+        let walls = BatchCaps::new(scope, class, model.cost.base_kind() == CostMeasure::Padded);
         let in_flight = model.flow.flights();
         // 2. Permits that fix the batch, and those that send or hold nothing, are final. The others
         //    leave `share`, the upper bound on the items.
         let share = match permit {
             Permit::Forward => {
-                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
-                if let Some(late) = line.late_for_caller(model.lone_nanos()) {
-                    return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
+                let line = QueueView { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+                if let Some(late) = line.head_late_for_client(model.lone_nanos()) {
+                    return KeyDecision::Do(Action::Expire { id: late, reason: ExpiryReason::LatePredicted });
                 }
-                return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Forward));
+                return KeyDecision::Do(self.single(&line, mixed && !head.call.alone, DispatchKind::Forward));
             }
-            Permit::Pair => return Answer::Do(Next::Send { key, items: 2, cause: Cause::Probe, kind: Kind::Pair }),
+            Permit::Pair => {
+                return KeyDecision::Do(Action::Send {
+                    key,
+                    items: 2,
+                    cause: DispatchCause::Probe,
+                    kind: DispatchKind::Pair,
+                });
+            }
             Permit::Hold(until) if self.in_flight() > 0 => {
-                self.note_hold(key, Hold::Gather);
+                self.note_hold(key, HoldReason::Gather);
                 return if model_is_open(&self.models, class_id) {
-                    Answer::Hold(until)
+                    KeyDecision::Hold(until)
                 } else {
-                    Answer::NoSlot(Some(until))
+                    KeyDecision::NoSlot(Some(until))
                 };
             }
             Permit::Share(items) | Permit::Probe(items) => items,
             Permit::Hold(_) => 1,
             Permit::Full if spare == SpareRoom::OneCall => {
-                let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
-                return Answer::Do(self.single(&line, mixed && !head.call.alone, Kind::Batch));
+                let line = QueueView { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+                return KeyDecision::Do(self.single(&line, mixed && !head.call.alone, DispatchKind::Batch));
             }
             Permit::Full if spare == SpareRoom::Lost => model.flow.lead_share(ask.queued),
             Permit::Full => {
                 let overdue = if let SpareRoom::None(next) = spare { next } else { None };
                 let earliest_due = self.earliest_due(class_id);
                 match self.lead(ctx, class_id, earliest_due, testing) {
-                    Slot::Free => self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued)),
-                    Slot::At(at) => {
-                        self.note_hold(key, Hold::SlotBusy);
-                        return Answer::NoSlot(overdue.into_iter().chain([at]).min());
+                    SlotAvailability::Free => {
+                        self.models.get(&class_id).map_or(1, |model| model.flow.lead_share(ask.queued))
                     }
-                    Slot::No => {
-                        self.note_hold(key, Hold::SlotBusy);
-                        return Answer::NoSlot(overdue);
+                    SlotAvailability::At(at) => {
+                        self.note_hold(key, HoldReason::SlotBusy);
+                        return KeyDecision::NoSlot(overdue.into_iter().chain([at]).min());
+                    }
+                    SlotAvailability::No => {
+                        self.note_hold(key, HoldReason::SlotBusy);
+                        return KeyDecision::NoSlot(overdue);
                     }
                 }
             }
         };
-        let kind = if matches!(permit, Permit::Probe(_)) { Kind::Probe } else { Kind::Batch };
+        let kind = if matches!(permit, Permit::Probe(_)) { DispatchKind::Probe } else { DispatchKind::Batch };
         let earliest_due = self.earliest_due(class_id);
-        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        let Some(model) = self.models.get(&class_id) else { return KeyDecision::Skip };
         let limit = model.slots.in_use();
-        let send = |items, cause| Answer::Do(Next::Send { key, items, cause, kind });
+        let send = |items, cause| KeyDecision::Do(Action::Send { key, items, cause, kind });
         // A call that cannot be merged is dispatched alone.
         if lonely {
-            let line = Line { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
-            return Answer::Do(self.single(&line, mixed && !head.call.alone, kind));
+            let line = QueueView { ctx, key, head, items: 1, cap: 1, wait: 0, walls };
+            return KeyDecision::Do(self.single(&line, mixed && !head.call.alone, kind));
         }
         // Where several requests may be in flight, each takes an equal share of the items present.
         let shared = if limit > 1 || testing { share } else { u32::MAX };
@@ -399,8 +419,8 @@ impl Adaptive {
         let (weighs, cap) = (room < cap, room);
         let items = fair::counted(ctx, key);
         let wait = model.slots.wait(in_flight, earliest_due, now);
-        let line = Line { ctx, key, head, items, cap, wait, walls };
-        let fillers = mixed && ctx.limits.have_fillers();
+        let line = QueueView { ctx, key, head, items, cap, wait, walls };
+        let fillers = mixed && ctx.limits.has_fillers();
         // Scans the whole queue, so it is a closure that is evaluated only if a hold is considered.
         let hold_max = || {
             let held = ctx.queue.line(key).filter(|queued| !fillers || !fair::is_filler(ctx, queued));
@@ -410,40 +430,41 @@ impl Adaptive {
         // A hold ends at its own bound, at the route's limit, or half-way to the head's deadline.
         let hold = |until: Tick| {
             let until = until.min(now.after(hold_max())).min(Tick(now.0.saturating_add(line.room() / 2)));
-            (until > now).then_some(Answer::Hold(until))
+            (until > now).then_some(KeyDecision::Hold(until))
         };
         // 4. Reasons to hold: a cohort that is about to return, arrivals predicted by the profiles,
         //    and the share of the SLO that a preset spends on an idle upstream.
         let leading = in_flight >= limit;
-        let together = !testing && !mixed && !weighted && !ctx.missing.has(Skill::Gather) && slo_of(head).is_some();
+        let together = !testing && !mixed && !weighted && !ctx.missing.has(Feature::Gather) && slo_of(head).is_some();
         if together && let Some(answer) = self.rejoin(&line, leading, hold_max, hold) {
             return answer;
         }
-        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        let Some(model) = self.models.get(&class_id) else { return KeyDecision::Skip };
         if let Some(late) = line.late(&model.cost) {
-            return Answer::Do(Next::Expire { id: late, reason: Expiry::LatePredicted });
+            return KeyDecision::Do(Action::Expire { id: late, reason: ExpiryReason::LatePredicted });
         }
-        if !testing && in_flight + 1 >= limit && !ctx.missing.has(Skill::Gather) {
+        if !testing && in_flight + 1 >= limit && !ctx.missing.has(Feature::Gather) {
             let gain = self.gather(&line, leading, hold_max);
             if gain > 0
                 && let Some(held) = hold(Tick(now.0.saturating_add(gain)))
             {
-                self.note_hold(key, Hold::Gather);
+                self.note_hold(key, HoldReason::Gather);
                 return held;
             }
         }
         if in_flight == 0
             && !testing
-            && let Some(until) = line.spend(&model.cost)
+            && let Some(until) = line.preset_hold(&model.cost)
             && let Some(held) = hold(until)
         {
-            self.note_hold(key, Hold::Preset);
+            self.note_hold(key, HoldReason::Preset);
             return held;
         }
         // 5. From here on only the plan may hold the queue. The members are selected by weight, in
         //    fair order, or from the front.
         let waited = self.held.remove(&key);
-        let groups = |model: &&Model| model.cost.weights_matter() && !fillers && !ctx.missing.has(Skill::Grouping);
+        let groups =
+            |model: &&ClassModel| model.cost.weights_matter() && !fillers && !ctx.missing.has(Feature::Grouping);
         if let Some(model) = self.models.get(&class_id).filter(groups) {
             let in_turn = if mixed {
                 let items = line.cap.saturating_mul(GROUP_BATCHES);
@@ -453,16 +474,16 @@ impl Adaptive {
             };
             self.chosen = group::group(&line, &model.cost, self.rate(key, now), self.mean_time, &in_turn);
             if !self.chosen.is_empty() {
-                return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
+                return KeyDecision::Do(Action::Chosen { key, cause: cause(leading, waited), kind });
             }
         }
         let want = match self.want(&line) {
             // The test is about the limit, or about the cost of a batch of the newest size.
             _ if testing => line.items.min(line.cap),
-            Want::Send(items) => items,
-            Want::Hold { until, otherwise } => match hold(until) {
+            SizeDecision::Send(items) => items,
+            SizeDecision::Hold { until, otherwise } => match hold(until) {
                 Some(held) => {
-                    self.note_hold(key, Hold::Plan);
+                    self.note_hold(key, HoldReason::Plan);
                     return held;
                 }
                 None => otherwise,
@@ -470,7 +491,7 @@ impl Adaptive {
         };
         if mixed && let Some(model) = self.models.get(&class_id) {
             fair::choose(&line, &model.cost, &self.clocks, want, &mut self.room, &mut self.chosen);
-            return Answer::Do(Next::Chosen { key, cause: cause(leading, waited), kind });
+            return KeyDecision::Do(Action::Chosen { key, cause: cause(leading, waited), kind });
         }
         if growing {
             // Deadlines would select smaller sizes for ever, and the larger size that meets more of
@@ -479,21 +500,21 @@ impl Adaptive {
         }
         // Earliest deadline first: the batch shrinks for an urgent head, or urgent heads are given
         // up for more calls served in time.
-        let Some(model) = self.models.get(&class_id) else { return Answer::Skip };
+        let Some(model) = self.models.get(&class_id) else { return KeyDecision::Skip };
         match choose::choose(&line, &model.cost, self.rate(key, now), want, &mut self.draw) {
-            Chosen::First(items) => {
+            DeadlineChoice::First(items) => {
                 let cause = match () {
-                    () if items < want => Cause::Deadline,
-                    () if weighs && items == cap => Cause::Weight,
+                    () if items < want => DispatchCause::Deadline,
+                    () if weighs && items == cap => DispatchCause::Weight,
                     () => cause(leading, waited),
                 };
                 send(items, cause)
             }
-            Chosen::GiveUp(heads) => {
+            DeadlineChoice::GiveUp(heads) => {
                 self.given_up = ctx.queue.line(key).take(heads).map(|queued| queued.call.id).collect();
                 match self.given_up.pop() {
-                    Some(id) => Answer::Do(Next::Expire { id, reason: Expiry::LatePredicted }),
-                    None => send(want, Cause::Idle),
+                    Some(id) => KeyDecision::Do(Action::Expire { id, reason: ExpiryReason::LatePredicted }),
+                    None => send(want, DispatchCause::Idle),
                 }
             }
         }
@@ -501,21 +522,27 @@ impl Adaptive {
 
     /// Dispatches a single call: the head, or the first call in fair order if several flows are
     /// queued.
-    fn single(&mut self, line: &Line<'_>, mixed: bool, kind: Kind) -> Next {
-        let (key, cause) = (line.key, Cause::Idle);
+    fn single(&mut self, line: &QueueView<'_>, mixed: bool, kind: DispatchKind) -> Action {
+        let (key, cause) = (line.key, DispatchCause::Idle);
         let Some(model) = self.models.get(&line.head.call.cost_class).filter(|_| mixed) else {
-            return Next::Send { key, items: 1, cause, kind };
+            return Action::Send { key, items: 1, cause, kind };
         };
         fair::choose(line, &model.cost, &self.clocks, 1, &mut self.room, &mut self.chosen);
-        Next::Chosen { key, cause, kind }
+        Action::Chosen { key, cause, kind }
     }
 
     /// Decides whether a batch may be dispatched shortly before another one completes.
-    fn lead(&mut self, ctx: Ctx<'_>, class: CostClassId, earliest_due: Option<Tick>, testing: bool) -> Slot {
+    fn lead(
+        &mut self,
+        ctx: DecisionContext<'_>,
+        class: CostClassId,
+        earliest_due: Option<Tick>,
+        testing: bool,
+    ) -> SlotAvailability {
         let mean_time = self.mean_time;
-        let Some(model) = self.models.get_mut(&class) else { return Slot::No };
-        if testing || ctx.missing.has(Skill::Lead) {
-            return Slot::No;
+        let Some(model) = self.models.get_mut(&class) else { return SlotAvailability::No };
+        if testing || ctx.missing.has(Feature::Lead) {
+            return SlotAvailability::No;
         }
         let view = SlotView {
             in_flight: model.flow.flights(),
@@ -534,7 +561,7 @@ impl Adaptive {
     }
 
     /// Records a queued call that ended without an answer.
-    pub(super) fn expired(&mut self, now: Tick, queued: &Queued) {
+    pub(super) fn expired(&mut self, now: Tick, queued: &QueuedCall) {
         if let Some(watched) = self.keys.get_mut(&queued.call.key) {
             watched.arrivals.ended_early(queued.call.items);
         }
@@ -549,7 +576,7 @@ impl Adaptive {
             return;
         }
         let (mut work, mut time) = (0, 0);
-        if let Some(Model { cost, .. }) = self.models.get(&call.cost_class) {
+        if let Some(ClassModel { cost, .. }) = self.models.get(&call.cost_class) {
             (work, time) = (fair::charge(cost, batch, call, share), cost.time(batch.items));
         }
         self.clocks.charge(call.flow(), work, time, alone);
@@ -567,23 +594,23 @@ impl Adaptive {
     }
 }
 
-fn model_is_open(models: &BTreeMap<CostClassId, Model>, class: CostClassId) -> bool {
+fn model_is_open(models: &BTreeMap<CostClassId, ClassModel>, class: CostClassId) -> bool {
     models.get(&class).is_some_and(|model| model.flow.is_open())
 }
 
 /// Returns the cause of a batch that no limit or deadline cut short.
-const fn cause(leading: bool, waited: bool) -> Cause {
+const fn cause(leading: bool, waited: bool) -> DispatchCause {
     match (leading, waited) {
-        (true, _) => Cause::Lead,
-        (false, true) => Cause::Delay,
-        (false, false) => Cause::Idle,
+        (true, _) => DispatchCause::Lead,
+        (false, true) => DispatchCause::Delay,
+        (false, false) => DispatchCause::Idle,
     }
 }
 
 /// Returns the number of items from the front of a queue that fit into one batch: `cap`, or less
 /// where the weight limits end the batch earlier.
-fn within<'a>(walls: Walls, line: impl Iterator<Item = &'a Queued>, cap: u32) -> u32 {
-    if !walls.bound_weight() {
+fn within<'a>(walls: BatchCaps, line: impl Iterator<Item = &'a QueuedCall>, cap: u32) -> u32 {
+    if !walls.has_weight_cap() {
         return cap;
     }
     let (mut items, mut sum, mut heaviest) = (0_u32, 0_u64, 0_u64);
@@ -595,7 +622,7 @@ fn within<'a>(walls: Walls, line: impl Iterator<Item = &'a Queued>, cap: u32) ->
         if more > cap {
             return cap;
         }
-        if !walls.hold_weight(sum, more, heaviest) {
+        if !walls.admits_weight(sum, more, heaviest) {
             return items.max(1);
         }
         items = more;

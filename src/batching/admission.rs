@@ -22,7 +22,7 @@ const RISE_ROUNDS: u64 = 8;
 /// # Properties
 /// Deterministic and without randomness.
 #[derive(Debug, Clone)]
-pub(super) struct Admission {
+pub(super) struct AdmissionLimit {
     /// Configured maximum, at which the limit is lifted.
     calls_max: u32,
     /// `None` while no refusal is in force.
@@ -36,7 +36,7 @@ pub(super) struct Admission {
 
 // === impl Admission ===
 
-impl Admission {
+impl AdmissionLimit {
     pub(super) fn new(calls_max: u32) -> Self {
         Self { calls_max: calls_max.max(1), limit: None, cut_at: Tick(0), full_good: 0 }
     }
@@ -85,14 +85,14 @@ mod tests {
 
     #[test]
     fn without_a_refusal_there_is_no_limit() {
-        let mut admission = Admission::new(512);
+        let mut admission = AdmissionLimit::new(512);
         (0..10_000).for_each(|_| admission.on_success(4000));
         assert_eq!(admission.limit(false), None);
     }
 
     #[test]
-    fn the_first_refusal_of_a_wave_cuts_and_good_rounds_raise() {
-        let mut admission = Admission::new(16);
+    fn first_refusal_cuts_limit_and_successes_raise_it() {
+        let mut admission = AdmissionLimit::new(16);
         admission.on_refusal(Tick(10), Tick(1), 9);
         assert_eq!(admission.limit(false), Some(7));
         admission.on_refusal(Tick(11), Tick(2), 8);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn some_calls_are_always_sent() {
-        let mut admission = Admission::new(512);
+        let mut admission = AdmissionLimit::new(512);
         for at in 1..50 {
             admission.on_refusal(Tick(at * 10), Tick(at * 10), 0);
         }

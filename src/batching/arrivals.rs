@@ -43,12 +43,12 @@ pub(super) const EDGES: [u64; BINS + 1] = [
     120_000_000,
 ];
 /// Decay factor of the sums of a profile at each event: about 33 events are remembered.
-const MEMORY: f64 = 0.97;
+const DECAY: f64 = 0.97;
 /// Minimum coverage of a bin, in events, before its values are used.
-const WATCHED_MIN: f64 = 0.5;
+const COVERAGE_MIN: f64 = 0.5;
 /// Maximum ratio of observed to expected arrivals that is used. A mean rate near zero would
 /// otherwise predict any number.
-const RELATIVE_MAX: f64 = 1000.0;
+const RATIO_MAX: f64 = 1000.0;
 
 /// Number of completions in a window over which the maximum number of items present is taken.
 const PEAK_EVENTS: u32 = 8;
@@ -73,16 +73,16 @@ const AWAY_MIN: f64 = 0.05;
 /// An arrival rate in thousandths of an item per second. An integer of this resolution covers the
 /// slowest rate that matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Rate(pub(super) u64);
+pub(super) struct ArrivalRate(pub(super) u64);
 
 /// The arrival statistics of one merge key.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Arrivals {
+pub(super) struct ArrivalEstimator {
     /// Exponentially decayed count of arrived items.
     weight: f64,
     latest: Tick,
-    returns: Profile,
-    fan_outs: Profile,
+    returns: ArrivalProfile,
+    fan_outs: ArrivalProfile,
     /// Maximum number of items present at once, queued or in flight: in the current window,
     /// followed by the previous ones.
     peaks: [u64; 1 + PEAKS],
@@ -94,9 +94,9 @@ pub(super) struct Arrivals {
 
 /// A histogram of arrivals by the time since the last event of one kind, per item of the event.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Profile {
+pub(super) struct ArrivalProfile {
     bins: [Bin; BINS],
-    event: Option<Event>,
+    event: Option<ProfileEvent>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -118,15 +118,15 @@ struct Bin {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Event {
+struct ProfileEvent {
     at: Tick,
     items: u32,
-    rate: Rate,
+    rate: ArrivalRate,
 }
 
 // === impl Rate ===
 
-impl Rate {
+impl ArrivalRate {
     /// Returns the expected number of items within a time span, in thousandths.
     pub(super) fn over(self, nanos: u64) -> u64 {
         let items = u128::from(self.0) * u128::from(nanos) / 1_000_000_000;
@@ -146,7 +146,7 @@ impl Rate {
 
 // === impl Arrivals ===
 
-impl Arrivals {
+impl ArrivalEstimator {
     /// Records an arrival. If `idle` is set, nothing was queued or in flight before it, so the call
     /// may be the first of a burst. `mean_time` is T, in nanoseconds.
     pub(super) fn came(&mut self, now: Tick, items: u32, idle: bool, mean_time: u64) {
@@ -194,23 +194,24 @@ impl Arrivals {
         let [present, before @ ..] = self.peaks;
         let (least, most) =
             before.into_iter().fold((u64::MAX, present), |(least, most), peak| (least.min(peak), most.max(peak)));
-        let closed =
-            least > 0 && most - least <= most / CLOSED_STEADY && self.returns.caused_soon(mean_time) >= CLOSED_MIN;
+        let closed = least > 0
+            && most - least <= most / CLOSED_STEADY
+            && self.returns.max_excess_arrivals(mean_time) >= CLOSED_MIN;
         closed.then(|| most.saturating_sub(here))
     }
 
     /// Returns λ, the arrival rate over an exponential window.
-    pub(super) fn rate(&self, now: Tick, mean_time: u64) -> Rate {
-        Rate(whole(self.left(now, mean_time) / float(window(mean_time)) * 1e12))
+    pub(super) fn rate(&self, now: Tick, mean_time: u64) -> ArrivalRate {
+        ArrivalRate(whole(self.left(now, mean_time) / float(window(mean_time)) * 1e12))
     }
 
     /// Returns the profile of arrivals after a completion, per item of it.
-    pub(super) const fn returns(&self) -> &Profile {
+    pub(super) const fn returns(&self) -> &ArrivalProfile {
         &self.returns
     }
 
     /// Returns the profile of arrivals after an arrival at an idle upstream.
-    pub(super) const fn fan_outs(&self) -> &Profile {
+    pub(super) const fn fan_outs(&self) -> &ArrivalProfile {
         &self.fan_outs
     }
 
@@ -222,7 +223,7 @@ impl Arrivals {
 
 // === impl Profile ===
 
-impl Profile {
+impl ArrivalProfile {
     /// Returns the time since the current event, in nanoseconds, and its number of items.
     pub(super) fn present(&self, now: Tick) -> Option<(u64, u32)> {
         self.event.map(|event| (now.0.saturating_sub(event.at.0), event.items))
@@ -238,7 +239,7 @@ impl Profile {
 
     /// Returns the number of arrivals expected between two offsets at this mean rate, in
     /// thousandths: more than the rate alone predicts where arrivals cluster, fewer elsewhere.
-    pub(super) fn expected(&self, rate: Rate, from: u64, to: u64) -> u64 {
+    pub(super) fn expected(&self, rate: ArrivalRate, from: u64, to: u64) -> u64 {
         let relative = self.sum(from, to, |bin, part, width| part * width * bin.relative());
         whole(relative * per_nano(rate) * 1000.0)
     }
@@ -252,10 +253,10 @@ impl Profile {
 
     /// Returns the maximum cumulative number of arrivals in excess of the mean rate up to any time
     /// within `within`, per answered item.
-    fn caused_soon(&self, within: u64) -> f64 {
+    fn max_excess_arrivals(&self, within: u64) -> f64 {
         let ended = self.bins.iter().zip(spans()).take_while(|(_, (start, width))| start + width <= within);
         let each =
-            ended.filter(|(bin, _)| bin.watched > WATCHED_MIN).map(|(bin, _)| (bin.came - bin.usual) / bin.items);
+            ended.filter(|(bin, _)| bin.watched > COVERAGE_MIN).map(|(bin, _)| (bin.came - bin.usual) / bin.items);
         let so_far = each.scan(0.0, |sum, caused| {
             *sum += caused;
             Some(*sum)
@@ -263,14 +264,14 @@ impl Profile {
         so_far.fold(0.0, f64::max)
     }
 
-    fn start(&mut self, now: Tick, items: u32, rate: Rate) {
+    fn start(&mut self, now: Tick, items: u32, rate: ArrivalRate) {
         if let Some(event) = self.event {
             self.learn(now, event);
         }
         for bin in &mut self.bins {
             bin.present = 0;
         }
-        self.event = Some(Event { at: now, items: items.max(1), rate });
+        self.event = Some(ProfileEvent { at: now, items: items.max(1), rate });
     }
 
     fn hit(&mut self, now: Tick, items: u32) {
@@ -283,7 +284,7 @@ impl Profile {
         }
     }
 
-    fn learn(&mut self, now: Tick, event: Event) {
+    fn learn(&mut self, now: Tick, event: ProfileEvent) {
         let elapsed = now.0.saturating_sub(event.at.0);
         for (bin, (start, width)) in self.bins.iter_mut().zip(spans()) {
             if elapsed <= start {
@@ -292,11 +293,11 @@ impl Profile {
             let part = (float(elapsed - start) / float(width)).min(1.0);
             let usual = per_nano(event.rate) * part * float(width);
             let came = float(bin.present);
-            bin.caused = MEMORY * bin.caused + (came - usual) / f64::from(event.items);
-            bin.came = MEMORY * bin.came + came;
-            bin.usual = MEMORY * bin.usual + usual;
-            bin.items = MEMORY * bin.items + part * f64::from(event.items);
-            bin.watched = MEMORY * bin.watched + part;
+            bin.caused = DECAY * bin.caused + (came - usual) / f64::from(event.items);
+            bin.came = DECAY * bin.came + came;
+            bin.usual = DECAY * bin.usual + usual;
+            bin.items = DECAY * bin.items + part * f64::from(event.items);
+            bin.watched = DECAY * bin.watched + part;
         }
     }
 
@@ -306,7 +307,7 @@ impl Profile {
         let mut sum = 0.0;
         for (bin, (start, width)) in self.bins.iter().zip(spans()) {
             let covered = to.min(start + width).saturating_sub(from.max(start));
-            if covered > 0 && bin.watched > WATCHED_MIN {
+            if covered > 0 && bin.watched > COVERAGE_MIN {
                 sum += value(bin, float(covered) / float(width), float(width));
             }
         }
@@ -318,7 +319,7 @@ impl Profile {
 
 impl Bin {
     fn relative(&self) -> f64 {
-        if self.usual > 0.0 { (self.came / self.usual).min(RELATIVE_MAX) } else { 1.0 }
+        if self.usual > 0.0 { (self.came / self.usual).min(RATIO_MAX) } else { 1.0 }
     }
 }
 
@@ -326,7 +327,7 @@ fn window(mean_time: u64) -> u64 {
     mean_time.saturating_mul(WINDOW_TIMES).max(WINDOW_MIN)
 }
 
-fn per_nano(rate: Rate) -> f64 {
+fn per_nano(rate: ArrivalRate) -> f64 {
     float(rate.0) / 1e12
 }
 

@@ -11,7 +11,7 @@ pub struct BatchId(pub u64);
 
 /// The event that triggered the dispatch of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cause {
+pub enum DispatchCause {
     /// The batch reached its maximum number of items.
     Full,
     /// One more call would exceed the weight limit.
@@ -34,7 +34,7 @@ pub enum Cause {
 
 /// The reason for dispatching a mergeable call unbatched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Lone {
+pub enum UnbatchedReason {
     /// The call holds more items than a batch may.
     ClientBatchFull,
     /// Its merge key is in quarantine after a mismatch or a refused batch.
@@ -49,7 +49,7 @@ pub enum Lone {
 
 /// The response of a server to a batch that it refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Refusal {
+pub enum BatchRefusal {
     /// An error with this status.
     Status(u16),
     /// An error with a status or text that indicates a too large batch.
@@ -91,17 +91,17 @@ pub struct Batch {
     /// Total size in bytes.
     pub bytes: u64,
     /// The event that triggered the dispatch.
-    pub cause: Cause,
+    pub cause: DispatchCause,
     /// Set if the batch is a single mergeable call that is dispatched alone by a decision of the
     /// proxy.
-    pub lone: Option<Lone>,
+    pub lone: Option<UnbatchedReason>,
     /// Expected time from now to the response; `None` while the cost is unknown.
     pub predicted: Option<Duration>,
 }
 
 /// The reason for expiring a queued call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expiry {
+pub enum ExpiryReason {
     /// Its deadline passed.
     Deadline,
     /// Its response would be late, or serving it would make more other calls late.
@@ -120,7 +120,7 @@ pub enum Decision {
         /// Id of the call.
         id: CallId,
         /// Reason for the expiry.
-        reason: Expiry,
+        reason: ExpiryReason,
     },
     /// Every member was cancelled: abort the execution, then `complete` it as cancelled.
     Abort(BatchId),
@@ -128,7 +128,7 @@ pub enum Decision {
 
 /// The outcome of an execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ObservedOutcome {
+pub enum BatchOutcome {
     /// The response was complete and was split.
     Ok,
     /// The upstream does not accept a batch of this size.
@@ -147,7 +147,7 @@ pub enum ObservedOutcome {
     Mismatched,
     /// The batch failed, and members that failed together succeeded when sent alone: the server
     /// does not accept batches.
-    Refused(Refusal),
+    Refused(BatchRefusal),
     /// No response within the route's timeout. Nothing was replayed.
     TimedOut,
     /// Any other failure: members failed alone too, or were not replayed.
@@ -158,19 +158,19 @@ pub enum ObservedOutcome {
 
 /// Measurements of a completed execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Observed {
+pub struct Observation {
     /// Time from dispatch to the complete response, or to the end of isolation if members were
     /// isolated.
     pub duration: Duration,
     /// Time from dispatch to the first byte of the response, if one arrived.
     pub first_byte: Option<Duration>,
     /// Outcome of the execution.
-    pub outcome: ObservedOutcome,
+    pub outcome: BatchOutcome,
 }
 
 // === impl Refusal ===
 
-impl Refusal {
+impl BatchRefusal {
     /// Returns the name used in reports.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -196,7 +196,7 @@ impl Refusal {
 
 // === impl Expiry ===
 
-impl Expiry {
+impl ExpiryReason {
     /// All reasons.
     pub const ALL: [Self; 3] = [Self::Deadline, Self::LatePredicted, Self::QueueFull];
 
@@ -213,7 +213,7 @@ impl Expiry {
 
 // === impl Cause ===
 
-impl Cause {
+impl DispatchCause {
     /// All causes, in the order used by `docs/metrics.md`.
     pub const ALL: [Self; 9] = [
         Self::Full,

@@ -12,31 +12,31 @@ mod why;
 
 use std::collections::BTreeMap;
 
-use super::adaptive::{Adaptive, Kind};
-use super::batch::{BatchId, Cause, Decision, Expiry, Lone, Observed, ObservedOutcome};
+use super::adaptive::{Adaptive, DispatchKind};
+use super::batch::{BatchId, BatchOutcome, Decision, DispatchCause, ExpiryReason, Observation, UnbatchedReason};
 use super::call::{Call, CallId, CostClassId, KeyId, Rejection, ScopeId};
-use super::ceiling::Bounded;
-use super::class::merging::{Bound, Ended, MergingChange};
-use super::class::{BatchSize, Classes};
-use super::decide::{Ready, View, ready};
+use super::ceiling::SizeMeasure;
+use super::class::merging::{EndedBatch, MergeLimit, MergingChange};
+use super::class::{ClassSample, ClassTable};
+use super::decide::{DecisionView, Readiness, ready};
 use super::draw::Draw;
-use super::limits::{Limits, Policy};
+use super::limits::{DispatchPolicy, Limits};
 use super::plan::{Plan, PlanInput};
-use super::queue::{Queue, Queued};
-use super::shelf::Shelf;
-use super::skill::{Missing, Skill};
+use super::queue::{Queue, QueuedCall};
+use super::shelf::CallMap;
+use super::skill::{DisabledFeatures, Feature};
 use super::slots::UpstreamSnapshot;
-use super::tally::Tallies;
+use super::tally::DispatchStats;
 use super::tick::Tick;
 use late::LateCalls;
 use leave::Who;
-use pace::{FreeTime, Pace};
-use pause::Paused;
-use shown::Asked;
+use pace::{DrainRate, FreeTime};
+use pause::PausedKeys;
+use shown::RequestedSlos;
 
-pub use pause::Pauses;
-pub use shown::{CeilingInForce, ClassSnapshot, Infeasible, Report};
-pub use why::{ClassWhy, Why};
+pub use pause::PauseStats;
+pub use shown::{BatcherReport, CeilingInForce, ClassSnapshot, InfeasibleSlo};
+pub use why::{ClassDecisionStats, DecisionStats};
 
 /// The batching core of one upstream.
 ///
@@ -48,32 +48,32 @@ pub struct Batcher {
     limits: Limits,
     queue: Queue,
     late: LateCalls,
-    classes: Classes,
-    in_flight: BTreeMap<BatchId, InFlight>,
-    members: Shelf<BatchId>,
+    classes: ClassTable,
+    in_flight: BTreeMap<BatchId, InFlightBatch>,
+    members: CallMap<BatchId>,
     scopes_in_flight: BTreeMap<ScopeId, u32>,
     aborts: Vec<BatchId>,
     free: FreeTime,
     draining: bool,
     now: Tick,
     next_batch: u64,
-    pace: Pace,
+    pace: DrainRate,
     draw: Draw,
     adaptive: Adaptive,
-    missing: Missing,
-    paused: Paused,
-    asked: Asked,
-    tallies: Tallies,
+    missing: DisabledFeatures,
+    paused: PausedKeys,
+    asked: RequestedSlos,
+    tallies: DispatchStats,
 }
 
 #[derive(Debug, Clone)]
-struct InFlight {
+struct InFlightBatch {
     /// `None` for a call that is dispatched alone: no other call has its key.
     key: Option<KeyId>,
     replayable: bool,
     cost_class: CostClassId,
     scope: ScopeId,
-    size: BatchSize,
+    size: ClassSample,
     members: Vec<CallId>,
     /// Members that are neither cancelled nor answered.
     waiting: usize,
@@ -81,7 +81,7 @@ struct InFlight {
 
 /// Current load of the core, for gauges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct QueueGauges {
     /// Queued calls.
     pub queue_calls: usize,
     /// Queued items.
@@ -113,21 +113,21 @@ impl Batcher {
             limits,
             queue: Queue::default(),
             late: LateCalls::default(),
-            classes: Classes::default(),
+            classes: ClassTable::default(),
             in_flight: BTreeMap::new(),
-            members: Shelf::default(),
+            members: CallMap::default(),
             scopes_in_flight: BTreeMap::new(),
             aborts: Vec::new(),
             free: FreeTime::default(),
             draining: false,
             now: Tick::default(),
             next_batch: 0,
-            pace: Pace::default(),
+            pace: DrainRate::default(),
             draw: Draw::new(seed),
-            missing: Missing::default(),
-            paused: Paused::default(),
-            asked: Asked::default(),
-            tallies: Tallies::default(),
+            missing: DisabledFeatures::default(),
+            paused: PausedKeys::default(),
+            asked: RequestedSlos::default(),
+            tallies: DispatchStats::default(),
         }
     }
 
@@ -135,7 +135,7 @@ impl Batcher {
     /// the simulator only.
     #[doc(hidden)]
     #[must_use]
-    pub fn without(mut self, skill: Skill) -> Self {
+    pub fn without(mut self, skill: Feature) -> Self {
         self.missing = self.missing.and(skill);
         self
     }
@@ -154,8 +154,8 @@ impl Batcher {
     /// If `limits.scopes` is empty.
     pub fn set_limits(&mut self, limits: Limits) {
         assert!(!limits.scopes.is_empty(), "limits must name at least one scope");
-        self.adaptive.set_stand_aside_max(limits.stand_aside_max);
-        let by_deadline = |limits: &Limits| matches!(limits.policy, Policy::Adaptive { .. });
+        self.adaptive.set_passthrough_max(limits.stand_aside_max);
+        let by_deadline = |limits: &Limits| matches!(limits.policy, DispatchPolicy::Adaptive { .. });
         if by_deadline(&limits) != by_deadline(&self.limits) {
             self.queue.reorder(by_deadline(&limits));
             self.late.queue.reorder(by_deadline(&limits));
@@ -174,7 +174,7 @@ impl Batcher {
     /// Applies the maximum weight that the server publishes for a cost class.
     pub fn publish_weight(&mut self, now: Tick, class: CostClassId, weight_max: u64) {
         let now = self.advance(now);
-        let bounded = if self.is_padded(class) { Bounded::PaddedWeight } else { Bounded::Weight };
+        let bounded = if self.is_padded(class) { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
         self.classes.publish_weight(now, class, bounded, weight_max);
     }
 
@@ -186,21 +186,21 @@ impl Batcher {
     /// not refused for ever.
     pub fn offer(&mut self, now: Tick, call: Call) -> Result<(), Rejection> {
         let now = self.advance(now);
-        if let Some(reason) = self.refuse(&call, true).and_then(|reason| self.displace(&call, reason)) {
+        if let Some(reason) = self.refuse(&call, true).and_then(|reason| self.displace_late_calls(&call, reason)) {
             self.tallies.rejected(call.cost_class, reason, call.items);
             return Err(Rejection { reason, retry_after: self.retry_after() });
         }
         self.asked.came(now, &call);
-        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
+        let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         let mut order = Tick(0);
         if adaptive {
-            let queued = self.queue.line_held(call.key).items;
+            let queued = self.queue.load_of_key(call.key).items;
             self.adaptive.came(now, &call, self.queue.is_empty() && self.in_flight.is_empty(), queued);
             order = call.deadline.map_or(Tick(u64::MAX), |deadline| deadline.at);
             let wall = self.limits.slots.min(self.limits.scope(call.scope).slots_max);
             let held = self.in_flight.len() >= self.limits.slots as usize || !self.scope_is_free(call.scope);
             if held && !call.alone {
-                self.adaptive.held_at(now, call.cost_class, wall);
+                self.adaptive.on_policy_hold(now, call.cost_class, wall);
             }
         }
         let id = call.id;
@@ -271,15 +271,17 @@ impl Batcher {
             return Some(Decision::Abort(batch));
         }
         if let Some(id) = self.late.pop_displaced() {
-            return Some(Decision::Expire { id, reason: Expiry::QueueFull });
+            return Some(Decision::Expire { id, reason: ExpiryReason::QueueFull });
         }
         if let Some(expired) = self.expire(now) {
             return Some(expired);
         }
         // A drain dispatches all calls in order, without the adaptive policy.
-        self.in_time_first(now, |core| match core.limits.policy {
-            Policy::Adaptive { hold_permille } if !core.draining => core.next_adaptive(now, hold_permille),
-            _ => core.pick(now).and_then(|(key, cause)| core.dispatch(now, key, cause, Who::Front(None), Kind::Plain)),
+        self.decide_by_lateness(now, |core| match core.limits.policy {
+            DispatchPolicy::Adaptive { hold_permille } if !core.draining => core.next_adaptive(now, hold_permille),
+            _ => core
+                .pick(now)
+                .and_then(|(key, cause)| core.dispatch(now, key, cause, Who::Front(None), DispatchKind::Plain)),
         })
     }
 
@@ -292,11 +294,11 @@ impl Batcher {
         }
         let deadlines = self.first_deadline().into_iter().chain(self.late.queue.first_deadline());
         let deadline = deadlines.map(|(at, _)| at).min();
-        if let Policy::Adaptive { .. } = self.limits.policy
+        if let DispatchPolicy::Adaptive { .. } = self.limits.policy
             && !self.draining
         {
             let queues = [&self.queue, &self.late.queue];
-            let waits = |key| queues.iter().any(|queue| queue.line_held(key).items > 0);
+            let waits = |key| queues.iter().any(|queue| queue.load_of_key(key).items > 0);
             let paused = self.paused.all(self.now).filter(|(key, ..)| waits(*key));
             let paused = paused.map(|(.., until)| until);
             return deadline.into_iter().chain(self.adaptive.wake()).chain(paused).min();
@@ -308,8 +310,8 @@ impl Batcher {
                 .filter(|(.., head)| self.scope_is_free(head.call.scope))
                 .map(|(queue, key, head)| {
                     let at = match self.ready(queue, key, head) {
-                        Ready::Now(_) => self.now,
-                        Ready::At(at) => at,
+                        Readiness::Now(_) => self.now,
+                        Readiness::At(at) => at,
                     };
                     self.paused_until(key).map_or(at, |until| at.max(until))
                 })
@@ -321,13 +323,13 @@ impl Batcher {
     }
 
     /// Records the end of an execution and frees its slot.
-    pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
+    pub fn complete(&mut self, now: Tick, batch: BatchId, observed: Observation) {
         let now = self.advance(now);
         let Some(in_flight) = self.in_flight.remove(&batch) else { return };
         let class = in_flight.cost_class;
         let here = (self.held_by_class(class), self.walls(class, in_flight.scope).items);
         let changed = self.adaptive.returned(now, batch, &observed, here);
-        if changed && matches!(self.limits.policy, Policy::Adaptive { .. }) {
+        if changed && matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
             self.classes.changed(now, in_flight.cost_class);
         }
         self.free.note(now, self.slot_is_free());
@@ -342,18 +344,18 @@ impl Batcher {
             }
         }
         let ended =
-            Ended { batch, key: in_flight.key, shared: in_flight.size.shared, replayable: in_flight.replayable };
+            EndedBatch { batch, key: in_flight.key, shared: in_flight.size.shared, replayable: in_flight.replayable };
         self.classes.observe(now, in_flight.cost_class, &self.limits, (ended, &in_flight.size), &observed);
         match observed.outcome {
-            ObservedOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),
+            BatchOutcome::Ok => self.pace.observe(observed.duration, in_flight.size.extent.items),
             // The response is forwarded to the callers unmodified, or no caller is left: nothing is
             // replayed.
-            ObservedOutcome::Overloaded { retry_after } => {
+            BatchOutcome::Overloaded { retry_after } => {
                 if let (Some(key), Some(after)) = (in_flight.key, retry_after) {
                     self.paused.pause(now, key, in_flight.cost_class, after);
                 }
             }
-            ObservedOutcome::Cancelled | ObservedOutcome::TimedOut => {}
+            BatchOutcome::Cancelled | BatchOutcome::TimedOut => {}
             _ if in_flight.size.shared => self.classes.replayed(now, in_flight.members.len()),
             _ => {}
         }
@@ -391,31 +393,31 @@ impl Batcher {
     /// decisions.
     #[doc(hidden)]
     #[must_use]
-    pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<Lone>) {
-        let eager = !matches!(self.limits.policy, Policy::Adaptive { .. });
+    pub fn merge_limit(&self, now: Tick, call: &Call) -> (usize, Option<UnbatchedReason>) {
+        let eager = !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         match self.classes.merge_bound(self.now.max(now), call, eager) {
-            Bound::Alone(lone) => (1, lone),
-            Bound::Trial => (2, None),
-            Bound::Free => (usize::MAX, None),
+            MergeLimit::Alone(lone) => (1, lone),
+            MergeLimit::Trial => (2, None),
+            MergeLimit::Free => (usize::MAX, None),
         }
     }
 
     /// Returns the bound on the number of calls of this call's merge key that may share a batch.
-    fn merge_bound(&self, call: &Call) -> Bound {
-        let eager = !matches!(self.limits.policy, Policy::Adaptive { .. });
+    fn merge_bound(&self, call: &Call) -> MergeLimit {
+        let eager = !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         self.classes.merge_bound(self.now, call, eager)
     }
 
-    fn ready(&self, queue: &Queue, key: KeyId, head: &Queued) -> Ready {
+    fn ready(&self, queue: &Queue, key: KeyId, head: &QueuedCall) -> Readiness {
         let class = self.classes.get(head.call.cost_class);
         ready(self.view(), queue, (key, head), class, self.merge_bound(&head.call))
     }
 
     /// Returns the current load, for gauges.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> QueueGauges {
         let held = self.held();
-        Counts {
+        QueueGauges {
             queue_calls: self.queue.len() + self.late.queue.len(),
             queue_items: held.items,
             queue_bytes: held.bytes,
@@ -428,7 +430,7 @@ impl Batcher {
     /// Returns the learned or published maximum number of items for a cost class.
     #[must_use]
     pub fn ceiling(&self, class: CostClassId) -> Option<u32> {
-        self.classes.get(class).map(super::class::Class::ceiling).filter(|ceiling| *ceiling < u32::MAX)
+        self.classes.get(class).map(super::class::ClassState::ceiling).filter(|ceiling| *ceiling < u32::MAX)
     }
 
     /// Returns the smallest ceiling on items of all cost classes, for a gauge.
@@ -439,8 +441,8 @@ impl Batcher {
 
     /// Returns the smallest ceiling on weight of all cost classes, for a gauge.
     #[must_use]
-    pub fn least_weight_ceiling(&self) -> Option<u64> {
-        let least = self.classes.least(Bounded::Weight).min(self.classes.least(Bounded::PaddedWeight));
+    pub fn min_weight_ceiling(&self) -> Option<u64> {
+        let least = self.classes.least(SizeMeasure::Weight).min(self.classes.least(SizeMeasure::PaddedWeight));
         (least < u64::MAX).then_some(least)
     }
 
@@ -477,8 +479,8 @@ impl Batcher {
     /// that may block, then call [`Batcher::set_plan`].
     pub fn plan_due(&mut self) -> Option<(CostClassId, PlanInput)> {
         // No other policy uses plans.
-        let planless = self.missing.has(Skill::Plan) || self.missing.has(Skill::Cost);
-        if planless || !matches!(self.limits.policy, Policy::Adaptive { .. }) {
+        let planless = self.missing.has(Feature::Plan) || self.missing.has(Feature::Cost);
+        if planless || !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
             return None;
         }
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
@@ -496,13 +498,13 @@ impl Batcher {
         self.now
     }
 
-    fn view(&self) -> View<'_> {
-        View { now: self.now, limits: &self.limits, draining: self.draining, free: self.free.total(self.now) }
+    fn view(&self) -> DecisionView<'_> {
+        DecisionView { now: self.now, limits: &self.limits, draining: self.draining, free: self.free.total(self.now) }
     }
 
     fn slot_is_free(&self) -> bool {
         let slots = match self.limits.policy {
-            Policy::Adaptive { .. } if !self.adaptive.has_room() => 0,
+            DispatchPolicy::Adaptive { .. } if !self.adaptive.has_room() => 0,
             _ => self.limits.slots,
         };
         self.in_flight.len() < slots as usize
@@ -519,7 +521,7 @@ impl Batcher {
     }
 
     fn first_deadline(&self) -> Option<(Tick, CallId)> {
-        self.queue.first_deadline().filter(|_| !self.missing.has(Skill::Shedding))
+        self.queue.first_deadline().filter(|_| !self.missing.has(Feature::Shedding))
     }
 }
 

@@ -28,7 +28,7 @@ pub struct PriorityId(pub u8);
 
 /// A flow for fair queueing: the calls of one tenant in one priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Flow {
+pub(super) struct FairFlow {
     pub(super) tenant: TenantId,
     pub(super) priority: PriorityId,
 }
@@ -170,7 +170,7 @@ impl Call {
         }
     }
 
-    pub(super) fn flow(&self) -> Flow {
-        Flow { tenant: self.tenant, priority: self.priority }
+    pub(super) fn flow(&self) -> FairFlow {
+        FairFlow { tenant: self.tenant, priority: self.priority }
     }
 }

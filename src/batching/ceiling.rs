@@ -28,7 +28,7 @@ const RETEST_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The measure of a batch that a ceiling bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Bounded {
+pub enum SizeMeasure {
     /// Number of items.
     Items,
     /// Total weight of all items.
@@ -52,7 +52,7 @@ pub enum LimitSource {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CeilingReport {
     /// Bounded measure.
-    pub bounded: Bounded,
+    pub bounded: SizeMeasure,
     /// Maximum for a shared batch.
     pub max: u64,
     /// Origin of the ceiling.
@@ -67,7 +67,7 @@ pub struct CeilingReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CeilingSnapshot {
     /// Bounded measure.
-    pub bounded: Bounded,
+    pub bounded: SizeMeasure,
     /// Maximum for a shared batch.
     pub max: u64,
     /// Smallest refused size.
@@ -83,7 +83,7 @@ pub struct CeilingSnapshot {
 
 /// The size of a batch in each measure.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Extent {
+pub(super) struct BatchExtent {
     pub(super) items: u32,
     /// Sum of the weights.
     pub(super) sum: u64,
@@ -94,22 +94,22 @@ pub(super) struct Extent {
 /// The ceilings of one cost class.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Ceilings {
-    items: Wall,
-    sum: Wall,
-    padded: Wall,
+    items: Cap,
+    sum: Cap,
+    padded: Cap,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Wall {
+struct Cap {
     /// Largest successful size; 0 before the first success, or once it is known to stem from
     /// another server.
     worked: u64,
     published: Option<(u64, Tick)>,
-    learned: Option<Learned>,
+    learned: Option<LearnedCap>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Learned {
+struct LearnedCap {
     max: u64,
     refused: u64,
     firm: bool,
@@ -124,13 +124,13 @@ struct Learned {
 
 // === impl Extent ===
 
-impl Extent {
+impl BatchExtent {
     /// Returns the size in one measure.
-    pub(super) fn of(self, bounded: Bounded) -> u64 {
+    pub(super) fn of(self, bounded: SizeMeasure) -> u64 {
         match bounded {
-            Bounded::Items => u64::from(self.items),
-            Bounded::Weight => self.sum,
-            Bounded::PaddedWeight => self.heaviest.saturating_mul(u64::from(self.items)),
+            SizeMeasure::Items => u64::from(self.items),
+            SizeMeasure::Weight => self.sum,
+            SizeMeasure::PaddedWeight => self.heaviest.saturating_mul(u64::from(self.items)),
         }
     }
 }
@@ -139,12 +139,12 @@ impl Extent {
 
 impl Ceilings {
     /// Returns the ceiling in one measure, or `u64::MAX` if none is known.
-    pub(super) fn max(&self, bounded: Bounded) -> u64 {
+    pub(super) fn max(&self, bounded: SizeMeasure) -> u64 {
         self.wall(bounded).max()
     }
 
     /// Applies a published ceiling. The smallest published value is kept.
-    pub(super) fn publish(&mut self, now: Tick, bounded: Bounded, max: u64) {
+    pub(super) fn publish(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
         let wall = self.wall_mut(bounded);
         if wall.published.is_none_or(|(known, _)| max < known) {
             wall.published = Some((max.max(1), now));
@@ -153,8 +153,8 @@ impl Ceilings {
 
     /// Applies a published ceiling on weight. There is one such limit, and it holds in the measure
     /// that currently determines the cost; that measure can change as costs are learned.
-    pub(super) fn publish_weight(&mut self, now: Tick, bounded: Bounded, max: u64) {
-        let other = if bounded == Bounded::Weight { Bounded::PaddedWeight } else { Bounded::Weight };
+    pub(super) fn publish_weight(&mut self, now: Tick, bounded: SizeMeasure, max: u64) {
+        let other = if bounded == SizeMeasure::Weight { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
         if let Some((known, since)) = self.wall_mut(other).published.take() {
             self.publish(since, bounded, known);
         }
@@ -162,15 +162,15 @@ impl Ceilings {
     }
 
     /// Records a successful batch.
-    pub(super) fn worked(&mut self, now: Tick, extent: Extent) {
-        for bounded in Bounded::ALL {
+    pub(super) fn worked(&mut self, now: Tick, extent: BatchExtent) {
+        for bounded in SizeMeasure::ALL {
             self.wall_mut(bounded).worked(now, extent.of(bounded));
         }
     }
 
     /// Records a shared batch that was too large. `retest` is the measure that the batch was sent
     /// to retest.
-    pub(super) fn too_large(&mut self, now: Tick, extent: Extent, retest: Option<Bounded>, took: Duration) {
+    pub(super) fn too_large(&mut self, now: Tick, extent: BatchExtent, retest: Option<SizeMeasure>, took: Duration) {
         let bounded = retest.unwrap_or_else(|| self.blamed(extent));
         self.wall_mut(bounded).refused(now, extent.of(bounded), took);
     }
@@ -182,14 +182,14 @@ impl Ceilings {
 
     /// Records a shared batch that exceeded the server's memory. `bounded` is the measure that
     /// determines its cost.
-    pub(super) fn out_of_memory(&mut self, now: Tick, extent: Extent, bounded: Bounded, took: Duration) {
+    pub(super) fn out_of_memory(&mut self, now: Tick, extent: BatchExtent, bounded: SizeMeasure, took: Duration) {
         // Without weights the number of items is bounded instead.
-        let bounded = if extent.of(bounded) == 0 { Bounded::Items } else { bounded };
+        let bounded = if extent.of(bounded) == 0 { SizeMeasure::Items } else { bounded };
         self.wall_mut(bounded).out_of_memory(now, extent.of(bounded), took);
     }
 
     /// Ends a retest. If its outcome was inconclusive, the retest is scheduled again.
-    pub(super) fn retest_over(&mut self, now: Tick, bounded: Bounded) {
+    pub(super) fn retest_over(&mut self, now: Tick, bounded: SizeMeasure) {
         if let Some(learned) = self.wall_mut(bounded).learned.as_mut().filter(|learned| learned.testing) {
             learned.testing = false;
             learned.retest = now.after(learned.wait);
@@ -198,8 +198,8 @@ impl Ceilings {
 
     /// Returns the first ceiling that is due for a retest: its measure, the maximum size of the
     /// retesting batch, and the duration of the last refusal.
-    pub(super) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
-        Bounded::ALL.into_iter().find_map(|bounded| {
+    pub(super) fn retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
+        SizeMeasure::ALL.into_iter().find_map(|bounded| {
             let wall = self.wall(bounded);
             let learned = wall.learned.filter(|learned| !learned.testing && learned.retest <= now)?;
             let target = learned.target(bounded).min(wall.published.map_or(u64::MAX, |(max, _)| max));
@@ -208,7 +208,7 @@ impl Ceilings {
     }
 
     /// Records that a retest was dispatched.
-    pub(super) fn testing(&mut self, bounded: Bounded) {
+    pub(super) fn testing(&mut self, bounded: SizeMeasure) {
         if let Some(learned) = &mut self.wall_mut(bounded).learned {
             learned.testing = true;
         }
@@ -216,7 +216,7 @@ impl Ceilings {
 
     /// Schedules a retest of all learned ceilings at once, because the server has changed.
     pub(super) fn changed(&mut self, now: Tick) {
-        for bounded in Bounded::ALL {
+        for bounded in SizeMeasure::ALL {
             if let Some(learned) = &mut self.wall_mut(bounded).learned {
                 learned.retest = now;
                 learned.wait = RETEST_FOUND;
@@ -227,13 +227,13 @@ impl Ceilings {
 
     /// Iterates over the ceilings in force.
     pub(super) fn report(&self) -> impl Iterator<Item = CeilingReport> {
-        Bounded::ALL.into_iter().filter_map(|bounded| self.wall(bounded).report(bounded))
+        SizeMeasure::ALL.into_iter().filter_map(|bounded| self.wall(bounded).report(bounded))
     }
 
     /// Iterates over the learned ceilings, for persistence.
     pub(super) fn snapshot(&self) -> impl Iterator<Item = CeilingSnapshot> {
-        Bounded::ALL.into_iter().filter_map(|bounded| {
-            let Wall { worked, learned, .. } = *self.wall(bounded);
+        SizeMeasure::ALL.into_iter().filter_map(|bounded| {
+            let Cap { worked, learned, .. } = *self.wall(bounded);
             learned.map(|learned| CeilingSnapshot {
                 bounded,
                 max: learned.max,
@@ -252,7 +252,7 @@ impl Ceilings {
         let max = kept.max.max(1);
         let wall = self.wall_mut(kept.bounded);
         wall.worked = wall.worked.max(kept.worked.min(max));
-        wall.learned = Some(Learned {
+        wall.learned = Some(LearnedCap {
             max,
             refused: kept.refused.max(max.saturating_add(1)),
             firm: kept.firm,
@@ -268,33 +268,33 @@ impl Ceilings {
     /// success, or to items if the two measures grew equally. Items are not always to blame if
     /// there are more of them than ever succeeded: while sizes still grow that is always so, and a
     /// limit on tokens would stay hidden behind it.
-    fn blamed(&self, extent: Extent) -> Bounded {
+    fn blamed(&self, extent: BatchExtent) -> SizeMeasure {
         let (items, sum) = (u128::from(extent.items), u128::from(extent.sum));
         let (items_worked, sum_worked) = (u128::from(self.items.worked), u128::from(self.sum.worked));
         let grew = items * sum_worked >= sum * items_worked;
-        if sum <= sum_worked || items > items_worked && grew { Bounded::Items } else { Bounded::Weight }
+        if sum <= sum_worked || items > items_worked && grew { SizeMeasure::Items } else { SizeMeasure::Weight }
     }
 
-    fn wall(&self, bounded: Bounded) -> &Wall {
+    fn wall(&self, bounded: SizeMeasure) -> &Cap {
         match bounded {
-            Bounded::Items => &self.items,
-            Bounded::Weight => &self.sum,
-            Bounded::PaddedWeight => &self.padded,
+            SizeMeasure::Items => &self.items,
+            SizeMeasure::Weight => &self.sum,
+            SizeMeasure::PaddedWeight => &self.padded,
         }
     }
 
-    fn wall_mut(&mut self, bounded: Bounded) -> &mut Wall {
+    fn wall_mut(&mut self, bounded: SizeMeasure) -> &mut Cap {
         match bounded {
-            Bounded::Items => &mut self.items,
-            Bounded::Weight => &mut self.sum,
-            Bounded::PaddedWeight => &mut self.padded,
+            SizeMeasure::Items => &mut self.items,
+            SizeMeasure::Weight => &mut self.sum,
+            SizeMeasure::PaddedWeight => &mut self.padded,
         }
     }
 }
 
 // === impl Bounded ===
 
-impl Bounded {
+impl SizeMeasure {
     /// All measures.
     pub const ALL: [Self; 3] = [Self::Items, Self::Weight, Self::PaddedWeight];
 
@@ -325,7 +325,7 @@ impl LimitSource {
 
 // === impl Wall ===
 
-impl Wall {
+impl Cap {
     fn max(&self) -> u64 {
         let learned = self.learned.map_or(u64::MAX, |learned| learned.max);
         learned.min(self.published.map_or(u64::MAX, |(max, _)| max))
@@ -344,7 +344,7 @@ impl Wall {
             learned.wait = if learned.firm { RETEST_FIRM } else { RETEST_FOUND };
             learned.retest = now.after(learned.wait);
         }
-        let found = if learned.firm { size } else { middle(self.worked, learned.refused) };
+        let found = if learned.firm { size } else { bisect(self.worked, learned.refused) };
         if found > learned.max {
             (learned.max, learned.since) = (found, now);
         }
@@ -359,16 +359,16 @@ impl Wall {
         let known = self.learned;
         let refused = known.map_or(size, |known| known.refused.min(size)).max(2);
         let again = known.filter(|known| size > known.max);
-        let max = middle(self.worked, refused);
+        let max = bisect(self.worked, refused);
         let max = known.map_or(max, |known| known.max.min(max));
         self.learn(
             now,
-            Learned {
+            LearnedCap {
                 max,
                 refused,
                 firm: known.is_some_and(|known| known.firm && known.max == max),
                 took,
-                ..Learned::new(now)
+                ..LearnedCap::new(now)
             },
             again,
         );
@@ -380,7 +380,7 @@ impl Wall {
         let max = again.map_or(limit, |known| known.max);
         let refused = again.map_or(limit.saturating_add(1), |known| known.refused.min(limit.saturating_add(1)));
         let firm = again.is_none_or(|known| known.firm || known.max == limit);
-        self.learn(now, Learned { max, refused, firm, took, ..Learned::new(now) }, again);
+        self.learn(now, LearnedCap { max, refused, firm, took, ..LearnedCap::new(now) }, again);
     }
 
     fn out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
@@ -391,12 +391,12 @@ impl Wall {
         let half = (size / 2).max(1);
         let max = again.map_or(half, |known| known.max);
         let refused = self.learned.map_or(size, |known| known.refused.min(size)).max(max.saturating_add(1));
-        self.learn(now, Learned { max, refused, firm: true, took, ..Learned::new(now) }, again);
+        self.learn(now, LearnedCap { max, refused, firm: true, took, ..LearnedCap::new(now) }, again);
     }
 
     /// Stores a learned ceiling. `again` is the known ceiling if this refusal confirms it, in which
     /// case the retest interval doubles.
-    fn learn(&mut self, now: Tick, learned: Learned, again: Option<Learned>) {
+    fn learn(&mut self, now: Tick, learned: LearnedCap, again: Option<LearnedCap>) {
         let first = if learned.firm { RETEST_FIRM } else { RETEST_FOUND };
         // Only the refusal of a retest extends the interval. Batches sent before the ceiling was
         // known are refused in large numbers at once.
@@ -404,10 +404,10 @@ impl Wall {
             if known.testing { known.wait.saturating_mul(2).clamp(first, RETEST_MAX) } else { known.wait }
         });
         let since = again.filter(|known| known.max == learned.max).map_or(now, |known| known.since);
-        self.learned = Some(Learned { since, wait, retest: now.after(wait), ..learned });
+        self.learned = Some(LearnedCap { since, wait, retest: now.after(wait), ..learned });
     }
 
-    fn report(&self, bounded: Bounded) -> Option<CeilingReport> {
+    fn report(&self, bounded: SizeMeasure) -> Option<CeilingReport> {
         let published = self.published.map(|(max, since)| (max, since, LimitSource::Published, None));
         let learned = self.learned.map(|known| (known.max, known.since, LimitSource::Learned, Some(known.retest)));
         let least = published.into_iter().chain(learned).min_by_key(|(max, ..)| *max);
@@ -417,7 +417,7 @@ impl Wall {
 
 // === impl Learned ===
 
-impl Learned {
+impl LearnedCap {
     fn new(now: Tick) -> Self {
         Self {
             max: u64::MAX,
@@ -433,19 +433,19 @@ impl Learned {
 
     /// Returns the maximum size of a retesting batch: the refused size, or half-way to it where a
     /// refusal is expensive.
-    fn target(&self, bounded: Bounded) -> u64 {
+    fn target(&self, bounded: SizeMeasure) -> u64 {
         let far = self.refused > self.max.saturating_add(self.max / 8).saturating_add(1);
         if self.firm && far {
-            return middle(self.max, self.refused);
+            return bisect(self.max, self.refused);
         }
         // Weights are never matched exactly, so an eighth is added.
-        if bounded == Bounded::Items { self.refused } else { self.refused.saturating_add(self.refused / 8) }
+        if bounded == SizeMeasure::Items { self.refused } else { self.refused.saturating_add(self.refused / 8) }
     }
 }
 
 /// Returns the middle between the largest success and the smallest refusal: below the refusal, and
 /// not below the success.
-fn middle(worked: u64, refused: u64) -> u64 {
+fn bisect(worked: u64, refused: u64) -> u64 {
     let worked = worked.min(refused);
     (worked + (refused - worked) / 2).min(refused.saturating_sub(1)).max(1)
 }

@@ -6,13 +6,13 @@ pub(super) mod merging;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::batch::{BatchId, Lone, Observed, ObservedOutcome, Refusal};
+use super::batch::{BatchId, BatchOutcome, BatchRefusal, Observation, UnbatchedReason};
 use super::budget::ReplayBudget;
 use super::call::{Call, CostClassId};
-use super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, Ceilings, Extent, LimitSource};
+use super::ceiling::{BatchExtent, CeilingReport, CeilingSnapshot, Ceilings, LimitSource, SizeMeasure};
 use super::limits::Limits;
 use super::tick::Tick;
-use merging::{Bound, Ended, Keys, Merging, MergingChange, Suspension};
+use merging::{EndedBatch, KeyQuarantine, MergeLimit, MergeState, MergingChange, Suspension};
 
 /// Maximum number of cost classes remembered. Beyond it the least recently used one is dropped.
 /// Larger than the number of cost curves, because these entries are smaller.
@@ -28,9 +28,9 @@ const RECENT: usize = 16;
 
 /// The learned state of one cost class.
 #[derive(Debug, Clone)]
-pub(super) struct Class {
+pub(super) struct ClassState {
     used: Tick,
-    merging: Merging,
+    merging: MergeState,
     ceilings: Ceilings,
     /// Maximum number of items since the upstream reported an overload, and the time of the report.
     overload_max: Option<(u32, Tick)>,
@@ -44,9 +44,9 @@ pub(super) struct Class {
 
 /// All cost classes, and the budget that bounds attempts to merge.
 #[derive(Debug, Clone)]
-pub(super) struct Classes {
-    map: BTreeMap<CostClassId, Class>,
-    keys: Keys,
+pub(super) struct ClassTable {
+    map: BTreeMap<CostClassId, ClassState>,
+    keys: KeyQuarantine,
     /// Estimated budget for replays of failed batches. It leaves out the policy's share, which is
     /// not known here, and counts every failed batch as if each of its members had been replayed.
     replays: ReplayBudget,
@@ -55,11 +55,11 @@ pub(super) struct Classes {
 
 // === impl Class ===
 
-impl Class {
+impl ClassState {
     fn new(now: Tick) -> Self {
         Self {
             used: now,
-            merging: Merging::default(),
+            merging: MergeState::default(),
             ceilings: Ceilings::default(),
             overload_max: None,
             full_good: 0,
@@ -77,26 +77,26 @@ impl Class {
     /// Returns the maximum number of items in a batch of this class: the smallest of the learned
     /// and published ceilings.
     pub(super) fn ceiling(&self) -> u32 {
-        let known = u32::try_from(self.ceilings.max(Bounded::Items)).unwrap_or(u32::MAX);
+        let known = u32::try_from(self.ceilings.max(SizeMeasure::Items)).unwrap_or(u32::MAX);
         known.min(self.overload_max.map_or(u32::MAX, |(max, _)| max)).max(1)
     }
 
     /// Returns the ceiling in one measure without overload, or `u64::MAX` if none is known.
-    pub(super) fn max(&self, bounded: Bounded) -> u64 {
+    pub(super) fn max(&self, bounded: SizeMeasure) -> u64 {
         self.ceilings.max(bounded)
     }
 
     /// Returns the ceiling to retest: its measure, the maximum size of the retesting batch, and the
     /// duration of the last refusal. Returns `None` while the server is overloaded, because it
     /// would then refuse any batch.
-    pub(super) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
+    pub(super) fn retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
         self.ceilings.retest(now).filter(|_| self.overload_max.is_none())
     }
 
     /// Returns the ceilings in force.
     pub(super) fn ceilings(&self) -> Vec<CeilingReport> {
         let overload = self.overload_max.map(|(max, since)| CeilingReport {
-            bounded: Bounded::Items,
+            bounded: SizeMeasure::Items,
             max: u64::from(max),
             source: LimitSource::Learned,
             since,
@@ -116,13 +116,13 @@ impl Class {
         self.executions.checked_sub(1).and_then(|i| self.recent.get(i % RECENT)).copied()
     }
 
-    fn observe(&mut self, now: Tick, limits: &Limits, batch: &BatchSize, observed: &Observed) {
-        let &BatchSize { extent, shared, full, memory, retest } = batch;
+    fn observe(&mut self, now: Tick, limits: &Limits, batch: &ClassSample, observed: &Observation) {
+        let &ClassSample { extent, shared, full, memory, retest } = batch;
         let items = extent.items;
         // With isolation, the whole execution takes longer than the refusal did.
         let took = observed.first_byte.unwrap_or(observed.duration);
         match observed.outcome {
-            ObservedOutcome::Ok => {
+            BatchOutcome::Ok => {
                 if let Some(slot) = self.recent.get_mut(self.executions % RECENT) {
                     *slot = observed.duration;
                 }
@@ -136,24 +136,23 @@ impl Class {
                         let risen = max.saturating_add(1);
                         // The overload ceiling is dropped once another limit is lower.
                         let most = limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
-                        let over = u64::from(risen) >= u64::from(most).min(self.ceilings.max(Bounded::Items));
+                        let over = u64::from(risen) >= u64::from(most).min(self.ceilings.max(SizeMeasure::Items));
                         self.overload_max = (!over).then_some((risen, since));
                     }
                 }
             }
-            ObservedOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
+            BatchOutcome::TooLarge { limit } if let Some(found) = named(limit, items) => {
                 self.ceilings.named(now, found, took);
             }
             // An unbatched call carries no information about size unless the response names the
             // limit.
-            ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory | ObservedOutcome::Overloaded { .. }
-                if !shared => {}
-            ObservedOutcome::TooLarge { .. } | ObservedOutcome::Refused(Refusal::TooLarge(_)) => {
+            BatchOutcome::TooLarge { .. } | BatchOutcome::OutOfMemory | BatchOutcome::Overloaded { .. } if !shared => {}
+            BatchOutcome::TooLarge { .. } | BatchOutcome::Refused(BatchRefusal::TooLarge(_)) => {
                 self.ceilings.too_large(now, extent, retest, took);
             }
-            ObservedOutcome::OutOfMemory => self.ceilings.out_of_memory(now, extent, memory, took),
-            ObservedOutcome::Overloaded { retry_after: Some(_) } if self.refusing => {}
-            ObservedOutcome::Overloaded { retry_after } => {
+            BatchOutcome::OutOfMemory => self.ceilings.out_of_memory(now, extent, memory, took),
+            BatchOutcome::Overloaded { retry_after: Some(_) } if self.refusing => {}
+            BatchOutcome::Overloaded { retry_after } => {
                 self.refusing = retry_after.is_some();
                 // A larger batch that was sent before and fails afterwards must not raise the
                 // ceiling.
@@ -162,11 +161,11 @@ impl Class {
                 self.overload_max = Some(known.unwrap_or((found, now)));
                 self.full_good = 0;
             }
-            ObservedOutcome::Mismatched
-            | ObservedOutcome::Refused(_)
-            | ObservedOutcome::TimedOut
-            | ObservedOutcome::Failed
-            | ObservedOutcome::Cancelled => {}
+            BatchOutcome::Mismatched
+            | BatchOutcome::Refused(_)
+            | BatchOutcome::TimedOut
+            | BatchOutcome::Failed
+            | BatchOutcome::Cancelled => {}
         }
         if let Some(retest) = retest {
             self.ceilings.retest_over(now, retest);
@@ -182,29 +181,29 @@ fn named(limit: Option<u32>, items: u32) -> Option<u32> {
 
 // === impl Classes ===
 
-impl Classes {
+impl ClassTable {
     /// Discards ceilings, quarantines and suspensions, because a different upstream may accept
     /// other batches. An overload ceiling is kept.
     pub(super) fn forget(&mut self) {
-        self.keys = Keys::default();
+        self.keys = KeyQuarantine::default();
         for (id, class) in &mut self.map {
             class.ceilings = Ceilings::default();
             if class.merging.forget() {
-                note(&mut self.changes, MergingChange { class: *id, suspension: None, again: false });
+                push_change(&mut self.changes, MergingChange { class: *id, suspension: None, again: false });
             }
         }
     }
 
     /// Returns the bound on the number of calls of this call's merge key that may share a batch.
     /// `eager` is set for policies that batch as configured before the first batch has succeeded.
-    pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> Bound {
+    pub(super) fn merge_bound(&self, now: Tick, call: &Call, eager: bool) -> MergeLimit {
         let eager = eager && call.replayable;
         let class = self.map.get(&call.cost_class).map(|class| class.merging.bound(now, eager));
-        let bound = class.unwrap_or(if eager { Bound::Free } else { Bound::Trial });
+        let bound = class.unwrap_or(if eager { MergeLimit::Free } else { MergeLimit::Trial });
         match bound {
-            Bound::Alone(_) => bound,
-            _ if self.keys.quarantined(now, call.key) => Bound::Alone(Some(Lone::Quarantined)),
-            _ if self.replays.room(now) == 0 => Bound::Alone(Some(Lone::BudgetEmpty)),
+            MergeLimit::Alone(_) => bound,
+            _ if self.keys.quarantined(now, call.key) => MergeLimit::Alone(Some(UnbatchedReason::Quarantined)),
+            _ if self.replays.room(now) == 0 => MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty)),
             _ => bound,
         }
     }
@@ -212,8 +211,8 @@ impl Classes {
     /// Returns `true` if some calls of this class are dispatched alone because a batch could not be
     /// split or was refused.
     pub(super) fn quarantined(&self, now: Tick, id: CostClassId) -> bool {
-        let suspended = self.get(id).and_then(Class::suspension).is_some_and(|suspension| now < suspension.retest);
-        suspended || self.keys.any_quarantined(now, id)
+        let suspended = self.get(id).and_then(ClassState::suspension).is_some_and(|suspension| now < suspension.retest);
+        suspended || self.keys.has_quarantined(now, id)
     }
 
     /// Records the dispatch of a batch of several members. `trial` is set if the batch tests
@@ -246,7 +245,14 @@ impl Classes {
         std::mem::take(&mut self.changes)
     }
 
-    fn observe_merging(&mut self, now: Tick, id: CostClassId, base: Duration, ended: Ended, observed: &Observed) {
+    fn observe_merging(
+        &mut self,
+        now: Tick,
+        id: CostClassId,
+        base: Duration,
+        ended: EndedBatch,
+        observed: &Observation,
+    ) {
         let many =
             ended.shared && ended.key.is_some_and(|key| self.keys.observe((now, base), id, key, observed.outcome));
         let class = self.entry(now, id);
@@ -255,39 +261,39 @@ impl Classes {
         let mut change = class.merging.observe((now, base), ended, observed, last);
         if many && change.is_none() && !before {
             let refusal = match observed.outcome {
-                ObservedOutcome::Refused(refusal) => refusal,
-                _ => Refusal::Mismatch,
+                BatchOutcome::Refused(refusal) => refusal,
+                _ => BatchRefusal::Mismatch,
             };
             change = Some(Some(class.merging.suspend(now, base, refusal)));
         }
         if let Some(suspension) = change {
             let again = before && suspension.is_some();
-            note(&mut self.changes, MergingChange { class: id, suspension, again });
+            push_change(&mut self.changes, MergingChange { class: id, suspension, again });
         }
     }
 
     pub(super) fn least_ceiling(&self) -> Option<u32> {
-        self.map.values().map(Class::ceiling).min()
+        self.map.values().map(ClassState::ceiling).min()
     }
 
-    pub(super) fn get(&self, id: CostClassId) -> Option<&Class> {
+    pub(super) fn get(&self, id: CostClassId) -> Option<&ClassState> {
         self.map.get(&id)
     }
 
     /// Applies a maximum number of items that the server publishes for this class. The smallest
     /// value is kept.
     pub(super) fn publish(&mut self, now: Tick, id: CostClassId, items_max: u32) {
-        self.entry(now, id).ceilings.publish(now, Bounded::Items, u64::from(items_max));
+        self.entry(now, id).ceilings.publish(now, SizeMeasure::Items, u64::from(items_max));
     }
 
     /// Applies a maximum weight that the server publishes, in the measure that determines the cost.
     /// The smallest value is kept.
-    pub(super) fn publish_weight(&mut self, now: Tick, id: CostClassId, bounded: Bounded, weight_max: u64) {
+    pub(super) fn publish_weight(&mut self, now: Tick, id: CostClassId, bounded: SizeMeasure, weight_max: u64) {
         self.entry(now, id).ceilings.publish_weight(now, bounded, weight_max);
     }
 
     /// Records the dispatch of a batch that retests a ceiling.
-    pub(super) fn testing(&mut self, id: CostClassId, bounded: Bounded) {
+    pub(super) fn testing(&mut self, id: CostClassId, bounded: SizeMeasure) {
         if let Some(class) = self.map.get_mut(&id) {
             class.ceilings.testing(bounded);
         }
@@ -312,7 +318,7 @@ impl Classes {
     }
 
     /// Returns the smallest ceiling in one measure, or `u64::MAX` if there is none.
-    pub(super) fn least(&self, bounded: Bounded) -> u64 {
+    pub(super) fn least(&self, bounded: SizeMeasure) -> u64 {
         self.map.values().map(|class| class.max(bounded)).min().unwrap_or(u64::MAX)
     }
 
@@ -321,34 +327,39 @@ impl Classes {
         now: Tick,
         id: CostClassId,
         limits: &Limits,
-        (ended, batch): (Ended, &BatchSize),
-        observed: &Observed,
+        (ended, batch): (EndedBatch, &ClassSample),
+        observed: &Observation,
     ) {
         self.observe_merging(now, id, limits.quarantine, ended, observed);
         self.entry(now, id).observe(now, limits, batch, observed);
     }
 
-    fn entry(&mut self, now: Tick, id: CostClassId) -> &mut Class {
+    fn entry(&mut self, now: Tick, id: CostClassId) -> &mut ClassState {
         if !self.map.contains_key(&id) && self.map.len() >= CLASSES_MAX {
             let oldest = self.map.iter().min_by_key(|(id, class)| (class.used, **id)).map(|(id, _)| *id);
             if let Some(oldest) = oldest {
                 self.map.remove(&oldest);
             }
         }
-        let class = self.map.entry(id).or_insert_with(|| Class::new(now));
+        let class = self.map.entry(id).or_insert_with(|| ClassState::new(now));
         class.used = now;
         class
     }
 }
 
-impl Default for Classes {
+impl Default for ClassTable {
     fn default() -> Self {
-        Self { map: BTreeMap::new(), keys: Keys::default(), replays: ReplayBudget::new(0), changes: Vec::new() }
+        Self {
+            map: BTreeMap::new(),
+            keys: KeyQuarantine::default(),
+            replays: ReplayBudget::new(0),
+            changes: Vec::new(),
+        }
     }
 }
 
 /// Keeps a change until it is taken. If there are too many, the earliest are kept.
-fn note(changes: &mut Vec<MergingChange>, change: MergingChange) {
+fn push_change(changes: &mut Vec<MergingChange>, change: MergingChange) {
     if changes.len() < CHANGES_MAX {
         changes.push(change);
     }
@@ -356,16 +367,16 @@ fn note(changes: &mut Vec<MergingChange>, change: MergingChange) {
 
 /// The properties of a batch that matter to its class.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BatchSize {
-    pub(super) extent: Extent,
+pub(super) struct ClassSample {
+    pub(super) extent: BatchExtent,
     /// Set if the batch has more than one member.
     pub(super) shared: bool,
     /// Set if the batch has the maximum number of items.
     pub(super) full: bool,
     /// The measure that reflects the server's memory, which is the one that determines the cost.
-    pub(super) memory: Bounded,
+    pub(super) memory: SizeMeasure,
     /// The ceiling that the batch was sent to retest.
-    pub(super) retest: Option<Bounded>,
+    pub(super) retest: Option<SizeMeasure>,
 }
 
 #[cfg(test)]
@@ -375,61 +386,63 @@ mod tests {
 
     const ID: CostClassId = CostClassId(3);
 
-    fn observe(classes: &mut Classes, at: u64, items: u32, outcome: ObservedOutcome) {
-        let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
-        let extent = Extent { items, sum: u64::from(items), heaviest: 1 };
-        let size = BatchSize { extent, shared: items > 1, full: true, memory: Bounded::PaddedWeight, retest: None };
-        let ended = Ended { batch: BatchId(at), key: Some(KeyId(1)), shared: size.shared, replayable: true };
+    fn observe(classes: &mut ClassTable, at: u64, items: u32, outcome: BatchOutcome) {
+        let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
+        let extent = BatchExtent { items, sum: u64::from(items), heaviest: 1 };
+        let size =
+            ClassSample { extent, shared: items > 1, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
+        let ended = EndedBatch { batch: BatchId(at), key: Some(KeyId(1)), shared: size.shared, replayable: true };
         classes.observe(Tick::from_millis(at), ID, &Limits::default(), (ended, &size), &observed);
     }
 
     #[test]
     fn a_named_limit_is_remembered_and_never_raised_by_a_larger_one() {
-        let mut classes = Classes::default();
-        observe(&mut classes, 0, 64, ObservedOutcome::TooLarge { limit: Some(16) });
-        observe(&mut classes, 1, 64, ObservedOutcome::TooLarge { limit: Some(32) });
+        let mut classes = ClassTable::default();
+        observe(&mut classes, 0, 64, BatchOutcome::TooLarge { limit: Some(16) });
+        observe(&mut classes, 1, 64, BatchOutcome::TooLarge { limit: Some(32) });
         assert_eq!(classes.get(ID).unwrap().ceiling(), 16);
     }
 
     #[test]
-    fn without_a_named_limit_it_is_the_middle_between_what_worked_and_what_was_refused() {
-        let mut classes = Classes::default();
-        observe(&mut classes, 0, 16, ObservedOutcome::Ok);
-        observe(&mut classes, 1, 64, ObservedOutcome::TooLarge { limit: None });
+    fn unnamed_limit_is_bisected() {
+        let mut classes = ClassTable::default();
+        observe(&mut classes, 0, 16, BatchOutcome::Ok);
+        observe(&mut classes, 1, 64, BatchOutcome::TooLarge { limit: None });
         assert_eq!(classes.get(ID).unwrap().ceiling(), 40);
     }
 
     #[test]
-    fn a_lone_refusal_says_nothing_unless_it_names_the_limit() {
-        let mut classes = Classes::default();
-        let lone = |classes: &mut Classes, outcome| {
-            let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
-            let extent = Extent { items: 64, sum: 64, heaviest: 1 };
-            let size = BatchSize { extent, shared: false, full: true, memory: Bounded::PaddedWeight, retest: None };
-            let ended = Ended { batch: BatchId(0), key: None, shared: false, replayable: true };
+    fn unbatched_refusal_counts_only_with_named_limit() {
+        let mut classes = ClassTable::default();
+        let lone = |classes: &mut ClassTable, outcome| {
+            let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
+            let extent = BatchExtent { items: 64, sum: 64, heaviest: 1 };
+            let size =
+                ClassSample { extent, shared: false, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
+            let ended = EndedBatch { batch: BatchId(0), key: None, shared: false, replayable: true };
             classes.observe(Tick::default(), ID, &Limits::default(), (ended, &size), &observed);
             classes.get(ID).unwrap().ceiling()
         };
-        for outcome in [ObservedOutcome::TooLarge { limit: None }, ObservedOutcome::OutOfMemory] {
+        for outcome in [BatchOutcome::TooLarge { limit: None }, BatchOutcome::OutOfMemory] {
             assert_eq!(lone(&mut classes, outcome), u32::MAX);
         }
-        assert_eq!(lone(&mut classes, ObservedOutcome::TooLarge { limit: Some(16) }), 16);
+        assert_eq!(lone(&mut classes, BatchOutcome::TooLarge { limit: Some(16) }), 16);
     }
 
     #[test]
     fn an_overload_halves_the_size_and_eight_full_good_batches_raise_it_by_one() {
-        let mut classes = Classes::default();
-        observe(&mut classes, 0, 64, ObservedOutcome::Overloaded { retry_after: None });
+        let mut classes = ClassTable::default();
+        observe(&mut classes, 0, 64, BatchOutcome::Overloaded { retry_after: None });
         assert_eq!(classes.get(ID).unwrap().ceiling(), 32);
         for at in 1..=8 {
-            observe(&mut classes, at, 32, ObservedOutcome::Ok);
+            observe(&mut classes, at, 32, BatchOutcome::Ok);
         }
         assert_eq!(classes.get(ID).unwrap().ceiling(), 33);
     }
 
     #[test]
     fn the_classes_remembered_are_bounded() {
-        let mut classes = Classes::default();
+        let mut classes = ClassTable::default();
         for i in 0..2_000_u32 {
             classes.publish(Tick::from_millis(u64::from(i)), CostClassId(i), 4);
         }

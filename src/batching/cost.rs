@@ -20,13 +20,13 @@ mod tests;
 
 use super::call::Weight;
 use super::math::{float, whole};
-pub use base::Base;
-use base::Models;
-use load::{Load, Typical};
-pub use report::{Point, Report, Snapshot};
-use reservoir::{Reading, Reservoir};
-use shape::{Mean, Shape};
-use tail::{Tail, Verdict, Watch};
+pub use base::CostMeasure;
+use base::LinearModels;
+use load::{BatchLoad, TypicalLoad};
+pub use report::{CostReport, CostSnapshot, CurvePoint};
+use reservoir::{CostReading, Reservoir};
+use shape::{CostShape, SizeMean};
+use tail::{ChangeDetector, SampleClass, TailRatio};
 
 /// Number of batch sizes with an entry in the table. Larger sizes use the linear model.
 const SIZE_MAX: u32 = 512;
@@ -56,7 +56,7 @@ const PADDING_OFF: f64 = 0.03;
 
 /// The measurement of one successful batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sample {
+pub struct CostSample {
     /// Number of items, at least 1.
     pub items: u32,
     /// Weight of the items: the sum, and the heaviest one.
@@ -72,16 +72,16 @@ pub struct Sample {
 ///
 /// # Cost
 /// [`Cost::observe`] takes some 100 ns, at every eighth sample some µs; it allocates only for kinds
-/// and sizes not seen before. [`Cost::time`] is a table look-up, [`Cost::time_of`] a few
+/// and sizes not seen before. [`Cost::time`] is a table look-up, [`Cost::predict_weighted`] a few
 /// multiplications.
 #[derive(Debug, Clone)]
-pub(super) struct Cost {
+pub(super) struct CostModel {
     reservoir: Reservoir,
-    typical: Typical,
-    models: Models,
-    shape: Shape,
-    tail: Tail,
-    watch: Watch,
+    typical: TypicalLoad,
+    models: LinearModels,
+    shape: CostShape,
+    tail: TailRatio,
+    watch: ChangeDetector,
     /// Duration of the first sample, which scales the ridge regularization.
     first: f64,
     /// Number of samples since the last change.
@@ -97,15 +97,15 @@ pub(super) struct Cost {
 
 // === impl Cost ===
 
-impl Default for Cost {
+impl Default for CostModel {
     fn default() -> Self {
         Self {
             reservoir: Reservoir::default(),
-            typical: Typical::default(),
-            models: Models::new(Base::SizeOnly),
-            shape: Shape::default(),
-            tail: Tail::default(),
-            watch: Watch::default(),
+            typical: TypicalLoad::default(),
+            models: LinearModels::new(CostMeasure::SizeOnly),
+            shape: CostShape::default(),
+            tail: TailRatio::default(),
+            watch: ChangeDetector::default(),
             first: 0.0,
             samples: 0,
             recent: 0,
@@ -116,20 +116,20 @@ impl Default for Cost {
     }
 }
 
-impl Cost {
+impl CostModel {
     /// Learns from a batch that found its slot idle. Returns `true` if the server is found to have
     /// changed permanently, in which case everything but this sample is discarded.
-    pub(super) fn observe(&mut self, sample: Sample) -> bool {
-        let reading = Reading::new(sample);
+    pub(super) fn observe(&mut self, sample: CostSample) -> bool {
+        let reading = CostReading::new(sample);
         let verdict = self.judge(&reading);
         match verdict {
-            Verdict::Outlier => return false,
-            Verdict::Normal => {}
-            Verdict::Drifted(factor) => self.rescale(factor),
-            Verdict::Changed => self.forget(),
+            SampleClass::Outlier => return false,
+            SampleClass::Normal => {}
+            SampleClass::Drifted(factor) => self.rescale(factor),
+            SampleClass::Changed => self.forget(),
         }
         self.learn(reading);
-        verdict == Verdict::Changed
+        verdict == SampleClass::Changed
     }
 
     /// Returns the number of samples since the last change.
@@ -146,8 +146,8 @@ impl Cost {
     }
 
     /// Returns the predicted time of a batch of this size and these weights, in nanoseconds.
-    pub(super) fn time_of(&self, items: u32, weight: Weight) -> u64 {
-        if self.samples == 0 { UNKNOWN_NANOS } else { whole(self.expect(items, Load::new(items, weight))) }
+    pub(super) fn predict_weighted(&self, items: u32, weight: Weight) -> u64 {
+        if self.samples == 0 { UNKNOWN_NANOS } else { whole(self.expect(items, BatchLoad::new(items, weight))) }
     }
 
     /// Returns the 98th percentile of the time of a batch for the predicted time `nanos`: q ×
@@ -184,17 +184,17 @@ impl Cost {
     }
 
     /// Returns the model that determines the cost of an item.
-    pub(super) fn base_kind(&self) -> Base {
+    pub(super) fn base_kind(&self) -> CostMeasure {
         self.models.chosen()
     }
 
     /// Returns the state that a later process may start from.
-    pub(super) fn snapshot(&self) -> Snapshot {
+    pub(super) fn snapshot(&self) -> CostSnapshot {
         let (weight_milli, heaviest_milli, padding_permille) = self.typical.keep();
-        Snapshot {
+        CostSnapshot {
             base: self.base_kind(),
             first_nanos: whole(self.first),
-            samples: self.reservoir.newest().map(Sample::from).collect(),
+            samples: self.reservoir.newest().map(CostSample::from).collect(),
             points: self.points(KEPT),
             largest: self.largest,
             tail_permille: self.tail_permille(),
@@ -208,30 +208,30 @@ impl Cost {
 
     /// Creates a curve from the state of an earlier process; invalid values are clamped. It has
     /// little weight, so the first batches correct a wrong one.
-    pub(super) fn restore(snapshot: &Snapshot) -> Self {
+    pub(super) fn restore(snapshot: &CostSnapshot) -> Self {
         let mut cost = Self::default();
         if snapshot.first_nanos == 0 || snapshot.samples.is_empty() {
             return cost;
         }
         for sample in &snapshot.samples {
-            cost.reservoir.put(Reading::new(*sample));
+            cost.reservoir.put(CostReading::new(*sample));
         }
         cost.samples = u32::try_from(cost.reservoir.iter().count()).unwrap_or(u32::MAX);
-        cost.first = Reading::new(Sample { nanos: snapshot.first_nanos, ..snapshot.samples[0] }).nanos;
-        cost.models = Models::new(snapshot.base);
-        cost.typical = Typical::kept(snapshot.weight_milli, &snapshot.heaviest_milli, snapshot.padding_permille);
-        cost.shape = Shape::restored(snapshot.points.iter().map(Mean::from), float(snapshot.noise_ppm) / 1e6);
-        cost.tail = Tail::restored(snapshot.tail_permille);
+        cost.first = CostReading::new(CostSample { nanos: snapshot.first_nanos, ..snapshot.samples[0] }).nanos;
+        cost.models = LinearModels::new(snapshot.base);
+        cost.typical = TypicalLoad::kept(snapshot.weight_milli, &snapshot.heaviest_milli, snapshot.padding_permille);
+        cost.shape = CostShape::restored(snapshot.points.iter().map(SizeMean::from), float(snapshot.noise_ppm) / 1e6);
+        cost.tail = TailRatio::restored(snapshot.tail_permille);
         cost.largest = snapshot.largest;
-        cost.weights_matter = snapshot.weights_matter && snapshot.base != Base::SizeOnly;
+        cost.weights_matter = snapshot.weights_matter && snapshot.base != CostMeasure::SizeOnly;
         cost.solve();
         cost
     }
 
     /// Returns the learned state, for reports.
-    pub(super) fn report(&self) -> Report {
+    pub(super) fn report(&self) -> CostReport {
         let line = self.models.line();
-        Report {
+        CostReport {
             base: self.base_kind(),
             batch_nanos: whole(line.batch),
             item_nanos: whole(line.item),
@@ -245,9 +245,9 @@ impl Cost {
         }
     }
 
-    fn judge(&mut self, reading: &Reading) -> Verdict {
+    fn judge(&mut self, reading: &CostReading) -> SampleClass {
         if self.samples < JUDGED_MIN {
-            return Verdict::Normal;
+            return SampleClass::Normal;
         }
         let z = reading.nanos / self.expect(reading.items, reading.load);
         // Beyond the largest known size the prediction is an extrapolation: a knee there does not
@@ -259,7 +259,7 @@ impl Cost {
         self.watch.observe(z, guessed)
     }
 
-    fn learn(&mut self, reading: Reading) {
+    fn learn(&mut self, reading: CostReading) {
         if self.samples == 0 {
             self.first = reading.nanos;
         }
@@ -282,16 +282,16 @@ impl Cost {
     }
 
     /// Decides whether weights matter. Returns `true` if that has changed.
-    fn weigh(&mut self, reading: &Reading) -> bool {
+    fn weigh(&mut self, reading: &CostReading) -> bool {
         let padding = self.typical.padding();
         let dear = || self.models.weight_part(reading.load) > WEIGHT_PART_ON * reading.nanos;
-        let matter = self.base_kind() != Base::SizeOnly
+        let matter = self.base_kind() != CostMeasure::SizeOnly
             && (padding > PADDING_ON && dear() || self.weights_matter && padding > PADDING_OFF);
         std::mem::replace(&mut self.weights_matter, matter) != matter
     }
 
     /// Converts a duration to typical weights, and to [`SIZE_MAX`] items if the batch had more.
-    fn at_typical_weights(&self, reading: &Reading) -> f64 {
+    fn at_typical_weights(&self, reading: &CostReading) -> f64 {
         if self.samples < CONVERTED_MIN && reading.items <= SIZE_MAX {
             return reading.nanos;
         }
@@ -301,7 +301,7 @@ impl Cost {
 
     /// Returns the predicted time for this load in nanoseconds: the linear model, corrected by the
     /// shape at this size.
-    fn expect(&self, items: u32, load: Load) -> f64 {
+    fn expect(&self, items: u32, load: BatchLoad) -> f64 {
         let line = self.models.time(load);
         if !self.shaped() {
             return line.min(NANOS_MAX);
@@ -344,7 +344,7 @@ impl Cost {
     /// Discards what was learned of the server. Typical weights describe the traffic and are kept.
     fn forget(&mut self) {
         self.reservoir.clear();
-        self.models = Models::new(Base::SizeOnly);
+        self.models = LinearModels::new(CostMeasure::SizeOnly);
         self.shape.clear();
         self.tail.clear();
         self.samples = 0;
@@ -352,15 +352,18 @@ impl Cost {
         self.largest = 0;
     }
 
-    fn points(&self, count_max: u32) -> Vec<Point> {
-        let point =
-            |mean: &Mean| Point { items: mean.items, nanos: whole(mean.nanos), count: mean.count.min(count_max) };
+    fn points(&self, count_max: u32) -> Vec<CurvePoint> {
+        let point = |mean: &SizeMean| CurvePoint {
+            items: mean.items,
+            nanos: whole(mean.nanos),
+            count: mean.count.min(count_max),
+        };
         self.shape.means().iter().map(point).collect()
     }
 }
 
-impl From<&Point> for Mean {
-    fn from(point: &Point) -> Self {
+impl From<&CurvePoint> for SizeMean {
+    fn from(point: &CurvePoint) -> Self {
         let nanos = float(point.nanos).clamp(NANOS_MIN, NANOS_MAX);
         Self { items: point.items, nanos, count: point.count.clamp(1, KEPT) }
     }

@@ -5,13 +5,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::batch::{Cause, Lone};
+use super::batch::{DispatchCause, UnbatchedReason};
 use super::call::{CallId, KeyId};
-use super::ceiling::{Bounded, Extent};
-use super::class::Class;
-use super::class::merging::Bound;
-use super::limits::{Limits, Policy, ScopeLimits};
-use super::queue::{Queue, Queued};
+use super::ceiling::{BatchExtent, SizeMeasure};
+use super::class::ClassState;
+use super::class::merging::MergeLimit;
+use super::limits::{DispatchPolicy, Limits, ScopeLimits};
+use super::queue::{Queue, QueuedCall};
 use super::tick::Tick;
 
 /// Minimum margin between the expected end of an execution and the deadline that it has to meet:
@@ -25,16 +25,16 @@ const ROOM_MAX: usize = 128;
 
 /// The readiness of a merge key for dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ready {
+pub(super) enum Readiness {
     /// Ready now. The cause applies unless a limit cuts the batch.
-    Now(Cause),
+    Now(DispatchCause),
     /// Not ready before this instant.
     At(Tick),
 }
 
 /// The calls selected from a queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Choice {
+pub(super) struct Selection {
     pub(super) ids: Vec<CallId>,
     pub(super) items: u32,
     pub(super) weight: u64,
@@ -42,14 +42,14 @@ pub(super) struct Choice {
     pub(super) heaviest: u64,
     pub(super) bytes: u64,
     /// The limit that ended the batch, if one did.
-    pub(super) bound: Option<Cause>,
-    pub(super) lone: Option<Lone>,
+    pub(super) bound: Option<DispatchCause>,
+    pub(super) lone: Option<UnbatchedReason>,
 }
 
 /// The limits of a batch except for its bytes: for each measure the smallest of the configured, the
 /// published and the learned limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Walls {
+pub(super) struct BatchCaps {
     pub(super) items: u32,
     /// Sum of the weights.
     pub(super) sum: u64,
@@ -59,7 +59,7 @@ pub(super) struct Walls {
 
 /// Inputs of a decision other than the queue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View<'a> {
+pub(super) struct DecisionView<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
     pub(super) draining: bool,
@@ -70,102 +70,104 @@ pub(super) struct View<'a> {
 /// Decides at what time the queue of `key` may be dispatched, given that a slot is free. `head` is
 /// its first call.
 pub(super) fn ready(
-    view: View<'_>,
+    view: DecisionView<'_>,
     queue: &Queue,
-    (key, head): (KeyId, &Queued),
-    class: Option<&Class>,
-    together: Bound,
-) -> Ready {
+    (key, head): (KeyId, &QueuedCall),
+    class: Option<&ClassState>,
+    together: MergeLimit,
+) -> Readiness {
     if view.draining {
-        return Ready::Now(Cause::Drain);
+        return Readiness::Now(DispatchCause::Drain);
     }
     // The time waited beside a free slot accumulates across interruptions. Otherwise the waits of
     // several keys that take turns would add up.
     let beside_slot = view.free.saturating_sub(head.free_before);
     let hold_ends = |delay: Duration| view.now.after(delay.saturating_sub(beside_slot));
     let (threshold, delay, end) = match view.limits.policy {
-        Policy::WorkConserving | Policy::Adaptive { .. } => return Ready::Now(Cause::Idle),
-        Policy::Window { items, delay } => (items, delay, hold_ends(delay)),
-        Policy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
+        DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => return Readiness::Now(DispatchCause::Idle),
+        DispatchPolicy::Window { items, delay } => (items, delay, hold_ends(delay)),
+        DispatchPolicy::Static { items, delay } => (items, delay, head.arrived.after(delay)),
     };
     // A trial batch of two calls is complete.
-    let complete = together == Bound::Trial && queue.line(key).nth(1).is_some();
-    if head.call.alone || complete || matches!(together, Bound::Alone(_)) {
-        return Ready::Now(Cause::Idle);
+    let complete = together == MergeLimit::Trial && queue.line(key).nth(1).is_some();
+    if head.call.alone || complete || matches!(together, MergeLimit::Alone(_)) {
+        return Readiness::Now(DispatchCause::Idle);
     }
     let scope = view.limits.scope(head.call.scope);
-    let walls = Walls::new(scope, class, false);
+    let walls = BatchCaps::new(scope, class, false);
     let cap = walls.items.min(threshold);
-    let line = queue.line_held(key);
+    let line = queue.load_of_key(key);
     if line.items >= u64::from(cap) {
-        return Ready::Now(Cause::Full);
+        return Readiness::Now(DispatchCause::Full);
     }
     // A batch that is cut by a limit does not grow by waiting.
     if line.weight > walls.sum {
-        return Ready::Now(Cause::Weight);
+        return Readiness::Now(DispatchCause::Weight);
     }
     if line.bytes > scope.batch_bytes_max {
-        return Ready::Now(Cause::Bytes);
+        return Readiness::Now(DispatchCause::Bytes);
     }
     // `queue_delay_max` bounds deliberate holding beside a free slot, whatever the policy's own
     // delay is.
     let hold_end = end.min(hold_ends(scope.queue_delay_max));
     let within = usize::try_from(cap).unwrap_or(usize::MAX);
-    let urgent = queue.line_deadline(key, within).map(|at| at.before(lead(class, head, at)));
+    let urgent = queue.earliest_deadline(key, within).map(|at| at.before(hold_margin(class, head, at)));
     match urgent {
-        _ if view.now >= hold_end => Ready::Now(if delay.is_zero() { Cause::Idle } else { Cause::Delay }),
-        Some(urgent) if view.now >= urgent => Ready::Now(Cause::Deadline),
-        Some(urgent) => Ready::At(hold_end.min(urgent)),
-        None => Ready::At(hold_end),
+        _ if view.now >= hold_end => {
+            Readiness::Now(if delay.is_zero() { DispatchCause::Idle } else { DispatchCause::Delay })
+        }
+        Some(urgent) if view.now >= urgent => Readiness::Now(DispatchCause::Deadline),
+        Some(urgent) => Readiness::At(hold_end.min(urgent)),
+        None => Readiness::At(hold_end),
     }
 }
 
 /// Returns the time before a deadline at which a held batch must be dispatched: the expected
 /// execution time, or half of the call's whole budget while nothing is known.
-fn lead(class: Option<&Class>, head: &Queued, at: Tick) -> Duration {
+fn hold_margin(class: Option<&ClassState>, head: &QueuedCall, at: Tick) -> Duration {
     class.and_then(expected).unwrap_or_else(|| at.since(head.arrived) / 2)
 }
 
 /// Returns the expected execution time: the last one plus a quarter, or plus [`LEAD_SPARE`] if that
 /// is more.
-pub(super) fn expected(class: &Class) -> Option<Duration> {
+pub(super) fn expected(class: &ClassState) -> Option<Duration> {
     class.last().map(|last| last.saturating_add(LEAD_SPARE.max(last / 4)))
 }
 
 // === impl Walls ===
 
-impl Walls {
+impl BatchCaps {
     /// Creates the limits for a route and a cost class. If `padded` is set, the class pays for
     /// every item as if it were the heaviest, so the configured weight limit applies to padded
     /// weight too.
-    pub(super) fn new(scope: &ScopeLimits, class: Option<&Class>, padded: bool) -> Self {
+    pub(super) fn new(scope: &ScopeLimits, class: Option<&ClassState>, padded: bool) -> Self {
         let known = |bounded| class.map_or(u64::MAX, |class| class.max(bounded));
         let weight_max = scope.batch_weight_max.unwrap_or(u64::MAX);
         let (sum_max, padded_max) = if padded { (u64::MAX, weight_max) } else { (weight_max, u64::MAX) };
         Self {
-            items: scope.batch_items_max.min(class.map_or(u32::MAX, Class::ceiling)).max(1),
-            sum: known(Bounded::Weight).min(sum_max),
-            padded: known(Bounded::PaddedWeight).min(padded_max),
+            items: scope.batch_items_max.min(class.map_or(u32::MAX, ClassState::ceiling)).max(1),
+            sum: known(SizeMeasure::Weight).min(sum_max),
+            padded: known(SizeMeasure::PaddedWeight).min(padded_max),
         }
     }
 
     /// Returns the limits with one of them raised to `max`, as far as the policy allows it.
-    pub(super) fn raised(self, scope: &ScopeLimits, padded: bool, bounded: Bounded, max: u64) -> Self {
+    pub(super) fn raised(self, scope: &ScopeLimits, padded: bool, bounded: SizeMeasure, max: u64) -> Self {
         let own = Self::new(scope, None, padded);
         match bounded {
-            Bounded::Items => Self { items: u32::try_from(max).unwrap_or(u32::MAX).min(own.items), ..self },
-            Bounded::Weight => Self { sum: max.min(own.sum), ..self },
-            Bounded::PaddedWeight => Self { padded: max.min(own.padded), ..self },
+            SizeMeasure::Items => Self { items: u32::try_from(max).unwrap_or(u32::MAX).min(own.items), ..self },
+            SizeMeasure::Weight => Self { sum: max.min(own.sum), ..self },
+            SizeMeasure::PaddedWeight => Self { padded: max.min(own.padded), ..self },
         }
     }
 
     /// Returns `true` if a batch of this size satisfies the weight limits.
-    pub(super) fn hold_weight(&self, sum: u64, items: u32, heaviest: u64) -> bool {
-        sum <= self.sum && Extent { items, sum, heaviest }.of(Bounded::PaddedWeight) <= self.padded
+    pub(super) fn admits_weight(&self, sum: u64, items: u32, heaviest: u64) -> bool {
+        sum <= self.sum && BatchExtent { items, sum, heaviest }.of(SizeMeasure::PaddedWeight) <= self.padded
     }
 
     /// Returns `true` if any weight limit is set.
-    pub(super) fn bound_weight(&self) -> bool {
+    pub(super) fn has_weight_cap(&self) -> bool {
         self.sum < u64::MAX || self.padded < u64::MAX
     }
 }
@@ -173,23 +175,23 @@ impl Walls {
 /// Selects the calls of a batch from the front of a queue, in order, while every limit holds and up
 /// to `want` items. The first call is always selected, however large it is.
 pub(super) fn choose<'a>(
-    view: View<'_>,
-    mut line: impl Iterator<Item = &'a Queued>,
-    together: Bound,
-    walls: Walls,
+    view: DecisionView<'_>,
+    mut line: impl Iterator<Item = &'a QueuedCall>,
+    together: MergeLimit,
+    walls: BatchCaps,
     want: Option<u32>,
-) -> Option<Choice> {
+) -> Option<Selection> {
     let first = &line.next()?.call;
     let scope = view.limits.scope(first.scope);
     let cap = walls.items;
     let full = match view.limits.policy {
-        Policy::WorkConserving | Policy::Adaptive { .. } => cap,
-        Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items.max(1)),
+        DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => cap,
+        DispatchPolicy::Window { items, .. } | DispatchPolicy::Static { items, .. } => cap.min(items.max(1)),
     };
     let fill = want.map_or(full, |want| want.clamp(1, full));
     let mut ids = Vec::with_capacity(usize::try_from(fill).unwrap_or(usize::MAX).min(ROOM_MAX));
     ids.push(first.id);
-    let mut choice = Choice {
+    let mut choice = Selection {
         ids,
         items: first.items,
         weight: first.weight.sum,
@@ -203,16 +205,16 @@ pub(super) fn choose<'a>(
         return Some(choice);
     }
     if first.items > cap {
-        choice.lone = Some(Lone::ClientBatchFull);
+        choice.lone = Some(UnbatchedReason::ClientBatchFull);
         return Some(choice);
     }
-    if let Bound::Alone(lone) = together {
+    if let MergeLimit::Alone(lone) = together {
         choice.lone = lone;
         return Some(choice);
     }
-    let calls_max = if together == Bound::Trial { 2 } else { usize::MAX };
+    let calls_max = if together == MergeLimit::Trial { 2 } else { usize::MAX };
     // The desired size is not a limit, so reaching it is not reported as `Full`.
-    let bound = (fill == full).then_some(Cause::Full);
+    let bound = (fill == full).then_some(DispatchCause::Full);
     let mut exclusive: BTreeSet<u64> = first.exclusive.iter().copied().collect();
     for queued in line {
         if choice.items >= fill || choice.ids.len() >= calls_max {
@@ -228,12 +230,12 @@ pub(super) fn choose<'a>(
         }
         let weight = choice.weight.saturating_add(call.weight.sum);
         let heaviest = choice.heaviest.max(call.weight.max);
-        if !walls.hold_weight(weight, choice.items + call.items, heaviest) {
-            choice.bound = Some(Cause::Weight);
+        if !walls.admits_weight(weight, choice.items + call.items, heaviest) {
+            choice.bound = Some(DispatchCause::Weight);
             break;
         }
         if choice.bytes.saturating_add(call.bytes) > scope.batch_bytes_max {
-            choice.bound = Some(Cause::Bytes);
+            choice.bound = Some(DispatchCause::Bytes);
             break;
         }
         // A second call with the same exclusive value would be ambiguous in a response that is a

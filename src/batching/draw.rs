@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chance_comes_about_as_often_as_it_says() {
+    fn chance_matches_its_probability() {
         let mut draw = Draw::new(1);
         let hits = (0..100_000).filter(|_| draw.chance(150)).count();
         assert!((14_500..15_500).contains(&hits), "{hits}");

@@ -44,20 +44,20 @@ mod wave;
 #[cfg(test)]
 mod tests;
 
-pub(super) use flight::{Completion, Departure, FlightMark};
-pub(super) use permit::{Ask, Permit};
+pub(super) use flight::{Completion, Departure, FlightRecord};
+pub(super) use permit::{Permit, PermitRequest};
 pub use show::{FlowMode, FlowReport, FlowSnapshot, LoadPoint, OpenReason};
 
 use curve::{Knee, LoadCurve};
-use growth::Growth;
+use growth::BatchCap;
 use harm::HarmTest;
-use jump::Draining;
-use level::Level;
-use pairs::{PAIR_FIRST, Pairs};
-use probe::{PROBE_LIMIT_MAX, Probe};
+use jump::LimitDrain;
+use level::LatencyModel;
+use pairs::{PAIR_FIRST, PairTest};
+use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
 use sojourn::Sojourns;
-use trial::Trial;
+use trial::LimitTrial;
 use wave::WaveTest;
 
 use super::math::float;
@@ -79,13 +79,13 @@ const GATE_STEP: f64 = 2.0;
 
 /// The concurrency limiter of one cost class.
 #[derive(Debug, Clone)]
-pub(super) struct Flow {
+pub(super) struct ConcurrencyLimiter {
     /// The limit; `None` while open.
     limit: Option<f64>,
     /// The limit during a trial.
     in_force: Option<f64>,
     /// Set while a queue is being released.
-    gate: Option<Gate>,
+    gate: Option<QueueRelease>,
     /// Set if the server is known to batch by itself, in which case the limiter stays open.
     pinned: bool,
     /// A configured limit at which calls were held. No test looks for room beyond it.
@@ -97,15 +97,15 @@ pub(super) struct Flow {
     /// Set if unbatched calls take longer than before at the same concurrency and no trial has
     /// shown yet whether they queue.
     slower: bool,
-    level: Level,
-    growth: Growth,
+    level: LatencyModel,
+    growth: BatchCap,
     sojourns: Sojourns,
     harm: HarmTest,
-    trial: Option<Trial>,
-    pairs: Pairs,
-    probe: Probe,
+    trial: Option<LimitTrial>,
+    pairs: PairTest,
+    probe: UpwardProbe,
     /// Set if the limit was found by a jump and the requests from before it are still draining.
-    draining: Option<Draining>,
+    draining: Option<LimitDrain>,
     /// The knee that the last jump was made for; `None` if the limit was found by trials or was
     /// restored.
     knee: Option<Knee>,
@@ -139,7 +139,7 @@ pub(super) struct Flow {
 
 /// The gradual release of a queue after the limiter opens.
 #[derive(Debug, Clone, Copy)]
-struct Gate {
+struct QueueRelease {
     /// Number of requests that may be in flight.
     limit: f64,
     /// Growth of `limit` with each completion.
@@ -148,7 +148,7 @@ struct Gate {
 
 // === impl Flow ===
 
-impl Flow {
+impl ConcurrencyLimiter {
     pub(super) fn new() -> Self {
         Self {
             limit: None,
@@ -160,13 +160,13 @@ impl Flow {
             wave: WaveTest::default(),
             wave_knee: None,
             slower: false,
-            level: Level::default(),
-            growth: Growth::whole(),
+            level: LatencyModel::default(),
+            growth: BatchCap::whole(),
             sojourns: Sojourns::default(),
             harm: HarmTest::default(),
             trial: None,
-            pairs: Pairs::new(),
-            probe: Probe::default(),
+            pairs: PairTest::new(),
+            probe: UpwardProbe::default(),
             draining: None,
             knee: None,
             refine_from: 1.0,
@@ -259,14 +259,14 @@ impl Flow {
 
     /// Records that calls are held by a configured limit. They wait anyway, so they are merged
     /// meanwhile.
-    pub(super) fn hold_at(&mut self, now: Tick, wall: u32) {
+    pub(super) fn on_policy_limit(&mut self, now: Tick, wall: u32) {
         if !self.is_open() || self.pinned || self.gate.is_some() || now < self.schedule.jump {
             return;
         }
         self.set_limit(f64::from(wall.max(1)));
         self.wall = Some(wall.max(1));
         self.refine_from = f64::from(wall.max(1));
-        self.growth = Growth::whole();
+        self.growth = BatchCap::whole();
         self.level.restart();
         self.level.lone = 0.0;
         self.sojourns.clear();
@@ -274,7 +274,7 @@ impl Flow {
     }
 
     /// Returns `true` if the limit is below the configured one, or if none is configured.
-    fn is_below_wall(&self) -> bool {
+    fn is_below_policy_limit(&self) -> bool {
         self.wall.is_none_or(|wall| self.limit.is_some_and(|limit| limit < f64::from(wall)))
     }
 
@@ -302,7 +302,7 @@ impl Flow {
     }
 
     /// Records the dispatch of a request.
-    pub(super) fn on_send(&mut self, now: Tick, leaving: &Departure) -> FlightMark {
+    pub(super) fn on_send(&mut self, now: Tick, leaving: &Departure) -> FlightRecord {
         let Departure { items, calls, alone, permit, queued, expected } = *leaving;
         let clean = self.batches == 0;
         self.batches += u32::from(calls > 1);
@@ -327,7 +327,7 @@ impl Flow {
         if !free {
             self.wave.give_up();
         }
-        FlightMark {
+        FlightRecord {
             sent: now,
             wave,
             beside: self.flights,
@@ -348,7 +348,7 @@ impl Flow {
     }
 
     /// Opens the limiter because the server refuses batches, so that a limit has nothing to gain.
-    pub(super) fn open_unmergeable(&mut self, now: Tick) {
+    pub(super) fn open_for_refused_batches(&mut self, now: Tick) {
         if self.limit.is_some() || self.trial.is_some() {
             self.open(now, OpenReason::NothingToMerge);
         }
@@ -372,13 +372,13 @@ impl Flow {
         }
         self.knee = None;
         self.wave.on_idle();
-        self.growth = Growth::whole();
+        self.growth = BatchCap::whole();
         self.level.restart();
-        self.probe = Probe { id: self.probe.id.wrapping_add(1), ..Probe::default() };
+        self.probe = UpwardProbe { id: self.probe.id.wrapping_add(1), ..UpwardProbe::default() };
         // A pair that was sent beside a queue that no longer exists is no evidence. If batches do
         // not pay, it is one more reason to stay open.
         if !matches!(reason, OpenReason::NoGain { .. }) {
-            self.pairs = Pairs { next: self.answered + PAIR_FIRST, ..Pairs::new() };
+            self.pairs = PairTest { next: self.answered + PAIR_FIRST, ..PairTest::new() };
         }
     }
 
@@ -395,7 +395,7 @@ impl Flow {
         self.open(now, reason);
         let saturated = matches!(reason, OpenReason::NoGain { .. });
         let step = if saturated { GATE_STEP_SATURATED } else { GATE_STEP };
-        self.gate = Some(Gate { limit: f64::from(self.flights) + GATE_FIRST, step });
+        self.gate = Some(QueueRelease { limit: f64::from(self.flights) + GATE_FIRST, step });
     }
 }
 

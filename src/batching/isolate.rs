@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// The outcome of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum PartOutcome {
     /// The part failed, and its members may be tried in smaller parts.
     Failed,
     /// The part was too large.
@@ -24,23 +24,23 @@ pub enum Verdict {
 }
 
 /// Members that are tried together, as a range of indexes into the batch.
-pub type Part = Range<usize>;
+pub type MemberRange = Range<usize>;
 
 /// The isolation plan of one batch. Parts are tried in the order of the members.
 #[derive(Debug, Clone)]
-pub struct Isolation {
+pub struct IsolationPlan {
     items: Vec<u32>,
     isolate_above: usize,
-    todo: Vec<Part>,
+    todo: Vec<MemberRange>,
 }
 
 // === impl Isolation ===
 
-impl Isolation {
+impl IsolationPlan {
     /// Creates a plan for a batch with this outcome. `items` holds the number of items of each
     /// member.
     #[must_use]
-    pub fn new(items: Vec<u32>, isolate_above: u32, verdict: Verdict) -> Self {
+    pub fn new(items: Vec<u32>, isolate_above: u32, verdict: PartOutcome) -> Self {
         let whole = 0..items.len();
         let isolate_above = usize::try_from(isolate_above).unwrap_or(usize::MAX);
         let mut this = Self { items, isolate_above, todo: Vec::new() };
@@ -49,21 +49,21 @@ impl Isolation {
     }
 
     /// Returns the next part to try, if any is left.
-    pub fn next_part(&mut self) -> Option<Part> {
+    pub fn next_part(&mut self) -> Option<MemberRange> {
         self.todo.pop()
     }
 
     /// Records the outcome of a part of more than one member and schedules its smaller parts next.
     /// The response to a single member is final, whatever it is.
-    pub fn refine(&mut self, part: Part, verdict: Verdict) {
+    pub fn refine(&mut self, part: MemberRange, verdict: PartOutcome) {
         if part.len() < 2 {
             return;
         }
         let parts = match verdict {
-            Verdict::Inseparable => return self.split(part),
-            Verdict::Failed if part.len() <= self.isolate_above => part.map(|i| i..i + 1).collect(),
-            Verdict::Failed | Verdict::TooLarge { limit: None } => halves(&part),
-            Verdict::TooLarge { limit: Some(limit) } => {
+            PartOutcome::Inseparable => return self.split(part),
+            PartOutcome::Failed if part.len() <= self.isolate_above => part.map(|i| i..i + 1).collect(),
+            PartOutcome::Failed | PartOutcome::TooLarge { limit: None } => halves(&part),
+            PartOutcome::TooLarge { limit: Some(limit) } => {
                 let packed = self.pack(&part, limit);
                 // A limit that the part already satisfies cannot be the intended one: bisect, so
                 // that isolation ends.
@@ -74,7 +74,7 @@ impl Isolation {
     }
 
     /// Splits a part that was not tried: each of its members is tried alone next.
-    pub fn split(&mut self, part: Part) {
+    pub fn split(&mut self, part: MemberRange) {
         self.todo.extend(part.rev().map(|member| member..member + 1));
     }
 
@@ -85,13 +85,13 @@ impl Isolation {
     }
 
     /// Returns the parts that have not been tried. Called when the replay budget is used up.
-    pub fn give_up(&mut self) -> Vec<Part> {
+    pub fn give_up(&mut self) -> Vec<MemberRange> {
         let mut rest = std::mem::take(&mut self.todo);
         rest.reverse();
         rest
     }
 
-    fn pack(&self, part: &Part, limit: u32) -> Vec<Part> {
+    fn pack(&self, part: &MemberRange, limit: u32) -> Vec<MemberRange> {
         let mut parts = Vec::new();
         let (mut start, mut held) = (part.start, 0_u32);
         for i in part.clone() {
@@ -107,7 +107,7 @@ impl Isolation {
     }
 }
 
-fn halves(part: &Part) -> Vec<Part> {
+fn halves(part: &MemberRange) -> Vec<MemberRange> {
     let middle = part.start + part.len() / 2;
     vec![part.start..middle, middle..part.end]
 }
@@ -117,13 +117,13 @@ mod tests {
     use super::*;
 
     /// Runs a plan in which any part that holds one of `bad` fails; returns the parts tried.
-    fn run(n: usize, isolate_above: u32, bad: &[usize]) -> Vec<Part> {
-        let mut plan = Isolation::new(vec![1; n], isolate_above, Verdict::Failed);
+    fn run(n: usize, isolate_above: u32, bad: &[usize]) -> Vec<MemberRange> {
+        let mut plan = IsolationPlan::new(vec![1; n], isolate_above, PartOutcome::Failed);
         let mut tried = Vec::new();
         while let Some(part) = plan.next_part() {
             tried.push(part.clone());
             if bad.iter().any(|b| part.contains(b)) {
-                plan.refine(part, Verdict::Failed);
+                plan.refine(part, PartOutcome::Failed);
             }
         }
         tried
@@ -131,8 +131,8 @@ mod tests {
 
     #[test]
     fn members_of_an_inseparable_batch_are_tried_alone_whatever_their_number() {
-        let mut plan = Isolation::new(vec![1; 9], 4, Verdict::Inseparable);
-        let parts: Vec<Part> = std::iter::from_fn(|| plan.next_part()).collect();
+        let mut plan = IsolationPlan::new(vec![1; 9], 4, PartOutcome::Inseparable);
+        let parts: Vec<MemberRange> = std::iter::from_fn(|| plan.next_part()).collect();
         assert_eq!(parts, (0..9).map(|member| member..member + 1).collect::<Vec<_>>());
     }
 
@@ -157,14 +157,14 @@ mod tests {
 
     #[test]
     fn a_named_limit_packs_whole_members_under_it() {
-        let mut plan = Isolation::new(vec![2, 2, 3, 1, 5], 4, Verdict::TooLarge { limit: Some(4) });
+        let mut plan = IsolationPlan::new(vec![2, 2, 3, 1, 5], 4, PartOutcome::TooLarge { limit: Some(4) });
         let parts: Vec<_> = std::iter::from_fn(|| plan.next_part()).collect();
         assert_eq!(parts, [0..2, 2..4, 4..5]);
     }
 
     #[test]
     fn a_limit_that_was_kept_already_halves_so_that_isolation_ends() {
-        let mut plan = Isolation::new(vec![1, 1], 4, Verdict::TooLarge { limit: Some(9) });
+        let mut plan = IsolationPlan::new(vec![1, 1], 4, PartOutcome::TooLarge { limit: Some(9) });
         assert_eq!(plan.next_part(), Some(0..1));
         assert_eq!(plan.next_part(), Some(1..2));
         assert!(plan.is_done());

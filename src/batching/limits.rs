@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::call::{Call, PriorityId, ScopeId};
-use super::priority::Priority;
+use super::priority::PriorityClass;
 
 /// The dispatch policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Policy {
+pub enum DispatchPolicy {
     /// Dispatch at once if a slot is idle; calls accumulate while all slots are busy.
     WorkConserving,
     /// Dispatch at `items` items, or `delay` after both an item and a free slot have been
@@ -35,7 +35,7 @@ pub enum Policy {
 
 /// The treatment of a call that can no longer meet its SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Late {
+pub enum LateTreatment {
     /// The call is moved behind the calls that can be in time, and is served when none of these can
     /// use the room.
     Serve,
@@ -62,14 +62,14 @@ pub struct ScopeLimits {
     /// Maximum number of batches of this route in flight.
     pub slots_max: u32,
     /// Treatment of calls of this route that can no longer meet their SLO.
-    pub late: Late,
+    pub late: LateTreatment,
 }
 
 /// The complete configuration of the core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Dispatch policy.
-    pub policy: Policy,
+    pub policy: DispatchPolicy,
     /// Maximum number of batches in flight. [`Policy::Adaptive`] determines the number to use up to
     /// this maximum.
     pub slots: u32,
@@ -83,7 +83,7 @@ pub struct Limits {
     pub scopes: Vec<ScopeLimits>,
     /// Priority classes. A class id out of range uses the first entry. Only [`Policy::Adaptive`]
     /// applies them.
-    pub priorities: Vec<Priority>,
+    pub priorities: Vec<PriorityClass>,
     /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
     /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].
     pub quarantine: Duration,
@@ -106,8 +106,8 @@ impl Limits {
 
     /// Returns the properties of a priority class.
     #[must_use]
-    pub fn priority(&self, id: PriorityId) -> &Priority {
-        self.priorities.get(usize::from(id.0)).or_else(|| self.priorities.first()).unwrap_or(&Priority::PLAIN)
+    pub fn priority(&self, id: PriorityId) -> &PriorityClass {
+        self.priorities.get(usize::from(id.0)).or_else(|| self.priorities.first()).unwrap_or(&PriorityClass::PLAIN)
     }
 
     /// Returns the fair-queueing weight of a call: its class's weight times its tenant's.
@@ -116,7 +116,7 @@ impl Limits {
     }
 
     /// Returns `true` if some classes use only the room that others leave.
-    pub(super) fn have_fillers(&self) -> bool {
+    pub(super) fn has_fillers(&self) -> bool {
         self.priorities.iter().any(|priority| priority.filler)
     }
 }
@@ -125,13 +125,13 @@ impl Default for Limits {
     /// Returns the defaults of the policy schema with one slot.
     fn default() -> Self {
         Self {
-            policy: Policy::WorkConserving,
+            policy: DispatchPolicy::WorkConserving,
             slots: 1,
             stand_aside_max: 512,
             queue_items_max: 2048,
             queue_bytes_max: 32 << 20,
             scopes: vec![ScopeLimits::default()],
-            priorities: vec![Priority::PLAIN],
+            priorities: vec![PriorityClass::PLAIN],
             quarantine: Duration::from_secs(30),
         }
     }
@@ -149,7 +149,7 @@ impl Default for ScopeLimits {
             queue_items_max: 2048,
             queue_bytes_max: 32 << 20,
             slots_max: u32::MAX,
-            late: Late::Refuse,
+            late: LateTreatment::Refuse,
         }
     }
 }

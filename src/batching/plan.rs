@@ -16,9 +16,9 @@
 
 mod process;
 
-use process::Process;
+use process::LoadProcess;
 
-use super::arrivals::Rate;
+use super::arrivals::ArrivalRate;
 use super::math::{float, whole};
 
 /// Batch sizes tried in addition to "all that is queued".
@@ -54,16 +54,16 @@ const MOVED_PERMILLE: u64 = 30;
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlanInput {
     times: Vec<u64>,
-    start: Option<Values>,
+    start: Option<StateValues>,
 }
 
 /// Values of the solver for each load, used as the initial guess of the next solve.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Values(Vec<Vec<f64>>);
+pub(super) struct StateValues(Vec<Vec<f64>>);
 
 /// The decision of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum PlanDecision {
     /// Dispatch this many items.
     Send(u32),
     /// Wait for the next arrival.
@@ -76,22 +76,22 @@ pub(super) enum Size {
 /// A table from load and queue length to a decision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
-    rows: Vec<Row>,
+    rows: Vec<PlanRow>,
     sizes: u32,
     best: u32,
-    values: Values,
+    values: StateValues,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Row {
-    rate: Rate,
+struct PlanRow {
+    rate: ArrivalRate,
     /// Decisions by queue length, starting at zero.
-    sizes: Vec<Size>,
+    sizes: Vec<PlanDecision>,
 }
 
 /// The schedule of plan updates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Due {
+pub(super) struct PlanSchedule {
     next: u64,
     planned: Vec<u64>,
 }
@@ -104,16 +104,16 @@ pub fn solve(input: &PlanInput) -> Plan {
     let queue = (2 * times.len() + 16).min(QUEUE_MAX);
     let mut values = vec![0.0; queue + 1];
     let mut plan =
-        Plan { rows: Vec::new(), sizes: number(times.len()), best: number(best), values: Values(Vec::new()) };
+        Plan { rows: Vec::new(), sizes: number(times.len()), best: number(best), values: StateValues(Vec::new()) };
     for (index, load) in LOADS.into_iter().enumerate() {
         // Warm start: the values of the same load in the earlier plan, else of the previous load.
         if let Some(kept) = input.start.as_ref().and_then(|start| start.0.get(index)) {
-            values = stretched(kept, queue + 1);
+            values = resize_values(kept, queue + 1);
         }
         let rate = float(load) / 1000.0 * throughput;
-        let sizes = Process::new(&times, rate, &MENU).solve(&mut values);
+        let sizes = LoadProcess::new(&times, rate, &MENU).solve(&mut values);
         // Converts items per millisecond to thousandths of an item per second.
-        plan.rows.push(Row { rate: Rate(whole(rate * 1e6)), sizes });
+        plan.rows.push(PlanRow { rate: ArrivalRate(whole(rate * 1e6)), sizes });
         plan.values.0.push(values.clone());
     }
     plan
@@ -147,11 +147,13 @@ impl Plan {
     /// Returns the decision for this many queued items at this rate per slot. A queue longer than
     /// the plan uses the longest length of the plan. At a load far below the lowest one of the
     /// plan, nothing waits for an arrival that is far away.
-    pub(super) fn at(&self, rate_per_slot: Rate, queued: u32) -> Size {
+    pub(super) fn at(&self, rate_per_slot: ArrivalRate, queued: u32) -> PlanDecision {
         let row = self.row(rate_per_slot);
         let queued = usize::try_from(queued).unwrap_or(usize::MAX).clamp(1, row.sizes.len() - 1);
         match row.sizes[queued] {
-            Size::Wait { otherwise } if rate_per_slot.0.saturating_mul(FAR) < row.rate.0 => Size::Send(otherwise),
+            PlanDecision::Wait { otherwise } if rate_per_slot.0.saturating_mul(FAR) < row.rate.0 => {
+                PlanDecision::Send(otherwise)
+            }
             size => size,
         }
     }
@@ -170,7 +172,7 @@ impl Plan {
 
     /// Returns the row of the nearest load on a logarithmic scale: two loads are separated where
     /// the square of the rate equals their product.
-    fn row(&self, rate: Rate) -> &Row {
+    fn row(&self, rate: ArrivalRate) -> &PlanRow {
         let square = u128::from(rate.0) * u128::from(rate.0);
         let above = self
             .rows
@@ -183,7 +185,7 @@ impl Plan {
 
 // === impl Due ===
 
-impl Due {
+impl PlanSchedule {
     pub(super) const fn new() -> Self {
         Self { next: FIRST, planned: Vec::new() }
     }
@@ -211,7 +213,7 @@ impl Due {
 
     /// Makes the next plan due now, because the current one does not cover all sizes that have
     /// worked.
-    pub(super) fn outgrown(&mut self, batches: u64) {
+    pub(super) fn on_outgrown(&mut self, batches: u64) {
         self.next = self.next.min(batches);
     }
 
@@ -254,7 +256,7 @@ fn most_efficient(times: &[f64]) -> (usize, f64) {
 
 /// Adapts values to another queue length: truncated, or extrapolated with the last slope. They are
 /// only an initial guess, so any extrapolation is allowed.
-fn stretched(kept: &[f64], len: usize) -> Vec<f64> {
+fn resize_values(kept: &[f64], len: usize) -> Vec<f64> {
     let mut values: Vec<f64> = kept.iter().take(len).copied().collect();
     let slope = match values.as_slice() {
         [.., before, last] => last - before,

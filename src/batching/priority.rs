@@ -12,7 +12,7 @@ use super::tick::nanos;
 
 /// The properties of a priority class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Priority {
+pub struct PriorityClass {
     /// Share of the upstream's time relative to the other classes, at least 1.
     pub weight: u32,
     /// Set if its calls precede those of all classes that are not strict.
@@ -38,7 +38,7 @@ pub(super) enum Rank {
 
 // === impl Priority ===
 
-impl Priority {
+impl PriorityClass {
     /// The default class.
     pub const PLAIN: Self = Self { weight: 1, strict: false, filler: false, ages: Self::AGES_WITHOUT_SLO };
     /// [`Priority::ages`] of a class without an SLO.
@@ -59,7 +59,7 @@ impl Priority {
     }
 }
 
-impl Default for Priority {
+impl Default for PriorityClass {
     fn default() -> Self {
         Self::PLAIN
     }
@@ -71,10 +71,10 @@ mod tests {
 
     #[test]
     fn waiting_lifts_a_call_by_one_rank_at_a_time() {
-        let filler = Priority { filler: true, ..Priority::PLAIN };
-        let ranks = |class: Priority| [0, 1999, 2000, 4000, 9000].map(|ms| class.rank(Duration::from_millis(ms)));
+        let filler = PriorityClass { filler: true, ..PriorityClass::PLAIN };
+        let ranks = |class: PriorityClass| [0, 1999, 2000, 4000, 9000].map(|ms| class.rank(Duration::from_millis(ms)));
         assert_eq!(ranks(filler), [Rank::Filler, Rank::Filler, Rank::Plain, Rank::Strict, Rank::Strict]);
-        assert_eq!(ranks(Priority::PLAIN), [Rank::Plain, Rank::Plain, Rank::Strict, Rank::Strict, Rank::Strict]);
-        assert_eq!(ranks(Priority { strict: true, ..Priority::PLAIN }), [Rank::Strict; 5]);
+        assert_eq!(ranks(PriorityClass::PLAIN), [Rank::Plain, Rank::Plain, Rank::Strict, Rank::Strict, Rank::Strict]);
+        assert_eq!(ranks(PriorityClass { strict: true, ..PriorityClass::PLAIN }), [Rank::Strict; 5]);
     }
 }

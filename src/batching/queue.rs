@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::call::{Call, CallId, CostClassId, Flow, KeyId, PriorityId, ScopeId, TenantId};
-use super::shelf::Shelf;
+use super::call::{Call, CallId, CostClassId, FairFlow, KeyId, PriorityId, ScopeId, TenantId};
+use super::shelf::CallMap;
 use super::tick::Tick;
-use order::Order;
+use order::SortedDeque;
 
 /// Maximum number of cost classes with a counter that is kept while none of their calls is queued:
 /// the number of cost curves.
@@ -24,7 +24,7 @@ const SPARE_MAX: usize = 16;
 
 /// A queued call.
 #[derive(Debug, Clone)]
-pub(super) struct Queued {
+pub(super) struct QueuedCall {
     pub(super) call: Call,
     pub(super) arrived: Tick,
     /// Sort key in the queue of its merge key; ties are broken by arrival.
@@ -35,7 +35,7 @@ pub(super) struct Queued {
 
 /// Items, weight and bytes of a set of calls.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Held {
+pub(super) struct Load {
     pub(super) items: u64,
     pub(super) weight: u64,
     pub(super) bytes: u64,
@@ -43,43 +43,43 @@ pub(super) struct Held {
 
 /// The queue of one merge key.
 #[derive(Debug, Clone, Default)]
-struct Line {
-    ids: Order<(Tick, CallId)>,
-    held: Held,
+struct KeyQueue {
+    ids: SortedDeque<(Tick, CallId)>,
+    held: Load,
 }
 
 /// The calls of one flow in the queue of a merge key, in order.
 #[derive(Debug, Clone, Default)]
-pub(super) struct FlowLine {
-    pub(super) calls: Order<(Tick, CallId)>,
+pub(super) struct FlowQueue {
+    pub(super) calls: SortedDeque<(Tick, CallId)>,
     pub(super) items: u64,
 }
 
 /// The queue of all calls, with its indexes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Queue {
-    calls: Shelf<Queued>,
-    lines: BTreeMap<KeyId, Line>,
+    calls: CallMap<QueuedCall>,
+    lines: BTreeMap<KeyId, KeyQueue>,
     /// The first call of each key queue, which orders the keys.
-    heads: Order<(Tick, CallId, KeyId)>,
-    deadlines: Order<(Tick, CallId)>,
-    held: Held,
-    scopes: BTreeMap<ScopeId, Held>,
+    heads: SortedDeque<(Tick, CallId, KeyId)>,
+    deadlines: SortedDeque<(Tick, CallId)>,
+    held: Load,
+    scopes: BTreeMap<ScopeId, Load>,
     /// Items by cost class. Classes without items are kept, so that their calls are added and
     /// removed without an allocation.
     classes: BTreeMap<CostClassId, u64>,
     /// Items by flow.
-    flows: BTreeMap<Flow, u64>,
+    flows: BTreeMap<FairFlow, u64>,
     /// Number of tenants with queued calls.
     tenants: usize,
-    by_flow: BTreeMap<(KeyId, Flow), FlowLine>,
+    by_flow: BTreeMap<(KeyId, FairFlow), FlowQueue>,
     /// Empty deques for reuse.
-    spare: Vec<Order<(Tick, CallId)>>,
+    spare: Vec<SortedDeque<(Tick, CallId)>>,
 }
 
 // === impl Held ===
 
-impl Held {
+impl Load {
     /// Returns the sum of both.
     pub(super) const fn and(self, other: Self) -> Self {
         Self {
@@ -113,11 +113,11 @@ impl Queue {
         self.calls.len()
     }
 
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> Load {
         self.held
     }
 
-    pub(super) fn held_by_scope(&self, scope: ScopeId) -> Held {
+    pub(super) fn held_by_scope(&self, scope: ScopeId) -> Load {
         self.scopes.get(&scope).copied().unwrap_or_default()
     }
 
@@ -133,12 +133,12 @@ impl Queue {
         self.flows.len()
     }
 
-    pub(super) fn held_by_flow(&self, flow: Flow) -> u64 {
+    pub(super) fn held_by_flow(&self, flow: FairFlow) -> u64 {
         self.flows.get(&flow).copied().unwrap_or(0)
     }
 
     /// Iterates over the flows with their numbers of items.
-    pub(super) fn flow_items(&self) -> impl Iterator<Item = (Flow, u64)> {
+    pub(super) fn flow_items(&self) -> impl Iterator<Item = (FairFlow, u64)> {
         self.flows.iter().map(|(flow, items)| (*flow, *items))
     }
 
@@ -148,8 +148,8 @@ impl Queue {
     }
 
     /// Returns the most recently arrived call that satisfies the predicate.
-    pub(super) fn last_where(&self, holds: impl Fn(&Queued) -> bool) -> Option<CallId> {
-        self.calls.values_back().find(|queued| holds(queued)).map(|queued| queued.call.id)
+    pub(super) fn last_where(&self, holds: impl Fn(&QueuedCall) -> bool) -> Option<CallId> {
+        self.calls.values_rev().find(|queued| holds(queued)).map(|queued| queued.call.id)
     }
 
     /// Returns `true` if a tenant other than this one has queued calls.
@@ -158,16 +158,16 @@ impl Queue {
     }
 
     /// Inserts a call from another queue at its place in the order.
-    pub(super) fn put(&mut self, queued: Queued) {
+    pub(super) fn put(&mut self, queued: QueuedCall) {
         self.insert(queued);
     }
 
     pub(super) fn push(&mut self, now: Tick, free_before: Duration, order: Tick, call: Call) {
-        self.insert(Queued { call, arrived: now, order, free_before });
+        self.insert(QueuedCall { call, arrived: now, order, free_before });
     }
 
-    fn insert(&mut self, queued: Queued) {
-        let Queued { call, order, .. } = &queued;
+    fn insert(&mut self, queued: QueuedCall) {
+        let QueuedCall { call, order, .. } = &queued;
         let order = *order;
         let (id, key) = (call.id, call.key);
         self.held.add(call);
@@ -184,11 +184,11 @@ impl Queue {
         if let Some(deadline) = call.deadline {
             self.deadlines.insert((deadline.at, id));
         }
-        let fresh = || FlowLine { calls: self.spare.pop().unwrap_or_default(), items: 0 };
+        let fresh = || FlowQueue { calls: self.spare.pop().unwrap_or_default(), items: 0 };
         let own = self.by_flow.entry((key, flow)).or_insert_with(fresh);
         own.items += u64::from(call.items);
         own.calls.insert((order, id));
-        let fresh = || Line { ids: self.spare.pop().unwrap_or_default(), held: Held::default() };
+        let fresh = || KeyQueue { ids: self.spare.pop().unwrap_or_default(), held: Load::default() };
         let line = self.lines.entry(key).or_insert_with(fresh);
         let place = (order, id);
         let head = line.ids.first();
@@ -205,7 +205,7 @@ impl Queue {
     }
 
     /// Removes a call, wherever it is in the order.
-    pub(super) fn remove(&mut self, id: CallId) -> Option<Queued> {
+    pub(super) fn remove(&mut self, id: CallId) -> Option<QueuedCall> {
         let queued = self.calls.remove(id)?;
         let call = &queued.call;
         self.held.sub(call);
@@ -234,10 +234,10 @@ impl Queue {
             own.calls.remove((queued.order, id));
             if own.calls.is_empty() {
                 let row = self.by_flow.remove(&(call.key, flow)).map(|own| own.calls);
-                keep(&mut self.spare, row);
+                recycle(&mut self.spare, row);
             }
         }
-        self.leave_line(call, queued.order);
+        self.remove_from_key_queue(call, queued.order);
         Some(queued)
     }
 
@@ -265,44 +265,44 @@ impl Queue {
         self.deadlines.first()
     }
 
-    pub(super) fn get(&self, id: CallId) -> Option<&Queued> {
+    pub(super) fn get(&self, id: CallId) -> Option<&QueuedCall> {
         self.calls.get(id)
     }
 
     /// Iterates over the merge keys and their first calls, in the order of these calls.
-    pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &Queued)> {
+    pub(super) fn lines(&self) -> impl Iterator<Item = (KeyId, &QueuedCall)> {
         self.heads.iter().filter_map(|(_, id, key)| self.calls.get(id).map(|queued| (key, queued)))
     }
 
     /// Iterates over the calls of a merge key, in order.
-    pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &Queued> {
+    pub(super) fn line(&self, key: KeyId) -> impl Iterator<Item = &QueuedCall> {
         self.lines.get(&key).into_iter().flat_map(|line| line.ids.iter()).filter_map(|(_, id)| self.calls.get(id))
     }
 
     /// Returns the first call of a merge key.
-    pub(super) fn head(&self, key: KeyId) -> Option<&Queued> {
+    pub(super) fn head(&self, key: KeyId) -> Option<&QueuedCall> {
         self.line(key).next()
     }
 
     /// Iterates over the flows of a merge key and their calls.
-    pub(super) fn flow_lines(&self, key: KeyId) -> impl Iterator<Item = (Flow, &FlowLine)> {
-        let first = Flow { tenant: TenantId(0), priority: PriorityId(0) };
-        let last = Flow { tenant: TenantId(u64::MAX), priority: PriorityId(u8::MAX) };
+    pub(super) fn flow_queues(&self, key: KeyId) -> impl Iterator<Item = (FairFlow, &FlowQueue)> {
+        let first = FairFlow { tenant: TenantId(0), priority: PriorityId(0) };
+        let last = FairFlow { tenant: TenantId(u64::MAX), priority: PriorityId(u8::MAX) };
         self.by_flow.range((key, first)..=(key, last)).map(|((_, flow), line)| (*flow, line))
     }
 
     /// Returns `true` if the calls of a merge key belong to more than one flow.
     pub(super) fn is_mixed(&self, key: KeyId) -> bool {
-        self.flows.len() > 1 && self.flow_lines(key).nth(1).is_some()
+        self.flows.len() > 1 && self.flow_queues(key).nth(1).is_some()
     }
 
     /// Returns the call of a flow that follows this one in the queue of a merge key.
-    pub(super) fn flow_next(&self, key: KeyId, flow: Flow, after: (Tick, CallId)) -> Option<(Tick, CallId)> {
+    pub(super) fn flow_next(&self, key: KeyId, flow: FairFlow, after: (Tick, CallId)) -> Option<(Tick, CallId)> {
         self.by_flow.get(&(key, flow))?.calls.after(after)
     }
 
     /// Returns the items, weight and bytes of a merge key.
-    pub(super) fn line_held(&self, key: KeyId) -> Held {
+    pub(super) fn load_of_key(&self, key: KeyId) -> Load {
         self.lines.get(&key).map(|line| line.held).unwrap_or_default()
     }
 
@@ -314,11 +314,11 @@ impl Queue {
 
     /// Returns the earliest deadline in the queue of a merge key that a hold must respect. Only the
     /// calls that could be in the next batch are examined.
-    pub(super) fn line_deadline(&self, key: KeyId, within: usize) -> Option<Tick> {
+    pub(super) fn earliest_deadline(&self, key: KeyId, within: usize) -> Option<Tick> {
         self.line(key).take(within).filter_map(|queued| queued.call.deadline).map(|deadline| deadline.at).min()
     }
 
-    fn leave_line(&mut self, call: &Call, order: Tick) {
+    fn remove_from_key_queue(&mut self, call: &Call, order: Tick) {
         let Some(line) = self.lines.get_mut(&call.key) else { return };
         line.held.sub(call);
         let was_head = line.ids.first() == Some((order, call.id));
@@ -328,7 +328,7 @@ impl Queue {
         }
         let Some((order, id)) = line.ids.first() else {
             let line = self.lines.remove(&call.key);
-            keep(&mut self.spare, line.map(|line| line.ids));
+            recycle(&mut self.spare, line.map(|line| line.ids));
             return;
         };
         if was_head {
@@ -338,7 +338,7 @@ impl Queue {
 }
 
 /// Keeps an empty deque for reuse, unless there are enough.
-fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)>>) {
+fn recycle(spare: &mut Vec<SortedDeque<(Tick, CallId)>>, row: Option<SortedDeque<(Tick, CallId)>>) {
     if let Some(row) = row
         && spare.len() < SPARE_MAX
     {
@@ -347,8 +347,8 @@ fn keep(spare: &mut Vec<Order<(Tick, CallId)>>, row: Option<Order<(Tick, CallId)
 }
 
 /// Returns the range of all possible flows of a tenant.
-fn flows_of(tenant: TenantId) -> RangeInclusive<Flow> {
-    Flow { tenant, priority: PriorityId(0) }..=Flow { tenant, priority: PriorityId(u8::MAX) }
+fn flows_of(tenant: TenantId) -> RangeInclusive<FairFlow> {
+    FairFlow { tenant, priority: PriorityId(0) }..=FairFlow { tenant, priority: PriorityId(u8::MAX) }
 }
 
 #[cfg(test)]
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_in_the_order_of_their_heads() {
+    fn keys_are_ordered_by_their_heads() {
         let mut queue = Queue::default();
         for (id, key) in [(1, 7), (2, 3), (3, 7), (4, 5)] {
             queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, key));
@@ -390,7 +390,7 @@ mod tests {
         assert!(queue.is_empty() && queue.lines.is_empty() && queue.heads.is_empty());
         assert!(queue.flows.is_empty() && queue.by_flow.is_empty() && queue.tenants == 0);
         assert!(queue.scopes.is_empty() && queue.deadlines.is_empty());
-        assert_eq!(queue.held(), Held::default());
+        assert_eq!(queue.held(), Load::default());
     }
 
     #[test]
@@ -401,11 +401,11 @@ mod tests {
             queue.push(Tick(id), Duration::ZERO, Tick(0), call(id, 0));
             queue.remove(CallId(id));
         }
-        assert!(queue.lines[&KeyId(0)].ids.len_with_gaps() <= 2 + order::GAPS_MAX + 1);
+        assert!(queue.lines[&KeyId(0)].ids.len_with_tombstones() <= 2 + order::GAPS_MAX + 1);
     }
 
     #[test]
-    fn everybody_takes_a_place_anew_by_deadline_or_by_arrival() {
+    fn reorder_sorts_by_deadline_or_arrival() {
         let mut queue = Queue::default();
         for (id, key, deadline) in [(1, 7, 50), (2, 3, 40), (3, 7, 30)] {
             let deadline = Some(Deadline { at: Tick(deadline), source: DeadlineSource::Slo });
@@ -415,14 +415,14 @@ mod tests {
         let held = queue.held();
         queue.reorder(true);
         assert_eq!((line(&queue), order(&queue)), (vec![3, 1], vec![7, 3]));
-        assert_eq!(queue.flow_lines(KeyId(7)).map(|(_, line)| line.calls.iter().count()).sum::<usize>(), 2);
+        assert_eq!(queue.flow_queues(KeyId(7)).map(|(_, line)| line.calls.iter().count()).sum::<usize>(), 2);
         queue.reorder(false);
         assert_eq!((line(&queue), order(&queue)), (vec![1, 3], vec![7, 3]));
         assert_eq!((queue.held(), queue.oldest()), (held, Some(Tick(1))));
     }
 
     #[test]
-    fn a_line_stands_by_order_and_a_new_head_moves_it() {
+    fn new_head_moves_its_key() {
         let mut queue = Queue::default();
         for (id, key, order) in [(1, 7, 50), (2, 3, 40), (3, 7, 30), (4, 7, 50), (5, 7, 30)] {
             queue.push(Tick(id), Duration::ZERO, Tick(order), call(id, key));

@@ -19,8 +19,8 @@ mod tests;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use self::server::Server;
-use super::batch::{Batch, BatchId, Decision, Observed, ObservedOutcome};
+use self::server::ServerModel;
+use super::batch::{Batch, BatchId, BatchOutcome, Decision, Observation};
 use super::batcher::Batcher;
 use super::call::{Call, CallId, CostClassId, ScopeId, Weight};
 use super::limits::Limits;
@@ -35,17 +35,17 @@ use super::tick::Tick;
 #[derive(Debug, Clone)]
 pub struct Shadow {
     core: Batcher,
-    server: Server,
-    calls: BTreeMap<CallId, Asked>,
+    server: ServerModel,
+    calls: BTreeMap<CallId, SimulatedCall>,
     /// Simulated executions by their end.
-    running: BTreeMap<(Tick, BatchId), Running>,
-    would: Vec<Would>,
+    running: BTreeMap<(Tick, BatchId), SimulatedExecution>,
+    would: Vec<ShadowOutcome>,
     now: Tick,
 }
 
 /// A call held by the simulated core.
 #[derive(Debug, Clone, Copy)]
-struct Asked {
+struct SimulatedCall {
     began: Tick,
     arrived: Tick,
     scope: ScopeId,
@@ -55,14 +55,14 @@ struct Asked {
 }
 
 #[derive(Debug, Clone)]
-struct Running {
+struct SimulatedExecution {
     sent: Tick,
     members: Vec<CallId>,
 }
 
 /// A simulated outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Would {
+pub enum ShadowOutcome {
     /// These calls would have been dispatched together.
     Leave {
         /// Members, each with its waiting time.
@@ -81,7 +81,7 @@ pub enum Would {
         /// Number of items of the call.
         items: u32,
         /// Manner of its end.
-        how: End,
+        how: ShadowEnd,
         /// Time since its arrival at the proxy.
         latency: Duration,
         /// SLO of the call.
@@ -91,7 +91,7 @@ pub enum Would {
 
 /// The manner in which a call would have ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
+pub enum ShadowEnd {
     /// Answered by the upstream.
     Answered,
     /// Rejected for lack of room.
@@ -104,7 +104,7 @@ pub enum End {
 
 /// The measurements that the simulation is based on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Known {
+pub struct ShadowKnowledge {
     /// Number of calls that the server was measured to run concurrently, at least 1.
     pub side_by_side: u32,
     /// For each cost class, the time of an unbatched call in nanoseconds and the largest number of
@@ -124,7 +124,7 @@ impl Shadow {
     pub fn new(limits: Limits, seed: u64) -> Self {
         Self {
             core: Batcher::new(limits, seed),
-            server: Server::new(seed.rotate_left(32)),
+            server: ServerModel::new(seed.rotate_left(32)),
             calls: BTreeMap::new(),
             running: BTreeMap::new(),
             would: Vec::new(),
@@ -167,11 +167,17 @@ impl Shadow {
         if !self.server.knows(class) {
             return false;
         }
-        let asked =
-            Asked { began, arrived: now, scope: call.scope, items: call.items, weight: call.weight, slo: call.slo };
+        let asked = SimulatedCall {
+            began,
+            arrived: now,
+            scope: call.scope,
+            items: call.items,
+            weight: call.weight,
+            slo: call.slo,
+        };
         self.calls.insert(id, asked);
         if self.core.offer(now, call).is_err() {
-            self.end(now, id, End::Rejected);
+            self.end(now, id, ShadowEnd::Rejected);
         }
         self.pump();
         true
@@ -187,7 +193,7 @@ impl Shadow {
     pub fn left(&mut self, now: Tick, id: CallId) {
         self.answered(now, id, false);
         self.core.cancel(self.now, id);
-        self.end(self.now, id, End::Cancelled);
+        self.end(self.now, id, ShadowEnd::Cancelled);
         self.pump();
     }
 
@@ -201,12 +207,12 @@ impl Shadow {
             };
             self.now = self.now.max(next);
             while let Some(entry) = self.running.first_entry().filter(|entry| entry.key().0 <= self.now) {
-                let ((_, batch), Running { sent, members }) = entry.remove_entry();
+                let ((_, batch), SimulatedExecution { sent, members }) = entry.remove_entry();
                 let duration = self.now.since(sent);
                 for id in members {
-                    self.end(self.now, id, End::Answered);
+                    self.end(self.now, id, ShadowEnd::Answered);
                 }
-                let observed = Observed { duration, first_byte: Some(duration), outcome: ObservedOutcome::Ok };
+                let observed = Observation { duration, first_byte: Some(duration), outcome: BatchOutcome::Ok };
                 self.core.complete(self.now, batch, observed);
             }
             self.pump();
@@ -215,7 +221,7 @@ impl Shadow {
     }
 
     /// Takes the outcomes simulated since the last call.
-    pub fn would(&mut self) -> Vec<Would> {
+    pub fn would(&mut self) -> Vec<ShadowOutcome> {
         std::mem::take(&mut self.would)
     }
 
@@ -232,8 +238,8 @@ impl Shadow {
 
     /// Returns the measurements that the simulation is based on.
     #[must_use]
-    pub fn known(&self) -> Known {
-        Known {
+    pub fn known(&self) -> ShadowKnowledge {
+        ShadowKnowledge {
             side_by_side: u32::try_from(self.server.side_by_side()).unwrap_or(u32::MAX),
             classes: self.server.learned().collect(),
         }
@@ -243,12 +249,12 @@ impl Shadow {
         while let Some(decision) = self.core.poll(self.now) {
             match decision {
                 Decision::Dispatch(batch) => self.dispatch(&batch),
-                Decision::Expire { id, .. } => self.end(self.now, id, End::Expired),
+                Decision::Expire { id, .. } => self.end(self.now, id, ShadowEnd::Expired),
                 Decision::Abort(batch) => {
                     let found = self.running.keys().find(|(_, id)| *id == batch).copied();
-                    if let Some(Running { sent, .. }) = found.and_then(|key| self.running.remove(&key)) {
+                    if let Some(SimulatedExecution { sent, .. }) = found.and_then(|key| self.running.remove(&key)) {
                         let duration = self.now.since(sent);
-                        let observed = Observed { duration, first_byte: None, outcome: ObservedOutcome::Cancelled };
+                        let observed = Observation { duration, first_byte: None, outcome: BatchOutcome::Cancelled };
                         self.core.complete(self.now, batch, observed);
                     }
                 }
@@ -258,7 +264,8 @@ impl Shadow {
 
     fn dispatch(&mut self, batch: &Batch) {
         let asked = |id| self.calls.get(&id).map(|asked| (id, *asked));
-        let members: Vec<(CallId, Asked)> = batch.members.iter().filter_map(|member| asked(member.id)).collect();
+        let members: Vec<(CallId, SimulatedCall)> =
+            batch.members.iter().filter_map(|member| asked(member.id)).collect();
         let max = members.iter().map(|(_, asked)| asked.weight.max).max().unwrap_or_default();
         let takes = self.server.time(batch.cost_class, batch.items, Weight { sum: batch.weight, max });
         // The execution starts at once if the server has a free place, else when enough of the
@@ -269,16 +276,16 @@ impl Shadow {
         let begins = self.running.keys().nth(before).filter(|_| full).map_or(self.now, |(at, _)| *at);
         let ends = begins.after(Duration::from_nanos(takes));
         let ids = members.iter().map(|(id, _)| *id).collect();
-        self.running.insert((ends, batch.id), Running { sent: self.now, members: ids });
-        self.would.push(Would::Leave {
+        self.running.insert((ends, batch.id), SimulatedExecution { sent: self.now, members: ids });
+        self.would.push(ShadowOutcome::Leave {
             scope: members.first().map_or(ScopeId(u16::MAX), |(_, asked)| asked.scope),
             members: members.into_iter().map(|(id, asked)| (id, self.now.since(asked.arrived))).collect(),
             items: batch.items,
         });
     }
 
-    fn end(&mut self, now: Tick, id: CallId, how: End) {
-        let Some(Asked { began, scope, items, slo, .. }) = self.calls.remove(&id) else { return };
-        self.would.push(Would::End { id, scope, items, how, latency: now.since(began), slo });
+    fn end(&mut self, now: Tick, id: CallId, how: ShadowEnd) {
+        let Some(SimulatedCall { began, scope, items, slo, .. }) = self.calls.remove(&id) else { return };
+        self.would.push(ShadowOutcome::End { id, scope, items, how, latency: now.since(began), slo });
     }
 }

@@ -23,7 +23,7 @@ const ROOM_MAX: usize = 1024;
 
 /// A map from call id to value.
 #[derive(Debug, Clone)]
-pub(super) struct Shelf<T> {
+pub(super) struct CallMap<T> {
     /// Ids in order, each with the index of its value, or `None` for a tombstone. The first entry
     /// is never a tombstone.
     row: VecDeque<(CallId, Option<usize>)>,
@@ -33,13 +33,13 @@ pub(super) struct Shelf<T> {
 
 // === impl Shelf ===
 
-impl<T> Default for Shelf<T> {
+impl<T> Default for CallMap<T> {
     fn default() -> Self {
         Self { row: VecDeque::new(), places: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T> Shelf<T> {
+impl<T> CallMap<T> {
     pub(super) fn is_empty(&self) -> bool {
         self.row.is_empty()
     }
@@ -96,7 +96,7 @@ impl<T> Shelf<T> {
     }
 
     /// Iterates over the values in descending order of their ids.
-    pub(super) fn values_back(&self) -> impl Iterator<Item = &T> {
+    pub(super) fn values_rev(&self) -> impl Iterator<Item = &T> {
         self.row.iter().rev().filter_map(|(_, place)| self.places.get((*place)?)?.as_ref())
     }
 
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn it_holds_what_a_map_holds() {
-        let (mut shelf, mut map, mut random) = (Shelf::default(), BTreeMap::new(), 1_u64);
+        let (mut shelf, mut map, mut random) = (CallMap::default(), BTreeMap::new(), 1_u64);
         for turn in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let id = CallId((turn / 20 + (random >> 40) % 100).saturating_sub(50));
@@ -148,8 +148,8 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again() {
-        let mut shelf = Shelf::default();
+    fn freed_places_are_reused() {
+        let mut shelf = CallMap::default();
         for id in 0..10_000 {
             shelf.insert(CallId(id), ());
             if id >= 100 {
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_peak_leaves_no_room_behind() {
-        let mut shelf = Shelf::default();
+        let mut shelf = CallMap::default();
         (0..10_000).for_each(|id| shelf.insert(CallId(id), ()));
         assert!((0..10_000).all(|id| shelf.remove(CallId(id)).is_some()));
         assert!(shelf.row.capacity() <= ROOM_MAX && shelf.free.capacity() <= ROOM_MAX);

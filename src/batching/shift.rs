@@ -49,15 +49,15 @@ pub struct DeadlineShift {
     slo: u64,
     shift: u64,
     /// End-to-end latencies.
-    latency: Sketch,
+    latency: LatencyHistogram,
     /// Parts of the latencies that the core did not see.
-    unseen: Sketch,
+    unseen: LatencyHistogram,
     next: Option<Tick>,
 }
 
 /// A linear histogram of the latencies of one period.
 #[derive(Debug, Clone)]
-struct Sketch {
+struct LatencyHistogram {
     width: u64,
     counts: Vec<u32>,
     samples: u32,
@@ -70,7 +70,7 @@ impl DeadlineShift {
     #[must_use]
     pub fn new(slo: Duration) -> Self {
         let slo = nanos(slo);
-        Self { slo, shift: 0, latency: Sketch::new(slo), unseen: Sketch::new(slo), next: None }
+        Self { slo, shift: 0, latency: LatencyHistogram::new(slo), unseen: LatencyHistogram::new(slo), next: None }
     }
 
     /// Records a response with this end-to-end latency, of which `unseen` passed outside the core,
@@ -113,7 +113,7 @@ impl DeadlineShift {
 
 // === impl Sketch ===
 
-impl Sketch {
+impl LatencyHistogram {
     fn new(slo: u64) -> Self {
         Self { width: (slo / STEPS).max(1), counts: vec![0; BUCKETS], samples: 0 }
     }
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn late_answers_bring_deadlines_forward_and_early_ones_let_them_back() {
+    fn shift_grows_on_late_and_shrinks_on_early_responses() {
         let mut shift = DeadlineShift::new(SLO);
         let mut before = Duration::ZERO;
         for at in 0..4 {

@@ -7,7 +7,7 @@
 
 /// A feature that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Skill {
+pub enum Feature {
     /// Ends calls early that would be late, and gives up heads if more calls are served in time by
     /// that.
     Shedding,
@@ -27,11 +27,11 @@ pub enum Skill {
 
 /// The set of disabled features, as a bit set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Missing(u8);
+pub(super) struct DisabledFeatures(u8);
 
 // === impl Skill ===
 
-impl Skill {
+impl Feature {
     /// All features.
     pub const ALL: [Self; 7] =
         [Self::Shedding, Self::Grouping, Self::Lead, Self::Cost, Self::Plan, Self::Gather, Self::StandAside];
@@ -57,12 +57,12 @@ impl Skill {
 
 // === impl Missing ===
 
-impl Missing {
-    pub(super) const fn and(self, skill: Skill) -> Self {
+impl DisabledFeatures {
+    pub(super) const fn and(self, skill: Feature) -> Self {
         Self(self.0 | skill.bit())
     }
 
-    pub(super) const fn has(self, skill: Skill) -> bool {
+    pub(super) const fn has(self, skill: Feature) -> bool {
         self.0 & skill.bit() != 0
     }
 }

@@ -20,9 +20,9 @@ mod keep;
 mod seen;
 
 pub use keep::UpstreamSnapshot;
-pub(super) use seen::{Flight, Sample};
+pub(super) use seen::{SampleUse, SlotFlight};
 
-use seen::{Seen, WAITED_MAX};
+use seen::{Observation, WAITED_MAX};
 
 use super::draw::Draw;
 use super::math::{float, whole};
@@ -131,25 +131,25 @@ const EXCESS_CUT: f64 = 0.7;
 /// The number in flight stays at or below the learned number plus one, and at or below `slots_max`.
 /// There is always at least one slot.
 #[derive(Debug, Clone)]
-pub(super) struct Slots {
+pub(super) struct SlotEstimator {
     count: u32,
     slots_max: u32,
     /// Lead in nanoseconds; may be slightly negative.
     lead: f64,
     /// Doubts by the number of other batches in flight.
-    doubts: [Doubt; COUNT_LEN],
+    doubts: [SlotEvidence; COUNT_LEN],
     explore: f64,
     tries: u32,
     hits: u32,
     excess: f64,
     /// Random draws for the next dispatch, made once per completion on first use.
-    drawn: Option<Drawn>,
+    drawn: Option<RandomDraws>,
 }
 
 /// Evidence about the slot that is used beside this many others: the mean share of the possible
 /// wait that its batches waited, from 0 to slightly above 1.
 #[derive(Debug, Clone, Copy)]
-struct Doubt {
+struct SlotEvidence {
     wait: f64,
     count: u32,
     /// EWMA of the number of slots that ran concurrently.
@@ -157,7 +157,7 @@ struct Doubt {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Drawn {
+struct RandomDraws {
     /// The next batch gets a longer lead.
     explore: bool,
     /// The next batch is sent alone.
@@ -166,7 +166,7 @@ struct Drawn {
 
 /// Inputs of a decision.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct View {
+pub(super) struct SlotInputs {
     /// Batches in flight.
     pub(super) in_flight: u32,
     /// Expected completion of the first of them.
@@ -183,7 +183,7 @@ pub(super) struct View {
 
 /// The availability of a slot for another batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Slot {
+pub(super) enum SlotAvailability {
     /// Available now.
     Free,
     /// Available at this instant, if no batch completes before.
@@ -194,13 +194,13 @@ pub(super) enum Slot {
 
 // === impl Slots ===
 
-impl Slots {
+impl SlotEstimator {
     pub(super) const fn new() -> Self {
         Self {
             count: 1,
             slots_max: u32::MAX,
             lead: 0.0,
-            doubts: [Doubt::NONE; COUNT_LEN],
+            doubts: [SlotEvidence::NONE; COUNT_LEN],
             explore: EXPLORE_START,
             tries: 0,
             hits: 0,
@@ -219,7 +219,7 @@ impl Slots {
     pub(super) fn set_count(&mut self, count: u32) {
         if self.count != count.max(1) {
             self.count = count.max(1);
-            self.doubts = [Doubt::NONE; COUNT_LEN];
+            self.doubts = [SlotEvidence::NONE; COUNT_LEN];
             self.hits = 0;
         }
     }
@@ -236,54 +236,54 @@ impl Slots {
 
     /// Decides whether another batch may be dispatched now, and if not, at what time to decide
     /// again.
-    pub(super) fn decide(&mut self, now: Tick, view: View, draw: &mut Draw) -> Slot {
+    pub(super) fn decide(&mut self, now: Tick, view: SlotInputs, draw: &mut Draw) -> SlotAvailability {
         self.slots_max = view.slots_max.max(1);
         let count = self.in_use();
         if view.in_flight < count {
-            return Slot::Free;
+            return SlotAvailability::Free;
         }
-        let Some(due) = view.earliest_due else { return Slot::No };
+        let Some(due) = view.earliest_due else { return SlotAvailability::No };
         // At most one batch is sent beyond the learned slots, and only once the cost curve is
         // known.
         if view.in_flight > count || view.in_flight >= self.slots_max || view.samples < SAMPLES_MIN {
-            return Slot::No;
+            return SlotAvailability::No;
         }
         let drawn = self.drawn(view.backlog, draw);
         let lead = self.used(drawn, view);
         // Without a lead, or if a clean sample is due, the next batch waits for a completion.
         if lead == 0 || drawn.clean && count == 1 {
-            return Slot::No;
+            return SlotAvailability::No;
         }
         let at = Tick(due.0.saturating_sub(lead));
-        if now >= at { Slot::Free } else { Slot::At(at) }
+        if now >= at { SlotAvailability::Free } else { SlotAvailability::At(at) }
     }
 
     /// Records the dispatch of a batch while this many others are in flight.
-    pub(super) fn sent(&self, now: Tick, others: u32) -> Flight {
+    pub(super) fn sent(&self, now: Tick, others: u32) -> SlotFlight {
         let explores = others >= self.in_use() && self.drawn.is_some_and(|drawn| drawn.explore);
-        Flight { sent: now, others, explores, returns: [None; seen::RETURNS] }
+        SlotFlight { sent: now, others, explores, returns: [None; seen::RETURNS] }
     }
 
     /// Records a successful batch that would take `alone` nanoseconds alone, and returns its use as
     /// a sample. Not to be called for batches that were sent regardless of these decisions (probes,
     /// forwarded calls, isolation).
-    pub(super) fn returned(&mut self, now: Tick, flight: &Flight, alone: u64) -> Sample {
+    pub(super) fn returned(&mut self, now: Tick, flight: &SlotFlight, alone: u64) -> SampleUse {
         self.drawn = None;
         if flight.others == 0 {
-            return Sample::Alone;
+            return SampleUse::Alone;
         }
-        let seen = Seen::new(now, flight, alone);
+        let seen = Observation::new(now, flight, alone);
         if flight.others < self.in_use() {
             self.judge_slot(flight.others, seen);
             let doubted = self.doubt(flight.others).is_some_and(|doubt| doubt.wait > DOUBT_SAMPLED);
-            return if doubted || seen.late() { Sample::No } else { Sample::Beside };
+            return if doubted || seen.late() { SampleUse::No } else { SampleUse::Beside };
         }
         if flight.explores {
-            self.explored(seen);
+            self.learn_from_exploration(seen);
         } else {
             self.judge_lead(seen);
         }
-        Sample::No
+        SampleUse::No
     }
 
     /// Returns the time that a batch sent now is expected to wait upstream, in nanoseconds.
@@ -293,32 +293,32 @@ impl Slots {
         if in_flight >= self.in_use() {
             return rest.saturating_sub(self.lead());
         }
-        let doubt = self.doubt(in_flight).map_or(0.0, Doubt::believed);
+        let doubt = self.doubt(in_flight).map_or(0.0, SlotEvidence::believed);
         whole(float(rest) * doubt)
     }
 
     /// Returns the expected completion of a batch in flight after another one has completed. A
     /// batch that was sent early starts with the first completion, so if that is late, the batch is
     /// late too. Without this correction, each lead would be planned from the one before, and the
-    /// queue upstream would grow to a full wait. To be called before [`Flight::saw_return`].
-    pub(super) fn due_after_return(&self, flight: &Flight, due: Tick, now: Tick, alone: u64) -> Tick {
+    /// queue upstream would grow to a full wait. To be called before [`Flight::on_other_return`].
+    pub(super) fn due_after_return(&self, flight: &SlotFlight, due: Tick, now: Tick, alone: u64) -> Tick {
         if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
         }
         due.max(Tick(now.0.saturating_add(alone.saturating_sub(self.lead()))))
     }
 
-    fn drawn(&mut self, backlog: bool, draw: &mut Draw) -> Drawn {
+    fn drawn(&mut self, backlog: bool, draw: &mut Draw) -> RandomDraws {
         let explore = self.explore;
         *self.drawn.get_or_insert_with(|| {
             let unit = draw.unit();
             let clean = if backlog { CLEAN_BACKLOG } else { CLEAN };
-            Drawn { explore: unit < explore, clean: unit > 1.0 - clean }
+            RandomDraws { explore: unit < explore, clean: unit > 1.0 - clean }
         })
     }
 
     /// Returns the lead of the next batch, in nanoseconds.
-    fn used(&self, drawn: Drawn, view: View) -> u64 {
+    fn used(&self, drawn: RandomDraws, view: SlotInputs) -> u64 {
         let time = float(view.mean_time);
         let mut lead = 0.0;
         if self.lead > LEAD_MIN * time {
@@ -331,7 +331,7 @@ impl Slots {
     }
 
     /// Updates the evidence about the slot beside `others`, and drops slots that have vanished.
-    fn judge_slot(&mut self, others: u32, seen: Seen) {
+    fn judge_slot(&mut self, others: u32, seen: Observation) {
         if seen.wait <= (JUDGED_WAIT * seen.alone).min(JUDGED_WAIT_TURN * seen.turn) {
             return;
         }
@@ -350,14 +350,14 @@ impl Slots {
         if doubt.count > DOUBT_COUNT && doubt.wait > DOUBT_MAX {
             self.count = u32::try_from(left).unwrap_or(1).clamp(1, others.max(1));
             self.lead = LEAD_AFTER_VANISH * seen.alone / f64::from(self.count);
-            self.doubts = [Doubt::NONE; COUNT_LEN];
+            self.doubts = [SlotEvidence::NONE; COUNT_LEN];
             self.hits = 0;
         }
     }
 
     /// Learns from a batch that was sent earlier than the lead allows: corrects the lead by the
     /// observed overlap, and adds a slot if there is evidence for one.
-    fn explored(&mut self, seen: Seen) {
+    fn learn_from_exploration(&mut self, seen: Observation) {
         self.tries = self.tries.saturating_add(1);
         let hit = seen.extra < HIT * seen.wait;
         self.hits = if hit { self.hits.saturating_add(1) } else { 0 };
@@ -382,7 +382,7 @@ impl Slots {
     }
 
     /// Learns from a batch within the lead: a steady extra time means that the lead is too long.
-    fn judge_lead(&mut self, seen: Seen) {
+    fn judge_lead(&mut self, seen: Observation) {
         if seen.wait <= EXCESS_WAIT * seen.alone {
             return;
         }
@@ -394,7 +394,7 @@ impl Slots {
     }
 
     /// Adds a slot if the limits allow it. Returns `true` if one was added.
-    fn grow(&mut self, seen: Seen) -> bool {
+    fn grow(&mut self, seen: Observation) -> bool {
         if self.in_use() >= self.slots_max.min(COUNT_MAX) {
             return false;
         }
@@ -404,18 +404,18 @@ impl Slots {
         true
     }
 
-    fn doubt(&self, others: u32) -> Option<Doubt> {
+    fn doubt(&self, others: u32) -> Option<SlotEvidence> {
         usize::try_from(others).ok().and_then(|index| self.doubts.get(index)).copied()
     }
 
-    fn doubt_mut(&mut self, others: u32) -> Option<&mut Doubt> {
+    fn doubt_mut(&mut self, others: u32) -> Option<&mut SlotEvidence> {
         usize::try_from(others).ok().and_then(|index| self.doubts.get_mut(index))
     }
 }
 
 // === impl Doubt ===
 
-impl Doubt {
+impl SlotEvidence {
     const NONE: Self = Self { wait: DOUBT_START, count: 0, beside: 0.0 };
 
     /// Returns the share of the possible wait to expect: 0 before the first observation.

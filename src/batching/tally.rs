@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::batch::{Cause, Expiry, Lone};
+use super::batch::{DispatchCause, ExpiryReason, UnbatchedReason};
 use super::call::{CostClassId, RejectionReason};
 use super::tick::Tick;
 
@@ -29,7 +29,7 @@ const CLASSES_MAX: usize = 64;
 
 /// The reason for holding a key's queue, deliberately or for lack of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Hold {
+pub enum HoldReason {
     /// Arrivals are expected: clients that return, or the rest of a burst.
     Gather,
     /// The plan waits for the next arrival.
@@ -42,21 +42,21 @@ pub enum Hold {
 
 /// Totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Totals {
+pub struct DispatchTotals {
     /// Executions, in the order of [`Cause::ALL`].
-    pub causes: [u64; Cause::ALL.len()],
+    pub causes: [u64; DispatchCause::ALL.len()],
     /// Holds, in the order of [`Hold::ALL`]. A queue that is held for several reasons in turn
     /// counts once for each.
-    pub holds: [u64; Hold::ALL.len()],
+    pub holds: [u64; HoldReason::ALL.len()],
     /// Rejected items, in the order of [`RejectionReason::ALL`].
     pub rejected: [u64; RejectionReason::ALL.len()],
     /// Expired items, in the order of [`Expiry::ALL`].
-    pub expired: [u64; Expiry::ALL.len()],
+    pub expired: [u64; ExpiryReason::ALL.len()],
 }
 
 /// Counts of one cost class over its last one to two thousand batches.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ClassStats {
     /// Start of the covered period. It moves along as the counts are halved, so that counts over
     /// time are rates.
     pub since: Tick,
@@ -75,7 +75,7 @@ pub struct Tally {
     /// Total waiting time of the calls, in nanoseconds.
     pub waited_nanos: u64,
     /// Batches in the order of [`Cause::ALL`].
-    pub causes: [u64; Cause::ALL.len()],
+    pub causes: [u64; DispatchCause::ALL.len()],
     /// Calls that could not be merged.
     pub alone: u64,
     /// Calls forwarded one by one because merging does not pay.
@@ -83,7 +83,7 @@ pub struct Tally {
     /// Rejected items.
     pub rejected: u64,
     /// Expired items, in the order of [`Expiry::ALL`].
-    pub expired: [u64; Expiry::ALL.len()],
+    pub expired: [u64; ExpiryReason::ALL.len()],
     /// Items of the last batch.
     pub last_items: u32,
     /// Configured maximum number of items in a batch.
@@ -94,11 +94,11 @@ pub struct Tally {
 
 /// A dispatched batch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct DispatchEvent {
     pub(super) now: Tick,
     pub(super) class: CostClassId,
-    pub(super) cause: Cause,
-    pub(super) lone: Option<Lone>,
+    pub(super) cause: DispatchCause,
+    pub(super) lone: Option<UnbatchedReason>,
     /// Set if its only call must not be merged.
     pub(super) alone: bool,
     pub(super) calls: usize,
@@ -113,15 +113,15 @@ pub(super) struct Sent {
 
 /// Counts of all classes, and the totals.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Tallies {
-    classes: BTreeMap<CostClassId, (u64, Tally)>,
-    totals: Totals,
+pub(super) struct DispatchStats {
+    classes: BTreeMap<CostClassId, (u64, ClassStats)>,
+    totals: DispatchTotals,
     uses: u64,
 }
 
 // === impl Hold ===
 
-impl Hold {
+impl HoldReason {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Gather, Self::Plan, Self::Preset, Self::SlotBusy];
 
@@ -139,7 +139,7 @@ impl Hold {
 
 // === impl Tally ===
 
-impl Tally {
+impl ClassStats {
     fn halve(&mut self, now: Tick) {
         self.since = Tick(self.since.0 + now.0.saturating_sub(self.since.0) / 2);
         let Self { batches, calls, items, shared, beside, apart, waited_nanos, alone, passed, rejected, .. } = self;
@@ -152,7 +152,7 @@ impl Tally {
 
 // === impl Tallies ===
 
-impl Tallies {
+impl DispatchStats {
     /// Discards the counts of the classes, because they describe another upstream.
     pub(super) fn forget(&mut self) {
         self.classes.clear();
@@ -160,17 +160,17 @@ impl Tallies {
 
     /// Returns the totals since the start. `holds` is left zero here: holds are counted by
     /// `Adaptive`.
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> DispatchTotals {
         self.totals
     }
 
     /// Iterates over the classes with counts.
-    pub(super) fn classes(&self) -> impl Iterator<Item = (CostClassId, Tally)> {
+    pub(super) fn classes(&self) -> impl Iterator<Item = (CostClassId, ClassStats)> {
         self.classes.iter().map(|(id, (_, tally))| (*id, *tally))
     }
 
-    pub(super) fn sent(&mut self, sent: Sent) {
-        *slot(&mut self.totals.causes, Cause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
+    pub(super) fn sent(&mut self, sent: DispatchEvent) {
+        *slot(&mut self.totals.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         let tally = self.of(sent.class);
         if tally.batches + tally.alone + tally.passed == 0 {
             tally.since = sent.now;
@@ -179,7 +179,7 @@ impl Tallies {
         tally.slo = sent.slo.or(tally.slo);
         if sent.alone {
             tally.alone += 1;
-        } else if sent.lone == Some(Lone::NoGain) {
+        } else if sent.lone == Some(UnbatchedReason::NoGain) {
             tally.passed += 1;
         } else {
             tally.batches += 1;
@@ -190,7 +190,7 @@ impl Tallies {
             tally.apart += u64::from(sent.apart);
             tally.waited_nanos = tally.waited_nanos.saturating_add(super::tick::nanos(sent.waited));
             tally.last_items = sent.items;
-            *slot(&mut tally.causes, Cause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
+            *slot(&mut tally.causes, DispatchCause::ALL.iter().position(|cause| *cause == sent.cause)) += 1;
         }
         let most = tally.batches.max(tally.alone).max(tally.passed);
         let old = most >= 2 * RECENT_MIN && sent.now.since(tally.since) >= 2 * RECENT_TIME;
@@ -205,13 +205,13 @@ impl Tallies {
         self.of(class).rejected += items;
     }
 
-    pub(super) fn expired(&mut self, class: CostClassId, reason: Expiry, items: u32) {
-        let (items, at) = (u64::from(items), Expiry::ALL.iter().position(|known| *known == reason));
+    pub(super) fn expired(&mut self, class: CostClassId, reason: ExpiryReason, items: u32) {
+        let (items, at) = (u64::from(items), ExpiryReason::ALL.iter().position(|known| *known == reason));
         *slot(&mut self.totals.expired, at) += items;
         *slot(&mut self.of(class).expired, at) += items;
     }
 
-    fn of(&mut self, class: CostClassId) -> &mut Tally {
+    fn of(&mut self, class: CostClassId) -> &mut ClassStats {
         self.uses += 1;
         if !self.classes.contains_key(&class) && self.classes.len() >= CLASSES_MAX {
             let oldest = self.classes.iter().min_by_key(|(_, (used, _))| *used).map(|(id, _)| *id);
@@ -236,11 +236,11 @@ mod tests {
 
     const CLASS: CostClassId = CostClassId(1);
 
-    fn batch(calls: usize, items: u32) -> Sent {
-        Sent {
+    fn batch(calls: usize, items: u32) -> DispatchEvent {
+        DispatchEvent {
             now: Tick(0),
             class: CLASS,
-            cause: Cause::Idle,
+            cause: DispatchCause::Idle,
             lone: None,
             alone: false,
             calls,
@@ -253,18 +253,18 @@ mod tests {
         }
     }
 
-    fn of(tallies: &Tallies) -> Tally {
+    fn of(tallies: &DispatchStats) -> ClassStats {
         tallies.classes().find(|(id, _)| *id == CLASS).unwrap().1
     }
 
     #[test]
-    fn a_class_tells_of_its_last_batches_and_the_totals_of_all() {
-        let mut tallies = Tallies::default();
+    fn class_counts_decay_and_totals_do_not() {
+        let mut tallies = DispatchStats::default();
         for at in 0..10_000 {
-            tallies.sent(Sent { now: Tick::from_millis(at), ..batch(1, 1) });
+            tallies.sent(DispatchEvent { now: Tick::from_millis(at), ..batch(1, 1) });
         }
         for at in 10_000..14_000 {
-            tallies.sent(Sent { now: Tick::from_millis(at), ..batch(8, 8) });
+            tallies.sent(DispatchEvent { now: Tick::from_millis(at), ..batch(8, 8) });
         }
         let tally = of(&tallies);
         let millis = 14_000 - tally.since.0 / 1_000_000;
@@ -276,14 +276,14 @@ mod tests {
 
     #[test]
     fn a_slow_class_covers_its_last_minutes() {
-        let mut tallies = Tallies::default();
+        let mut tallies = DispatchStats::default();
         // One batch per second: an hour of batches of one call, then three minutes of batches of
         // eight.
         for second in 0..3600 {
-            tallies.sent(Sent { now: Tick::from_millis(1000 * second), ..batch(1, 1) });
+            tallies.sent(DispatchEvent { now: Tick::from_millis(1000 * second), ..batch(1, 1) });
         }
         for second in 3600..3780 {
-            tallies.sent(Sent { now: Tick::from_millis(1000 * second), ..batch(8, 8) });
+            tallies.sent(DispatchEvent { now: Tick::from_millis(1000 * second), ..batch(8, 8) });
         }
         let tally = of(&tallies);
         assert!(tally.items / tally.batches >= 6, "{tally:?}");
@@ -291,18 +291,18 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_merged_says_nothing_about_sizes() {
-        let mut tallies = Tallies::default();
+    fn unmergeable_calls_do_not_count_as_batches() {
+        let mut tallies = DispatchStats::default();
         tallies.sent(batch(4, 8));
-        tallies.sent(Sent { alone: true, ..batch(1, 1) });
-        tallies.sent(Sent { lone: Some(Lone::NoGain), ..batch(1, 1) });
+        tallies.sent(DispatchEvent { alone: true, ..batch(1, 1) });
+        tallies.sent(DispatchEvent { lone: Some(UnbatchedReason::NoGain), ..batch(1, 1) });
         let tally = of(&tallies);
         assert_eq!((tally.batches, tally.calls, tally.items, tally.alone, tally.passed), (1, 4, 8, 1, 1));
     }
 
     #[test]
     fn the_classes_counted_are_bounded() {
-        let mut tallies = Tallies::default();
+        let mut tallies = DispatchStats::default();
         for id in 0..1000 {
             tallies.rejected(CostClassId(id), RejectionReason::QueueFull, 2);
         }

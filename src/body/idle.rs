@@ -11,20 +11,20 @@ use tokio::time::Sleep;
 
 /// An idle timer that ends a body in which nothing moved for too long.
 #[derive(Debug)]
-pub(super) struct Idle {
+pub(super) struct IdleTimer {
     limit: Duration,
     /// Created at the first wait, because most bodies are available at once.
     sleep: Option<Pin<Box<Sleep>>>,
     armed: bool,
-    other: Option<Moved>,
+    other: Option<ActivityFlag>,
 }
 
 /// An activity flag that two bodies share: that of the request and that of the response.
 #[derive(Debug, Clone, Default)]
-pub struct Moved(Arc<MoveSigns>);
+pub struct ActivityFlag(Arc<ActivityState>);
 
 #[derive(Debug, Default)]
-struct MoveSigns {
+struct ActivityState {
     moved: AtomicBool,
     /// The request body was taken to its end.
     uploaded: AtomicBool,
@@ -33,11 +33,11 @@ struct MoveSigns {
 /// The error for an exceeded idle timeout.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("body idle for too long")]
-pub struct BodyIdle;
+pub struct BodyIdleError;
 
-// === impl Moved ===
+// === impl ActivityFlag ===
 
-impl Moved {
+impl ActivityFlag {
     /// Records activity.
     pub fn set(&self) {
         self.0.moved.store(true, Ordering::Relaxed);
@@ -61,10 +61,10 @@ impl Moved {
     }
 }
 
-// === impl Idle ===
+// === impl IdleTimer ===
 
-impl Idle {
-    pub(super) const fn new(limit: Duration, other: Option<Moved>) -> Self {
+impl IdleTimer {
+    pub(super) const fn new(limit: Duration, other: Option<ActivityFlag>) -> Self {
         Self { limit, sleep: None, armed: false, other }
     }
 
@@ -90,7 +90,7 @@ impl Idle {
                 none => none.insert(Box::pin(tokio::time::sleep(limit))),
             };
             ready!(sleep.as_mut().poll(cx));
-            if !self.other.as_ref().is_some_and(Moved::take) {
+            if !self.other.as_ref().is_some_and(ActivityFlag::take) {
                 return Poll::Ready(());
             }
             self.armed = false;

@@ -14,13 +14,13 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use self::facts::{gather, tried};
-use self::judge::{Level, judge, worst};
+use self::judge::{Severity, judge, worst};
 use self::print::shown;
-use super::cluster::{self, Target};
+use super::cluster::{self, ClusterTarget};
 use crate::config::parse_duration;
 
 /// Interval between two checks while `--wait` has not elapsed.
-const AGAIN: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,9 +35,9 @@ enum Output {
 
 /// Arguments of `groupage check`.
 #[derive(Debug, ClapArgs)]
-pub(super) struct Args {
+pub(super) struct CheckArgs {
     #[command(flatten)]
-    target: Target,
+    target: ClusterTarget,
     /// Check only what an installation requires
     #[arg(long)]
     pre: bool,
@@ -56,7 +56,7 @@ pub(super) struct Args {
     output: Output,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &CheckArgs) -> ExitCode {
     cluster::run(async {
         let wait = parse_duration(&args.wait).ok_or_else(|| format!("--wait {:?} is not a duration", args.wait))?;
         let cluster = args.target.connect().await?;
@@ -70,10 +70,10 @@ pub(super) fn run(args: &Args) -> ExitCode {
         let soon = async {
             loop {
                 let findings = look().await?;
-                if worst(&findings) < Level::Error {
+                if worst(&findings) < Severity::Error {
                     return Ok::<_, String>(findings);
                 }
-                tokio::time::sleep(AGAIN).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
             }
         };
         // When the time is over, check once more and report the result as it is.
@@ -82,7 +82,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             Err(_) => look().await?,
         };
         print!("{}", shown(&findings, args.output));
-        Ok(if worst(&findings) == Level::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+        Ok(if worst(&findings) == Severity::Error { ExitCode::FAILURE } else { ExitCode::SUCCESS })
     })
 }
 

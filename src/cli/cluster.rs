@@ -11,7 +11,7 @@ use kube::{Client, Config};
 
 /// Selects a cluster and a namespace.
 #[derive(Debug, Clone, ClapArgs)]
-pub(super) struct Target {
+pub(super) struct ClusterTarget {
     /// Path of the kubeconfig file [default: as for kubectl]
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -32,16 +32,16 @@ pub(super) struct WorkloadName {
 }
 
 /// A client of a cluster, with the selected namespace.
-pub(super) struct Cluster {
+pub(super) struct ClusterClient {
     pub(super) client: Client,
     pub(super) namespace: String,
 }
 
 // === impl Target ===
 
-impl Target {
+impl ClusterTarget {
     /// Creates a client from the kubeconfig. No request is sent yet.
-    pub(super) async fn connect(&self) -> Result<Cluster, String> {
+    pub(super) async fn connect(&self) -> Result<ClusterClient, String> {
         let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
         let config = match &self.kubeconfig {
             Some(path) => {
@@ -56,7 +56,7 @@ impl Target {
         let config = config.map_err(|error| format!("no usable cluster configuration: {error}"))?;
         let namespace = self.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| format!("no usable cluster configuration: {error}"))?;
-        Ok(Cluster { client, namespace })
+        Ok(ClusterClient { client, namespace })
     }
 }
 

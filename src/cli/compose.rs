@@ -22,46 +22,46 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde_json::json;
 
-use self::certs::Certs;
-pub use self::control::{Applied, Control, Refusal};
-use self::control::{Aside, CRASHED};
-use self::drain::Drainer;
-use self::life::Times;
-pub(super) use self::port::Reach;
-use self::port::{Common as Shared, Made, Place, Port};
-use self::scopes::Scopes;
-use super::keep::Folder;
-use super::keep::crashes::Begun;
+use self::certs::TlsCertificates;
+pub use self::control::{AppliedSettings, SettingsHandle, SettingsRefusal};
+use self::control::{CRASH_GUARD_SOURCE, CrashPassthrough};
+use self::drain::DrainHandle;
+use self::life::DrainTimes;
+pub(super) use self::port::PortHandle;
+use self::port::{BoundPort, ReadyPort, RunningPort, SharedParts as Shared};
+use self::scopes::ScopeRegistry;
+use super::keep::StateDir;
+use super::keep::crashes::StartRecord;
 use crate::accesslog::AccessLog;
-use crate::admin::{self, Admin, Ports};
+use crate::admin::{self, AdminAddresses, AdminServer};
 use crate::api::v1alpha1 as api;
-use crate::batching::{Late, Limits, Policy as CorePolicy, Priority, ScopeId, ScopeLimits};
+use crate::batching::{DispatchPolicy as CorePolicy, LateTreatment, Limits, PriorityClass, ScopeId, ScopeLimits};
 use crate::clock::Clock;
-use crate::config::{self, Capture, Policy, Process};
+use crate::config::{self, Capture, Policy, ProcessLimits};
 use crate::error::BoxError;
 use crate::memory::{BufferBudget, ControlGroup, watch_pressure};
-use crate::protocol::{Common, Named, Routes};
-use crate::proxy::{self, ClientLimits, Connections, Http2Limits, RouteSettings, Table};
+use crate::protocol::{RouteProtocol, Routes, SharedHeaderRules};
+use crate::proxy::{self, ClientLimits, Connections, Http2Limits, RouteSettings, RoutingTable};
 use crate::scheduler;
 use crate::socket;
 use crate::telemetry::log::LevelHandle;
 use crate::telemetry::{LossyWriter, Metrics};
-use crate::upstream::{self, Target, Upstream, UpstreamPlaces};
+use crate::upstream::{self, Upstream, UpstreamPermits, UpstreamTarget};
 
 /// Value of the metrics label `policy` for a policy that comes from a file.
 const METRICS_POLICY: &str = "local";
 
 /// Minimum time for the final drain if a `preStop` hook has used up the drain limit: a moment for
 /// the calls that are still in flight.
-const END_MIN: Duration = Duration::from_secs(1);
+const FINAL_DRAIN_MIN: Duration = Duration::from_secs(1);
 
 /// Final part of the drain limit, in which the remaining calls are answered with the error
 /// `draining`: enough to write some thousand small responses. It is at most a quarter of the limit.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const FINAL_RESPONSES_MAX: Duration = Duration::from_millis(500);
 
 /// Inputs of [`start`].
 #[derive(Debug)]
-pub struct Starting {
+pub struct AppOptions {
     /// The effective policy, which names an upstream.
     pub policy: Policy,
     /// Handle to change the log level at run time.
@@ -75,22 +75,22 @@ pub struct Starting {
 
 /// A running proxy.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningApp {
     /// Bound downstream addresses, port by port.
     pub listen: Vec<SocketAddr>,
     /// Bound addresses of the admin ports.
-    pub admin: Ports,
+    pub admin: AdminAddresses,
     /// Metrics of the process. With several ports, those of the first port; all ports share its
     /// registry.
     pub metrics: Arc<Metrics>,
-    ports: Vec<Port>,
+    ports: Vec<RunningPort>,
     clock: Clock,
-    drainer: Drainer,
+    drainer: DrainHandle,
     access_log: Option<AccessLog>,
-    drain: config::Drain,
-    control: Control,
-    folder: Option<Folder>,
-    admin_thread: Admin,
+    drain: config::DrainConfig,
+    control: SettingsHandle,
+    folder: Option<StateDir>,
+    admin_thread: AdminServer,
 }
 
 /// Starts a proxy. Must be called inside a tokio runtime.
@@ -98,35 +98,35 @@ pub struct Running {
 /// # Errors
 /// If no upstream is named, certificates are unusable, a port cannot be bound, or the system
 /// provides no thread or timer.
-pub fn start(starting: Starting) -> Result<Running, BoxError> {
+pub fn start(starting: AppOptions) -> Result<RunningApp, BoxError> {
     let (places, folder) = places(&starting.policy)?;
-    let begun = folder.as_ref().map(Folder::begin_run).unwrap_or_default();
+    let begun = folder.as_ref().map(StateDir::record_start).unwrap_or_default();
     // A process that fails to start has not crashed: remove its run record.
-    assemble(starting, places, folder.clone(), &begun).inspect_err(|_| {
+    build_app(starting, places, folder.clone(), &begun).inspect_err(|_| {
         if let Some(folder) = folder {
-            folder.end_run();
+            folder.record_end();
         }
     })
 }
 
-fn assemble(
-    starting: Starting,
-    places: Vec<Place>,
-    folder: Option<Folder>,
-    begun: &Begun,
-) -> Result<Running, BoxError> {
-    let Starting { policy: wanted, level, seed, drain_token } = starting;
+fn build_app(
+    starting: AppOptions,
+    places: Vec<BoundPort>,
+    folder: Option<StateDir>,
+    begun: &StartRecord,
+) -> Result<RunningApp, BoxError> {
+    let AppOptions { policy: wanted, level, seed, drain_token } = starting;
     let clock = Clock::start();
     // After repeated crashes everything passes through for a while, whatever the policy contains.
-    let aside = begun.aside.map(|left| Aside { until: clock.now().after(left) });
-    let policy = if aside.is_some() { wanted.clone().stepped_aside(CRASHED) } else { wanted.clone() };
+    let aside = begun.aside.map(|left| CrashPassthrough { until: clock.now().after(left) });
+    let policy = if aside.is_some() { wanted.clone().into_passthrough(CRASH_GUARD_SOURCE) } else { wanted.clone() };
     let buffers = BufferBudget::new(policy.proxy.process.buffered_bytes_max, clock);
-    let certs = Certs::load(&policy.proxy)?;
+    let certs = TlsCertificates::load(&policy.proxy)?;
     let metrics = places.first().map(|place| place.metrics.clone()).ok_or("no port is configured")?;
-    let Process { connections_max, buffered_bytes_max } = policy.proxy.process;
+    let ProcessLimits { connections_max, buffered_bytes_max } = policy.proxy.process;
     let connections = Connections::new(connections_max, buffered_bytes_max, clock, metrics.clone());
-    let upstream_places = UpstreamPlaces::new(connections_max, clock, buffers.clone());
-    let mut scopes = Scopes::default();
+    let upstream_places = UpstreamPermits::new(connections_max, clock, buffers.clone());
+    let mut scopes = ScopeRegistry::default();
     let ids = scopes.take(&policy)?;
     control::publish(&metrics, None, &policy);
     let access_log = access_log(&policy)?;
@@ -141,15 +141,15 @@ fn assemble(
         seed,
         certs: &certs,
     };
-    let targets: Vec<Target> = places.iter().map(|place| place.target.clone()).collect();
+    let targets: Vec<UpstreamTarget> = places.iter().map(|place| place.target.clone()).collect();
     let made = places.into_iter().map(|place| place.make(shared)).collect::<Result<Vec<_>, _>>()?;
     let listen: Vec<SocketAddr> = made.iter().flat_map(|port| port.listen.iter().copied()).collect();
-    let reaches: Vec<Reach> = made.iter().map(|port| port.reach.clone()).collect();
+    let reaches: Vec<PortHandle> = made.iter().map(|port| port.reach.clone()).collect();
     let drain = policy.proxy.drain.clone();
-    let admin_ports = Ports { metrics: policy.proxy.metrics, local: policy.proxy.admin };
+    let admin_ports = AdminAddresses { metrics: policy.proxy.metrics, local: policy.proxy.admin };
     let parts = control::Parts { ports: reaches.clone(), metrics: metrics.clone(), clock };
-    let control = Control::new(parts, policy, scopes, aside.map(|aside| (aside, wanted)));
-    let listening: Vec<_> = made.iter().map(Made::host).collect();
+    let control = SettingsHandle::new(parts, policy, scopes, aside.map(|aside| (aside, wanted)));
+    let listening: Vec<_> = made.iter().map(ReadyPort::host).collect();
     let drainer = {
         let parts = drain::Parts {
             clock,
@@ -157,24 +157,24 @@ fn assemble(
             connections: connections.clone(),
             metrics: metrics.clone(),
         };
-        Drainer::start(Times { delay: drain.delay, limit: drain.limit }, parts)
+        DrainHandle::start(DrainTimes { delay: drain.delay, limit: drain.limit }, parts)
     };
     let ready = {
         let (drainer, control) = (drainer.clone(), control.clone());
         Arc::new(move || drainer.wants_calls() && control.is_ready())
     };
-    let state = admin::State {
+    let state = admin::AdminState {
         metrics: metrics.clone(),
         buffers: buffers.clone(),
         level,
         clock,
         started: clock.now(),
         ready,
-        config: shown(&control, Control::config),
-        reload: shown(&control, Control::reload),
+        config: shown(&control, SettingsHandle::config),
+        reload: shown(&control, SettingsHandle::reload),
         connects: connects(&reaches),
         scheduler: learned(reaches, control.clone()),
-        drain: hooks(&drainer, drain_token),
+        drain: prestop_handlers(&drainer, drain_token),
     };
     let admin = admin::start(admin_ports, state)?;
     for watched in certs.watch(&metrics) {
@@ -187,7 +187,7 @@ fn assemble(
             connections.set_pressure(level);
         }));
     }
-    announce(&listen, &admin.bound, &targets);
+    log_listening(&listen, &admin.bound, &targets);
     begun.log();
     if let Some(left) = begun.aside {
         let control = control.clone();
@@ -197,7 +197,7 @@ fn assemble(
         });
     }
     let ports = made.into_iter().map(|port| port.serve(&connections)).collect::<io::Result<Vec<_>>>()?;
-    Ok(Running {
+    Ok(RunningApp {
         listen,
         admin: admin.bound,
         metrics,
@@ -214,7 +214,7 @@ fn assemble(
 
 /// Binds every port and opens the state folder, if one is configured. All ports are bound before
 /// any of them is served.
-fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
+fn places(policy: &Policy) -> Result<(Vec<BoundPort>, Option<StateDir>), BoxError> {
     let bind =
         |addresses: &[SocketAddr]| addresses.iter().map(|address| bind(*address)).collect::<io::Result<Vec<_>>>();
     let captures = &policy.proxy.captures;
@@ -223,17 +223,17 @@ fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
         let target = target(policy).ok_or(
             "GRP1102: no upstream: set the model server with --upstream URL, or with proxy.upstream in the policy",
         )?;
-        let folder = state.map(|path| Folder::new(path, target.to_string()));
+        let folder = state.map(|path| StateDir::new(path, target.to_string()));
         let metrics = Arc::new(Metrics::new(METRICS_POLICY));
         let sockets = bind(&policy.proxy.listen)?;
-        return Ok((vec![Place { capture: None, target, sockets, metrics, folder: folder.clone() }], folder));
+        return Ok((vec![BoundPort { capture: None, target, sockets, metrics, folder: folder.clone() }], folder));
     }
     let numbers: Vec<u16> = captures.iter().map(|capture| capture.port).collect();
-    let folder = state.map(|path| Folder::new(path, String::new()));
+    let folder = state.map(|path| StateDir::new(path, String::new()));
     let place = |(capture, metrics): (&Capture, Arc<Metrics>)| {
-        let target = Target::Loopback(capture.application);
+        let target = UpstreamTarget::Loopback(capture.application);
         let folder = folder.as_ref().map(|folder| folder.of_port(capture.port, target.to_string(), captures.len()));
-        Ok(Place { sockets: bind(&capture.listen)?, capture: Some(capture.clone()), target, metrics, folder })
+        Ok(BoundPort { sockets: bind(&capture.listen)?, capture: Some(capture.clone()), target, metrics, folder })
     };
     let places = captures.iter().zip(Metrics::of_ports(METRICS_POLICY, &numbers)).map(place);
     Ok((places.collect::<io::Result<_>>()?, folder))
@@ -241,7 +241,7 @@ fn places(policy: &Policy) -> Result<(Vec<Place>, Option<Folder>), BoxError> {
 
 // === impl Running ===
 
-impl Running {
+impl RunningApp {
     /// Drains the proxy: holds no call any longer and answers every accepted call, within the drain
     /// limit. Returns `true` if all calls were answered in time. The others receive the error
     /// `draining`, unless a part of their response has already been sent.
@@ -252,10 +252,10 @@ impl Running {
     pub async fn drain(&mut self) -> bool {
         // From here on the shutdown is deliberate: a kill because of slowness does not count as a
         // crash.
-        let ended = self.folder.clone().map(|folder| tokio::task::spawn_blocking(move || folder.end_run()));
+        let ended = self.folder.clone().map(|folder| tokio::task::spawn_blocking(move || folder.record_end()));
         let now = self.clock.now();
         let since = self.drainer.drain().await.unwrap_or(now);
-        let limit = since.after(self.drain.limit).since(now).max(END_MIN.min(self.drain.limit));
+        let limit = since.after(self.drain.limit).since(now).max(FINAL_DRAIN_MIN.min(self.drain.limit));
         let leaving = self.drainer.clone();
         let ports = &mut self.ports;
         let end = async {
@@ -266,7 +266,7 @@ impl Running {
         };
         // The last moment is reserved for calls that would otherwise end without a response: they
         // receive an error that contains the reason.
-        let last = LAST_WORDS.min(limit / 4);
+        let last = FINAL_RESPONSES_MAX.min(limit / 4);
         let whole = tokio::time::timeout(limit - last, end).await.is_ok();
         if !whole {
             self.ports.iter().for_each(|port| port.reach.proxy.cut());
@@ -289,12 +289,12 @@ impl Running {
 
     /// Returns what the scheduler has learned, with several ports that of the first one, or `None`
     /// if the scheduler has stopped.
-    pub async fn learned(&self) -> Option<crate::batching::Report> {
+    pub async fn learned(&self) -> Option<crate::batching::BatcherReport> {
         self.ports.first()?.reach.scheduler.report().await
     }
 
     /// Returns the state folder, if one is configured.
-    pub(super) fn state_folder(&self) -> Option<Folder> {
+    pub(super) fn state_folder(&self) -> Option<StateDir> {
         self.folder.clone()
     }
 
@@ -306,7 +306,7 @@ impl Running {
 
     /// Returns the handle that applies new settings.
     #[must_use]
-    pub fn control(&self) -> Control {
+    pub fn control(&self) -> SettingsHandle {
         self.control.clone()
     }
 
@@ -317,7 +317,7 @@ impl Running {
 }
 
 /// Logs the bound addresses as the first line, so that port 0 is usable.
-fn announce(listen: &[SocketAddr], admin: &Ports, upstreams: &[Target]) {
+fn log_listening(listen: &[SocketAddr], admin: &AdminAddresses, upstreams: &[UpstreamTarget]) {
     let listen: Vec<String> = listen.iter().map(ToString::to_string).collect();
     let upstream: Vec<String> = upstreams.iter().map(ToString::to_string).collect();
     let or_off = |address: Option<SocketAddr>| address.map_or("off".to_owned(), |address| address.to_string());
@@ -332,9 +332,9 @@ fn announce(listen: &[SocketAddr], admin: &Ports, upstreams: &[Target]) {
 }
 
 /// Builds the handlers of the containers' `preStop` hooks.
-fn hooks(drainer: &Drainer, token: Option<String>) -> admin::Drain {
+fn prestop_handlers(drainer: &DrainHandle, token: Option<String>) -> admin::DrainHooks {
     let (flush, drain, stage) = (drainer.clone(), drainer.clone(), drainer.clone());
-    admin::Drain {
+    admin::DrainHooks {
         token,
         flush: Arc::new(move || {
             let flush = flush.clone();
@@ -349,7 +349,7 @@ fn hooks(drainer: &Drainer, token: Option<String>) -> admin::Drain {
 }
 
 /// Builds the handler that tests whether the application accepts connections at a captured port.
-fn connects(ports: &[Reach]) -> admin::Connects {
+fn connects(ports: &[PortHandle]) -> admin::ConnectTest {
     let captured = ports.iter().filter_map(|port| Some((port.capture.as_ref()?.port, port.upstream.clone())));
     let ports: BTreeMap<u16, Upstream> = captured.collect();
     Arc::new(move |number| {
@@ -359,29 +359,29 @@ fn connects(ports: &[Reach]) -> admin::Connects {
 }
 
 /// Builds an admin page that reads the current state on each request.
-fn shown(control: &Control, what: fn(&Control) -> serde_json::Value) -> admin::Shown {
+fn shown(control: &SettingsHandle, what: fn(&SettingsHandle) -> serde_json::Value) -> admin::JsonView {
     let control = control.clone();
     Arc::new(move || what(&control))
 }
 
 /// Builds the page `/api/scheduler`, which on each request reads what each scheduler has learned
 /// and the proxy's outcome counts. Several ports are listed one by one.
-fn learned(ports: Vec<Reach>, control: Control) -> admin::Learned {
+fn learned(ports: Vec<PortHandle>, control: SettingsHandle) -> admin::SchedulerReport {
     Arc::new(move || {
         let (ports, control) = (ports.clone(), control.clone());
         Box::pin(async move {
             if let [port] = &ports[..] {
-                return with_guard(port, &control).await;
+                return scheduler_page_of_port(port, &control).await;
             }
-            let all = join_all(ports.iter().map(|port| with_guard(port, &control))).await;
+            let all = join_all(ports.iter().map(|port| scheduler_page_of_port(port, &control))).await;
             Some(json!({"ports": all.into_iter().collect::<Option<Vec<_>>>()?}))
         })
     })
 }
 
-async fn with_guard(port: &Reach, control: &Control) -> Option<serde_json::Value> {
+async fn scheduler_page_of_port(port: &PortHandle, control: &SettingsHandle) -> Option<serde_json::Value> {
     let mut learned = port.learned().await?;
-    learned["crash_guard"] = control.aside_json();
+    learned["crash_guard"] = control.crash_passthrough_json();
     Some(learned)
 }
 
@@ -398,36 +398,38 @@ fn access_log(policy: &Policy) -> io::Result<Option<AccessLog>> {
 }
 
 /// Builds the upstream of a policy without a proxy in front of it.
-pub(super) fn upstream_alone(
+pub(super) fn build_upstream(
     policy: &Policy,
     clock: Clock,
     buffers: BufferBudget,
     metrics: Arc<Metrics>,
 ) -> Result<Upstream, String> {
     let target = target(policy).ok_or("no upstream is configured")?;
-    let certs = Certs::load(&policy.proxy).map_err(|error| error.to_string())?;
-    let places = UpstreamPlaces::new(policy.proxy.process.connections_max, clock, buffers.clone());
+    let certs = TlsCertificates::load(&policy.proxy).map_err(|error| error.to_string())?;
+    let places = UpstreamPermits::new(policy.proxy.process.connections_max, clock, buffers.clone());
     Ok(Upstream::new(upstream_config(policy, target, &certs), clock, (buffers, places), metrics))
 }
 
 /// Builds the route table of a policy, independently of any port.
-pub(super) fn recognised(policy: &Policy) -> Result<Table, String> {
-    let ids = Scopes::default().take(policy)?;
+pub(super) fn recognised(policy: &Policy) -> Result<RoutingTable, String> {
+    let ids = ScopeRegistry::default().take(policy)?;
     table(policy, &ids, None, None)
 }
 
 /// Returns the address of a policy's model server.
-fn target(policy: &Policy) -> Option<Target> {
+fn target(policy: &Policy) -> Option<UpstreamTarget> {
     Some(match policy.proxy.upstream.as_ref()? {
-        config::Upstream::Http { host, port, tls, .. } => Target::Tcp { host: host.clone(), port: *port, tls: *tls },
-        config::Upstream::Unix(path) => Target::Unix(path.clone()),
+        config::UpstreamAddress::Http { host, port, tls, .. } => {
+            UpstreamTarget::Tcp { host: host.clone(), port: *port, tls: *tls }
+        }
+        config::UpstreamAddress::Unix(path) => UpstreamTarget::Unix(path.clone()),
     })
 }
 
-fn upstream_config(policy: &Policy, target: Target, certs: &Certs) -> upstream::Config {
-    let config::Connection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } =
+fn upstream_config(policy: &Policy, target: UpstreamTarget, certs: &TlsCertificates) -> upstream::UpstreamConfig {
+    let config::UpstreamConnection { connect_timeout, body_idle_timeout, answer_bytes_max, http2, reuse } =
         policy.proxy.connection.clone();
-    upstream::Config {
+    upstream::UpstreamConfig {
         target,
         tls: certs.servers.clone(),
         connect_timeout,
@@ -435,26 +437,26 @@ fn upstream_config(policy: &Policy, target: Target, certs: &Certs) -> upstream::
         answer_bytes_max,
         pass_through_idle_timeout: policy.proxy.client.pass_through_idle_timeout,
         http2: match http2 {
-            api::Http2::Always => upstream::Http2::Always,
-            api::Http2::Never => upstream::Http2::Never,
-            api::Http2::Auto => upstream::Http2::Auto,
+            api::Http2Mode::Always => upstream::Http2::Always,
+            api::Http2Mode::Never => upstream::Http2::Never,
+            api::Http2Mode::Auto => upstream::Http2::Auto,
         },
-        reuse: reuse == api::Reuse::Always,
+        reuse: reuse == api::ConnectionReuse::Always,
         isolate_above: policy.failure.isolate_above,
         replay_permille: policy.failure.replay_budget.ppm() / 1000,
     }
 }
 
 /// Converts the treatment of late calls to the core's type.
-const fn core_late(late: api::Late) -> Late {
+const fn to_core_late(late: api::LateHandling) -> LateTreatment {
     match late {
-        api::Late::Serve => Late::Serve,
-        api::Late::Refuse => Late::Refuse,
+        api::LateHandling::Serve => LateTreatment::Serve,
+        api::LateHandling::Refuse => LateTreatment::Refuse,
     }
 }
 
 /// Converts the limits of one route, and its treatment of late calls, to the core's type.
-fn core_scope(limits: &config::Limits, late: api::Late) -> ScopeLimits {
+fn to_scope_limits(limits: &config::Limits, late: api::LateHandling) -> ScopeLimits {
     ScopeLimits {
         batch_items_max: limits.batch_items_max,
         batch_weight_max: limits.batch_weight_max,
@@ -463,17 +465,17 @@ fn core_scope(limits: &config::Limits, late: api::Late) -> ScopeLimits {
         queue_items_max: limits.queue_items_max,
         queue_bytes_max: limits.queue_bytes_max as u64,
         slots_max: limits.slots_max.unwrap_or(u32::MAX),
-        late: core_late(late),
+        late: to_core_late(late),
     }
 }
 
 /// Converts the limits of a policy to the core's type. `scopes` has every route since the start of
 /// the process.
 fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
-    let config::Scheduling { items, delay, slots, preset, policy: kind } = policy.scheduling;
+    let config::SchedulingConfig { items, delay, slots, preset, policy: kind } = policy.scheduling;
     let adaptive = kind == config::SchedulingPolicy::Adaptive;
     // Without a limit in the policy, the limit of the process applies, as for unbatched calls.
-    let wall = policy.limits.slots_max.unwrap_or(scheduler::SLOTS_BOUND / 2);
+    let wall = policy.limits.slots_max.unwrap_or(scheduler::COMPLETIONS_MAX / 2);
     // Share of the SLO that a call may be held beside an idle upstream to obtain a larger batch.
     let hold_permille = match preset {
         api::Preset::Latency => 0,
@@ -488,7 +490,7 @@ fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
             config::SchedulingPolicy::Static => CorePolicy::Static { items, delay },
         },
         slots: if adaptive { wall } else { slots.min(wall) },
-        stand_aside_max: policy.limits.stand_aside_max.min(scheduler::SLOTS_BOUND / 2),
+        stand_aside_max: policy.limits.stand_aside_max.min(scheduler::COMPLETIONS_MAX / 2),
         queue_items_max: policy.limits.queue_items_max,
         queue_bytes_max: policy.limits.queue_bytes_max as u64,
         scopes: scopes.to_vec(),
@@ -498,13 +500,13 @@ fn core_limits(policy: &Policy, scopes: &[ScopeLimits]) -> Limits {
 }
 
 /// Converts a priority class to the core's type.
-fn class(class: &config::PriorityClass, slo: Option<Duration>) -> Priority {
-    let own = class.slo.or(slo).map(|slo| slo * Priority::AGES_SLOS);
-    Priority {
+fn class(class: &config::PriorityClass, slo: Option<Duration>) -> PriorityClass {
+    let own = class.slo.or(slo).map(|slo| slo * PriorityClass::AGES_SLOS);
+    PriorityClass {
         weight: class.weight,
         strict: class.strict,
         filler: class.filler,
-        ages: own.unwrap_or(Priority::AGES_WITHOUT_SLO),
+        ages: own.unwrap_or(PriorityClass::AGES_WITHOUT_SLO),
     }
 }
 
@@ -534,9 +536,9 @@ fn table(
     policy: &Policy,
     scopes: &[ScopeId],
     capture: Option<&Capture>,
-    earlier: Option<&Table>,
-) -> Result<Table, String> {
-    let holds = |route: &&config::Route| route.holds_for(capture);
+    earlier: Option<&RoutingTable>,
+) -> Result<RoutingTable, String> {
+    let holds = |route: &&config::Route| route.applies_to(capture);
     let routes = || policy.routes.iter().filter(holds);
     let rules = routes().map(|route| routes::written(policy, route)).collect::<Result<Vec<_>, String>>()?;
     let scope = |index: usize| scopes.get(index).copied().unwrap_or(ScopeId(u16::MAX));
@@ -545,12 +547,12 @@ fn table(
         index: index.and_then(|index| u16::try_from(index).ok()),
         scope: scope(index.unwrap_or(policy.routes.len())),
         slo,
-        late: core_late(late),
+        late: to_core_late(late),
         timeout,
         mode: match mode {
-            config::Mode::Batch => proxy::Mode::Batch,
-            config::Mode::Observe => proxy::Mode::Observe,
-            config::Mode::Passthrough => proxy::Mode::Passthrough,
+            config::Mode::Batch => proxy::RouteMode::Batch,
+            config::Mode::Observe => proxy::RouteMode::Observe,
+            config::Mode::Passthrough => proxy::RouteMode::Passthrough,
         },
         item_bytes_max,
         durations: None,
@@ -566,7 +568,7 @@ fn table(
     // everything.
     let relays = rules.is_empty() && !policy.routes.is_empty();
     let default = if relays { routes::none(policy) } else { routes::default(policy) };
-    let common = Common {
+    let common = SharedHeaderRules {
         tenant_header: policy.tenant_header.clone(),
         deadline_headers: policy.deadline.headers.clone(),
         priority_header: policy.priority.header.clone(),
@@ -576,17 +578,18 @@ fn table(
         slo: class.slo,
         ended: earlier.map(|table| table.priorities.ended(&class.name)).unwrap_or_default(),
     };
-    Ok(Table {
+    Ok(RoutingTable {
         routes: Routes::after(earlier.map(|table| &table.routes), rules, default, common),
         settings,
         relays,
         names_protocol: routes().any(|route| {
-            route.mode != config::Mode::Passthrough && !matches!(route.protocol, Named::Auto | Named::PassThrough)
+            route.mode != config::Mode::Passthrough
+                && !matches!(route.protocol, RouteProtocol::Auto | RouteProtocol::PassThrough)
         }),
         shift_permille: policy.shift_permille,
         deadline_headers: policy.deadline.headers.clone(),
         tenant_header: policy.tenant_header.clone(),
-        priorities: proxy::Priorities {
+        priorities: proxy::PriorityClasses {
             header: policy.priority.header.clone(),
             classes: policy.priority.classes.iter().map(named).collect(),
         },
@@ -597,10 +600,10 @@ fn table(
     })
 }
 
-fn proxy_config(policy: &Policy, certs: &Certs) -> proxy::Config {
+fn proxy_config(policy: &Policy, certs: &TlsCertificates) -> proxy::ProxyConfig {
     let client = &policy.proxy.client;
     let http2 = &client.http2;
-    proxy::Config {
+    proxy::ProxyConfig {
         client: ClientLimits {
             head_bytes_max: client.head_bytes_max,
             headers_max: client.headers_max,
@@ -622,7 +625,7 @@ fn proxy_config(policy: &Policy, certs: &Certs) -> proxy::Config {
             },
         },
         captured: !policy.proxy.captures.is_empty(),
-        tls: certs.callers.clone().map(|callers| Arc::new(proxy::Tls::new(callers))),
+        tls: certs.callers.clone().map(|callers| Arc::new(proxy::TlsTermination::new(callers))),
         answer_bytes_max: policy.proxy.connection.answer_bytes_max,
         answer_idle_timeout: policy.proxy.connection.body_idle_timeout,
     }

@@ -12,18 +12,20 @@ use super::EXIT_INTERNAL;
 use crate::api::v1alpha1::Mode;
 use crate::clock::Clock;
 use crate::config::quantity::{CPU, MEMORY};
-use crate::config::{self, ControllerPod, Machine};
-use crate::controller::watch::Timing;
-use crate::controller::{Certificate, Config, LEASE, Running, SECRET, WEBHOOKS, prepared, start};
+use crate::config::{self, ControllerPodInfo, MachineLimits};
+use crate::controller::watch::WatchTiming;
+use crate::controller::{
+    ControllerConfig, LEASE, RunningController, SECRET, ServerCertificate, WEBHOOKS, prepared, start,
+};
 use crate::error::BoxError;
 use crate::injector::{RedirectUse, SidecarDefaults};
-use crate::telemetry::log::{self, Format};
+use crate::telemetry::log::{self, LineFormat};
 
 /// Maximum time to write the last log lines.
 const LOG_FLUSH: Duration = Duration::from_millis(500);
 /// Maximum time from SIGTERM to the end of the process. The default grace period of Kubernetes is
 /// 30 s.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Default port of the control stream. Every replica serves it, since sidecars are redirected to
 /// the leader by pod address.
 const STREAM_PORT: u16 = 9444;
@@ -62,7 +64,7 @@ pub(super) struct Args {
     stream_address: Option<String>,
     /// Source of the certificates of webhook and control stream
     #[arg(long, value_enum, ignore_case = true, default_value = "Self")]
-    certificate: Source,
+    certificate: CertificateSource,
     /// Folder with tls.crt, tls.key and ca.crt, if the controller does not make its certificates
     /// itself
     #[arg(long, value_name = "DIR", default_value = "/tls")]
@@ -125,7 +127,7 @@ struct SidecarArgs {
     sidecar_memory_limit: String,
     /// Use native sidecars: if every node supports them, always, or never
     #[arg(long, value_enum, ignore_case = true, default_value = "Auto")]
-    sidecar_native: Native,
+    sidecar_native: NativeSidecars,
 }
 
 /// Settings of the tuner, the slow control loop over all sidecars.
@@ -141,7 +143,7 @@ struct TunerArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
-enum Source {
+enum CertificateSource {
     /// The controller issues and rotates them.
     #[value(name = "Self")]
     Own,
@@ -153,7 +155,7 @@ enum Source {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "PascalCase")]
-enum Native {
+enum NativeSidecars {
     Auto,
     Always,
     Never,
@@ -162,7 +164,7 @@ enum Native {
 /// Silences the per-request error log of the client library at the given level: an unreachable API
 /// server is one log line of the controller (`watch::reach`). A filter that names targets is used
 /// unchanged.
-fn quiet(level: &str) -> String {
+fn log_filter(level: &str) -> String {
     if level.contains('=') { level.to_owned() } else { format!("{level},kube_client::client=off") }
 }
 
@@ -196,7 +198,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 // === impl Args ===
 
 impl Args {
-    fn config(&self, pod: &ControllerPod) -> Result<Config, String> {
+    fn config(&self, pod: &ControllerPodInfo) -> Result<ControllerConfig, String> {
         let namespace = self.namespace.clone().or_else(|| pod.namespace.clone());
         let namespace = namespace.ok_or("the namespace is unknown: set GROUPAGE_NAMESPACE, or give --namespace")?;
         let name = match (&pod.name, self.single) {
@@ -226,15 +228,19 @@ impl Args {
             Ok(bytes)
         });
         let names = self.names(&namespace, &stream_address);
-        Ok(Config {
+        Ok(ControllerConfig {
             name,
             stream: pod.ip.map(|ip| SocketAddr::new(ip, self.stream_listen.port()).to_string()),
             lease: (!self.single).then(|| LEASE.to_owned()),
             webhook: self.webhook_listen,
             health: self.metrics_listen,
             certificate: match self.certificate {
-                Source::Own => Certificate::Own { secret: SECRET.to_owned(), webhooks: Some(WEBHOOKS.to_owned()) },
-                Source::CertManager | Source::Secret => Certificate::Files(self.certificate_folder.clone()),
+                CertificateSource::Own => {
+                    ServerCertificate::Own { secret: SECRET.to_owned(), webhooks: Some(WEBHOOKS.to_owned()) }
+                }
+                CertificateSource::CertManager | CertificateSource::Secret => {
+                    ServerCertificate::Files(self.certificate_folder.clone())
+                }
             },
             names,
             callers: callers.transpose()?,
@@ -242,15 +248,15 @@ impl Args {
             excluded: self.exclude_namespace.iter().cloned().collect(),
             redirect: self.redirect,
             native: match self.sidecar.sidecar_native {
-                Native::Auto => None,
-                Native::Always => Some(true),
-                Native::Never => Some(false),
+                NativeSidecars::Auto => None,
+                NativeSidecars::Always => Some(true),
+                NativeSidecars::Never => Some(false),
             },
             sidecar: self.sidecar.defaults(),
-            timing: Timing::default(),
+            timing: WatchTiming::default(),
             streams: (!stream_address.is_empty()).then_some(self.stream_listen),
             tuner: self.tuner.tuner.then_some(self.tuner.tuner_interval),
-            drain: DRAIN,
+            drain: DRAIN_TIMEOUT,
             stream_address,
             namespace,
         })
@@ -289,15 +295,15 @@ impl SidecarArgs {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let config = match args.config(&ControllerPod::from_environment()) {
+    let config = match args.config(&ControllerPodInfo::from_environment()) {
         Ok(config) => config,
         Err(error) => {
             eprintln!("× {error}");
             return ExitCode::from(config::EXIT_CONFIG);
         }
     };
-    let format = if Machine::read().terminal { Format::Pretty } else { Format::Json };
-    let (_, writer) = match log::init(format, &quiet(&args.log_level)) {
+    let format = if MachineLimits::read().terminal { LineFormat::Pretty } else { LineFormat::Json };
+    let (_, writer) = match log::init(format, &log_filter(&args.log_level)) {
         Ok(log) => log,
         Err(error) => {
             eprintln!("× cannot start the log: {error}");
@@ -316,7 +322,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             tracing::error!("cannot listen for signals");
             return EXIT_INTERNAL;
         };
-        let running = match begin(args, config).await {
+        let running = match connect_and_start(args, config).await {
             Ok(running) => running,
             Err(error) => {
                 tracing::error!(%error, "cannot start");
@@ -339,7 +345,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     ExitCode::from(code)
 }
 
-async fn begin(args: &Args, config: Config) -> Result<Running, BoxError> {
+async fn connect_and_start(args: &Args, config: ControllerConfig) -> Result<RunningController, BoxError> {
     let cluster = match &args.kubeconfig {
         Some(path) => {
             let file = kube::config::Kubeconfig::read_from(path)?;
@@ -351,7 +357,7 @@ async fn begin(args: &Args, config: Config) -> Result<Running, BoxError> {
     start(client, config, Clock::start())
 }
 
-async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) -> u8 {
+async fn until_the_end(mut running: RunningController, mut term: Signal, mut int: Signal) -> u8 {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
@@ -385,8 +391,8 @@ mod tests {
         Only::try_parse_from(["groupage"].iter().chain(words)).unwrap_or_else(|error| panic!("{error}")).args
     }
 
-    fn pod() -> ControllerPod {
-        ControllerPod { namespace: Some("gs".into()), name: Some("c-1".into()), ip: "fd00::1".parse().ok() }
+    fn pod() -> ControllerPodInfo {
+        ControllerPodInfo { namespace: Some("gs".into()), name: Some("c-1".into()), ip: "fd00::1".parse().ok() }
     }
 
     #[test]
@@ -401,7 +407,10 @@ mod tests {
         assert_eq!(command, "controller");
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let config = args(&words).config(&pod()).unwrap();
-        assert_eq!(config.certificate, Certificate::Own { secret: SECRET.into(), webhooks: Some(WEBHOOKS.into()) });
+        assert_eq!(
+            config.certificate,
+            ServerCertificate::Own { secret: SECRET.into(), webhooks: Some(WEBHOOKS.into()) }
+        );
         assert_eq!(
             config.sidecar,
             SidecarDefaults { image: config.sidecar.image.clone(), ..SidecarDefaults::default() }
@@ -429,7 +438,7 @@ mod tests {
 
     #[test]
     fn who_it_is_has_to_be_known_and_one_replica_needs_no_name() {
-        let nobody = ControllerPod::default();
+        let nobody = ControllerPodInfo::default();
         assert!(args(&[]).config(&nobody).unwrap_err().contains("GROUPAGE_NAMESPACE"));
         assert!(args(&["--namespace=x"]).config(&nobody).unwrap_err().contains("GROUPAGE_POD_NAME"));
         assert_eq!(args(&["--namespace=x", "--single"]).config(&nobody).unwrap().lease, None);
@@ -440,7 +449,7 @@ mod tests {
         let config = args(&["--certificate=certmanager", "--sidecar-mode=observe", "--sidecar-native=NEVER"])
             .config(&pod())
             .unwrap();
-        assert_eq!(config.certificate, Certificate::Files("/tls".into()));
+        assert_eq!(config.certificate, ServerCertificate::Files("/tls".into()));
         assert_eq!((config.sidecar.mode, config.native), (Mode::Observe, Some(false)));
         for wrong in ["--sidecar-mode=Fast", "--tuner-interval=0s", "--inject-by-default=perhaps", "--certificate=none"]
         {

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use clap::Args as ClapArgs;
 
-use super::compose::{Starting, start};
-use super::{EXIT_INTERNAL, Running};
+use super::compose::{AppOptions, start};
+use super::{EXIT_INTERNAL, RunningApp};
 use crate::batching::{CostClassId, FlowMode, FlowReport};
-use crate::config::{self, Given, Machine, Overrides};
+use crate::config::{self, MachineLimits, Overrides, Sourced};
 use crate::error::BoxError;
-use crate::standin::load::{Calls, OpenConfig, OpenLoad, Report, open};
-use crate::standin::server::{Inner, Running as StandIn, Server, ServerConfig};
-use crate::standin::{Route, Target};
+use crate::standin::load::{OpenConfig, OpenLoad, PreparedCalls, Report, open};
+use crate::standin::server::{InternalBatching, Server, ServerConfig, ServerHandle};
+use crate::standin::{Route, ServerAddr};
 use crate::telemetry::log::LevelHandle;
 
 /// Compute time of the simulated model for n items: a + b·n.
@@ -32,7 +32,7 @@ const QUEUE: usize = 64;
 /// lost if whole batches arrive. At this rate the server keeps up in both cases.
 const INNER_BASE: Duration = Duration::from_micros(4500);
 const INNER_PER_ITEM: Duration = Duration::from_micros(300);
-const INNER: Inner = Inner {
+const INNER: InternalBatching = InternalBatching {
     items_max: 256,
     inside_max: QUEUE,
     front: Duration::from_micros(50),
@@ -62,7 +62,7 @@ pub(super) struct Args {
 }
 
 /// Result of one run of the load.
-struct Row {
+struct RunResult {
     pass: &'static str,
     way: &'static str,
     rate: f64,
@@ -77,7 +77,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&error.into()),
     };
-    match runtime.block_on(show(args)) {
+    match runtime.block_on(run_demo(args)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
@@ -88,7 +88,7 @@ fn fail(error: &BoxError) -> ExitCode {
     ExitCode::from(EXIT_INTERNAL)
 }
 
-async fn show(args: &Args) -> Result<(), BoxError> {
+async fn run_demo(args: &Args) -> Result<(), BoxError> {
     let plain = ServerConfig { base: BASE, per_item: PER_ITEM, slots: 1, queue_max: QUEUE, ..ServerConfig::default() };
     let stand_in = Server::start(plain).await?;
     let mut proxy = proxy(&stand_in)?;
@@ -107,19 +107,19 @@ async fn show(args: &Args) -> Result<(), BoxError> {
     let span = Duration::from_secs(args.seconds);
     for (pass, rate) in [("busy", args.rate), ("idle", args.idle_rate)] {
         for (way, target) in [("direct", stand_in.addr()), ("groupage", through)] {
-            let run = Run { pass, way, rate, span, to: target };
+            let run = LoadRun { pass, way, rate, span, to: target };
             rows.push(run.row(args, &stand_in, async |load| progress(pass, way, load).await).await?.0);
         }
     }
     proxy.drain().await;
-    let concluded = show_inner(args, &mut rows).await?;
-    table(&rows, &concluded);
+    let concluded = run_self_batching(args, &mut rows).await?;
+    print_table(&rows, &concluded);
     Ok(())
 }
 
 /// Runs the load against the server that batches by itself. Returns the proxy's conclusion about
 /// it.
-async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError> {
+async fn run_self_batching(args: &Args, rows: &mut Vec<RunResult>) -> Result<String, BoxError> {
     let batches = ServerConfig {
         base: INNER_BASE,
         per_item: INNER_PER_ITEM,
@@ -140,7 +140,7 @@ async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError
     println!();
     let span = Duration::from_secs(args.seconds).min(INNER_RUN_MAX);
     for (way, to) in [("direct", stand_in.addr()), ("groupage", through)] {
-        let run = Run { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
+        let run = LoadRun { pass: "inner", way, rate: args.rate * INNER_RATE, span, to };
         rows.push(run.row(args, &stand_in, async |load| progress("inner", way, load).await).await?.0);
     }
     let learned = proxy.learned().await.ok_or("the scheduler has stopped")?;
@@ -154,22 +154,22 @@ async fn show_inner(args: &Args, rows: &mut Vec<Row>) -> Result<String, BoxError
 }
 
 /// Starts the real proxy on a free port, without a policy.
-fn proxy(stand_in: &StandIn) -> Result<Running, BoxError> {
+fn proxy(stand_in: &ServerHandle) -> Result<RunningApp, BoxError> {
     let any = || "127.0.0.1:0".to_owned();
     let overrides = Overrides {
-        listen: Some(Given::flag("--listen", vec![any()])),
-        upstream: Some(Given::flag("--upstream", stand_in.url())),
-        metrics: Some(Given::flag("--metrics", "off".to_owned())),
-        admin: Some(Given::flag("--admin", "off".to_owned())),
+        listen: Some(Sourced::flag("--listen", vec![any()])),
+        upstream: Some(Sourced::flag("--upstream", stand_in.url())),
+        metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
+        admin: Some(Sourced::flag("--admin", "off".to_owned())),
         ..Overrides::default()
     };
-    let policy = config::build(None, &overrides, &Machine::read()).map_err(|errors| errors.render(false))?;
-    start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None })
+    let policy = config::build(None, &overrides, &MachineLimits::read()).map_err(|errors| errors.render(false))?;
+    start(AppOptions { policy, level: LevelHandle::none(), seed: 1, drain_token: None })
 }
 
 /// Parameters of one run of the load.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct LoadRun {
     pass: &'static str,
     way: &'static str,
     rate: f64,
@@ -179,23 +179,23 @@ struct Run {
 
 // === impl Run ===
 
-impl Run {
+impl LoadRun {
     /// Runs the load to its end; `look` observes it meanwhile.
     async fn row<T>(
         self,
         args: &Args,
-        stand_in: &StandIn,
+        stand_in: &ServerHandle,
         look: impl AsyncFn(&OpenLoad) -> Result<T, BoxError>,
-    ) -> Result<(Row, T), BoxError> {
+    ) -> Result<(RunResult, T), BoxError> {
         let before = stand_in.stats();
-        let calls = Calls::new(Route::Embeddings, 1, args.seed);
-        let mut config = OpenConfig::new(Target::Tcp(self.to), calls, self.rate, self.span);
+        let calls = PreparedCalls::new(Route::Embeddings, 1, args.seed);
+        let mut config = OpenConfig::new(ServerAddr::Tcp(self.to), calls, self.rate, self.span);
         config.seed = args.seed;
         let load = open(config);
         let seen = look(&load).await?;
         let report = load.finish().await?;
         let items_per_batch = stand_in.stats().since(&before).items_per_call();
-        Ok((Row { pass: self.pass, way: self.way, rate: self.rate, report, items_per_batch }, seen))
+        Ok((RunResult { pass: self.pass, way: self.way, rate: self.rate, report, items_per_batch }, seen))
     }
 }
 
@@ -204,13 +204,13 @@ async fn progress(pass: &str, way: &str, load: &OpenLoad) -> Result<(), BoxError
     let mut tick = tokio::time::interval(PROGRESS);
     while !load.is_finished() {
         tick.tick().await;
-        line(pass, way, load)?;
+        print_progress(pass, way, load)?;
     }
     println!();
     Ok(())
 }
 
-fn line(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
+fn print_progress(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
     let now = load.snapshot();
     print!(
         "\r{pass:<5} {way:<11} {:>6} offered {:>6} served {:>6} refused   p50 {}  p99 {}   ",
@@ -223,7 +223,7 @@ fn line(pass: &str, way: &str, load: &OpenLoad) -> std::io::Result<()> {
     std::io::stdout().flush()
 }
 
-fn table(rows: &[Row], concluded: &str) {
+fn print_table(rows: &[RunResult], concluded: &str) {
     println!();
     println!("pass  way          offered/s  served/s      p50       p99   items/batch  refused");
     for row in rows {

@@ -20,9 +20,9 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use self::policy::Late;
-use self::proof::Proof;
-use super::cluster::{self, Cluster, Target, WorkloadName, explain};
+use self::policy::LatePolicy;
+use self::proof::CaptureReport;
+use super::cluster::{self, ClusterClient, ClusterTarget, WorkloadName, explain};
 use super::status::MODE;
 use crate::config::parse_duration;
 use crate::injector::{INJECT, merged_calls, name_ports, remedy};
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Initial mode of the workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Mode {
+enum EnableMode {
     Batch,
     Observe,
     Passthrough,
@@ -47,17 +47,17 @@ pub(super) struct EnableArgs {
     #[arg(value_name = "KIND/NAME", value_parser = WorkloadName::parse)]
     workload: WorkloadName,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// Mode of the sidecars [default: the mode on the pod template, else that of its policy, else
     /// Batch]
     #[arg(long, value_enum, ignore_case = true)]
-    mode: Option<Mode>,
+    mode: Option<EnableMode>,
     /// Latency objective; creates a policy with the workload's name
     #[arg(long, value_name = "DURATION")]
     slo_p99: Option<String>,
     /// Treatment of calls that can no longer meet the objective [default: Serve]
     #[arg(long, value_enum, ignore_case = true, requires = "slo_p99")]
-    slo_late: Option<Late>,
+    slo_late: Option<LatePolicy>,
     /// Make Services that bypass the sidecar by a port number refer to the port by name; a port
     /// without a name gets one first
     #[arg(long)]
@@ -71,13 +71,13 @@ pub(super) struct DisableArgs {
     #[arg(value_name = "KIND/NAME", value_parser = WorkloadName::parse)]
     workload: WorkloadName,
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
 #[derive(Debug, ClapArgs)]
-struct Common {
+struct CommonArgs {
     #[command(flatten)]
-    target: Target,
+    target: ClusterTarget,
     /// Only print the change
     #[arg(long)]
     dry_run: bool,
@@ -87,9 +87,9 @@ struct Common {
 }
 
 /// A change of one workload.
-struct Change<'a> {
+struct WorkloadChange<'a> {
     workload: &'a WorkloadName,
-    cluster: Cluster,
+    cluster: ClusterClient,
     api: Api<DynamicObject>,
     timeout: Duration,
     /// The timeout as the user wrote it.
@@ -107,7 +107,7 @@ pub(super) fn enable(args: &EnableArgs) -> ExitCode {
         if args.common.dry_run {
             return shown(workload, &annotations, policy.as_ref());
         }
-        let change = Change::connect(workload, &args.common).await?;
+        let change = WorkloadChange::connect(workload, &args.common).await?;
         if let Some(policy) = &policy {
             policy::apply(&change.cluster, workload, policy).await?;
             println!("batchpolicy/{} applied", workload.name);
@@ -118,15 +118,15 @@ pub(super) fn enable(args: &EnableArgs) -> ExitCode {
 
 pub(super) fn disable(args: &DisableArgs) -> ExitCode {
     cluster::run(async {
-        let annotations = refusal();
+        let annotations = disable_annotations();
         if args.common.dry_run {
             return shown(&args.workload, &annotations, None);
         }
-        let change = Change::connect(&args.workload, &args.common).await?;
+        let change = WorkloadChange::connect(&args.workload, &args.common).await?;
         let patched = change.annotate(&annotations, false).await?;
         change.roll_out(&patched).await?;
-        println!("{}", for_git(&args.workload, &annotations)?);
-        let proof = Proof::read(&change.cluster, &patched).await?;
+        println!("{}", git_snippet(&args.workload, &annotations)?);
+        let proof = CaptureReport::read(&change.cluster, &patched).await?;
         print!("{}", proof.without());
         Ok(if proof.is_without() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     })
@@ -135,7 +135,7 @@ pub(super) fn disable(args: &DisableArgs) -> ExitCode {
 /// Returns the annotations that disable injection. Removing the annotation would not suffice: a
 /// label of the template, the namespace or the default of the installation may still enable it,
 /// which cannot be determined from here for certain.
-fn refusal() -> Value {
+fn disable_annotations() -> Value {
     json!({INJECT: "disabled", MODE: null})
 }
 
@@ -152,14 +152,14 @@ fn template(annotations: &Value) -> Value {
     json!({"spec": {"template": {"metadata": {"annotations": annotations}}}})
 }
 
-fn for_git(workload: &WorkloadName, annotations: &Value) -> Result<String, String> {
+fn git_snippet(workload: &WorkloadName, annotations: &Value) -> Result<String, String> {
     let text = super::yaml::write(&json!({"metadata": {"annotations": annotations}}))?;
     Ok(format!("\nFor git, in the pod template of {}:\n{text}", workload.shown()))
 }
 
 /// Returns a warning if an earlier command left a mode on the template in which no calls are
 /// merged.
-fn kept_mode(annotations: &Value, workload: &Value) -> Option<String> {
+fn leftover_mode_warning(annotations: &Value, workload: &Value) -> Option<String> {
     let mode = workload["spec"]["template"]["metadata"]["annotations"][MODE].as_str()?;
     (annotations[MODE].is_null() && !mode.trim().eq_ignore_ascii_case("batch")).then(|| {
         format!("‼ {MODE}: {mode} stays on the template, so no calls are merged; merge them with --mode Batch")
@@ -168,9 +168,9 @@ fn kept_mode(annotations: &Value, workload: &Value) -> Option<String> {
 
 // === impl Change ===
 
-impl<'a> Change<'a> {
+impl<'a> WorkloadChange<'a> {
     /// Connects, and checks that the workload exists before anything is written.
-    async fn connect(workload: &'a WorkloadName, common: &'a Common) -> Result<Self, String> {
+    async fn connect(workload: &'a WorkloadName, common: &'a CommonArgs) -> Result<Self, String> {
         let timeout = parse_duration(&common.timeout);
         let timeout = timeout.ok_or_else(|| format!("--timeout {:?} is not a duration", common.timeout))?;
         let cluster = common.target.connect().await?;
@@ -183,11 +183,11 @@ impl<'a> Change<'a> {
     async fn enable(&self, annotations: &Value, fix_services: bool) -> Result<ExitCode, String> {
         let patched = self.annotate(annotations, true).await?;
         self.roll_out(&patched).await?;
-        println!("{}", for_git(self.workload, annotations)?);
-        if let Some(line) = kept_mode(annotations, &patched.data) {
+        println!("{}", git_snippet(self.workload, annotations)?);
+        if let Some(line) = leftover_mode_warning(annotations, &patched.data) {
             println!("{line}");
         }
-        let mut proof = Proof::read(&self.cluster, &patched).await?;
+        let mut proof = CaptureReport::read(&self.cluster, &patched).await?;
         if fix_services {
             proof = self.fix(&patched, proof).await?;
         }
@@ -209,7 +209,7 @@ impl<'a> Change<'a> {
 
     /// Names the ports, waits for pods with these names, and only then changes the Services to
     /// refer to them.
-    async fn fix(&self, workload: &DynamicObject, proof: Proof) -> Result<Proof, String> {
+    async fn fix(&self, workload: &DynamicObject, proof: CaptureReport) -> Result<CaptureReport, String> {
         let (mut fixes, mut workload) = (proof.fixes()?, workload.clone());
         if fixes.is_empty() {
             return Ok(proof);
@@ -222,7 +222,7 @@ impl<'a> Change<'a> {
             println!("{} ports named (for git: {ports}); waiting for its pods", self.workload.shown());
             self.roll_out(&workload).await?;
             // The port's name must belong to the sidecar before a Service refers to it.
-            fixes = Proof::read(&self.cluster, &workload).await?.fixes()?;
+            fixes = CaptureReport::read(&self.cluster, &workload).await?.fixes()?;
             if let Some(fix) = fixes.iter().find(|fix| fix.unnamed) {
                 return Err(format!(
                     "port {} of container {} has a name now, but is not captured by it",
@@ -232,7 +232,7 @@ impl<'a> Change<'a> {
         }
         services::everywhere(&self.cluster, &fixes).await?;
         services::write(&self.cluster, &fixes).await?;
-        Proof::read(&self.cluster, &workload).await
+        CaptureReport::read(&self.cluster, &workload).await
     }
 
     async fn annotate(&self, annotations: &Value, wanted: bool) -> Result<DynamicObject, String> {
@@ -250,7 +250,7 @@ impl<'a> Change<'a> {
     /// Waits for the rollout. Meanwhile it prints each problem that keeps pods from running once.
     async fn roll_out(&self, workload: &DynamicObject) -> Result<(), String> {
         let space = self.cluster.namespace.as_str();
-        let rolled = tokio::time::timeout(self.timeout, wait::rolled_out(&self.api, self.workload, space));
+        let rolled = tokio::time::timeout(self.timeout, wait::wait_for_rollout(&self.api, self.workload, space));
         tokio::select! {
             rolled = rolled => rolled.unwrap_or_else(|_| Err(format!(
                 "{0} has not rolled out after {1}; kubectl rollout status -n {space} {0}",
@@ -287,11 +287,11 @@ mod tests {
     fn a_mode_of_an_earlier_command_that_merges_nothing_is_named() {
         let workload = |mode| json!({"spec": {"template": {"metadata": {"annotations": {MODE: mode}}}}});
         let silent = json!({INJECT: "enabled"});
-        let line = kept_mode(&silent, &workload("Observe")).unwrap();
+        let line = leftover_mode_warning(&silent, &workload("Observe")).unwrap();
         assert!(line.contains("Observe") && line.contains("--mode Batch"), "{line}");
-        assert_eq!(kept_mode(&silent, &workload("batch")), None);
-        assert_eq!(kept_mode(&silent, &json!({})), None);
-        assert_eq!(kept_mode(&json!({MODE: "Observe"}), &workload("Observe")), None);
+        assert_eq!(leftover_mode_warning(&silent, &workload("batch")), None);
+        assert_eq!(leftover_mode_warning(&silent, &json!({})), None);
+        assert_eq!(leftover_mode_warning(&json!({MODE: "Observe"}), &workload("Observe")), None);
     }
 
     #[test]
@@ -300,9 +300,10 @@ mod tests {
             "metadata": {"labels": {INJECT: "enabled"}, "annotations": {INJECT: "enabled", "groupage.dev/mode": "Observe"}},
             "spec": {"containers": [{"name": "app", "image": "app", "ports": [{"containerPort": 8080, "name": "http"}]}]},
         });
-        let mut context = crate::injector::Context { native: true, unless_disabled: true, ..Default::default() };
+        let mut context =
+            crate::injector::InjectionContext { native: true, unless_disabled: true, ..Default::default() };
         context.namespace.labels.insert(INJECT.to_owned(), "enabled".to_owned());
-        json_patch::merge(&mut template, &json!({"metadata": {"annotations": refusal()}}));
+        json_patch::merge(&mut template, &json!({"metadata": {"annotations": disable_annotations()}}));
         assert_eq!(template["metadata"]["annotations"], json!({INJECT: "disabled"}));
         assert!(crate::injector::inject(&template, &context).injected().is_none());
     }

@@ -22,10 +22,10 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::json;
 
-use facts::Facts;
-use say::Sentence;
+use facts::ProxyFacts;
+use say::Statement;
 
-use super::cluster::{self, Target, WorkloadName};
+use super::cluster::{self, ClusterTarget, WorkloadName};
 
 /// Exit code if the input is unavailable: the proxy cannot be reached, or the file cannot be opened
 /// (sysexits: `EX_NOINPUT`).
@@ -50,7 +50,7 @@ pub(super) struct Args {
     #[arg(value_name = "CODE|WORKLOAD", conflicts_with_all = ["admin", "access_log"])]
     subject: Option<String>,
     #[command(flatten)]
-    target: Target,
+    target: ClusterTarget,
     /// Admin address of a running proxy
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9191")]
     admin: String,
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     let found = match found {
         Ok(facts) => facts,
         Err(error) => {
-            eprintln!("{}", plain(&error));
+            eprintln!("{}", strip_control_chars(&error));
             return ExitCode::from(EXIT_NO_INPUT);
         }
     };
@@ -87,12 +87,12 @@ async fn workload(args: &Args, subject: &str) -> Result<ExitCode, String> {
     let (found, failed) = pods::read(&cluster, &workload).await?;
     print(&found, args.output);
     for why in &failed {
-        eprintln!("‼ {}", plain(why));
+        eprintln!("‼ {}", strip_control_chars(why));
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NO_INPUT) })
 }
 
-fn print(found: &[Facts], output: Output) {
+fn print(found: &[ProxyFacts], output: Output) {
     match output {
         Output::Text => {
             let told: Vec<String> =
@@ -105,7 +105,7 @@ fn print(found: &[Facts], output: Output) {
                 [one] => one.clone(),
                 ports => json!({"ports": ports}),
             };
-            println!("{}", plain(&told.to_string()));
+            println!("{}", strip_control_chars(&told.to_string()));
         }
     }
 }
@@ -124,29 +124,29 @@ fn told(word: &str, output: Output) -> ExitCode {
 }
 
 /// Formats the sentences, with a heading for each subject.
-fn text(facts: &Facts, sentences: &[Sentence], bold: bool) -> String {
-    let mut out = format!("{}\n", plain(&facts.over));
+fn text(facts: &ProxyFacts, sentences: &[Statement], bold: bool) -> String {
+    let mut out = format!("{}\n", strip_control_chars(&facts.over));
     let mut about = "";
     for sentence in sentences {
         if sentence.about != about {
             about = &sentence.about;
             let over = sentence.over_seconds.map_or_else(String::new, |over| format!(" (last {over} s)"));
-            let about = plain(about) + &over;
+            let about = strip_control_chars(about) + &over;
             out.push_str(&if bold { format!("\n\u{1b}[1m{about}\u{1b}[0m\n") } else { format!("\n{about}\n") });
         }
         let indent = if sentence.about.is_empty() { "" } else { "  " };
-        out.push_str(&format!("{indent}{}\n", plain(&sentence.text)));
+        out.push_str(&format!("{indent}{}\n", strip_control_chars(&sentence.text)));
     }
     out
 }
 
 /// Removes control characters. The text may come from an untrusted program or log, and must not
 /// control the terminal.
-fn plain(text: &str) -> String {
+fn strip_control_chars(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).collect()
 }
 
-fn json(facts: &Facts, sentences: &[Sentence]) -> serde_json::Value {
+fn json(facts: &ProxyFacts, sentences: &[Statement]) -> serde_json::Value {
     let sentences: Vec<_> = sentences
         .iter()
         .map(|sentence| {
@@ -164,26 +164,26 @@ fn json(facts: &Facts, sentences: &[Sentence]) -> serde_json::Value {
 
 #[cfg(test)]
 mod tests {
-    use super::facts::Kind;
+    use super::facts::CallKind;
     use super::*;
 
     #[test]
     fn nothing_that_was_read_steers_a_terminal() {
         let evil = || "a\u{1b}[2J\u{9b}31m\r\nb".to_owned();
-        let kind = Kind { name: evil(), calls: 90, batches: 90, causes: vec![(evil(), 9)], ..Kind::default() };
-        let facts = Facts {
+        let kind = CallKind { name: evil(), calls: 90, batches: 90, causes: vec![(evil(), 9)], ..CallKind::default() };
+        let facts = ProxyFacts {
             over: evil(),
             calls: 100,
             items: 100,
             passed: vec![(evil(), 50)],
             unserved: vec![(evil(), 50)],
             kinds: vec![kind],
-            ..Facts::default()
+            ..ProxyFacts::default()
         };
         let sentences = say::explain(&facts);
         let shown = text(&facts, &sentences, false);
         assert!(shown.contains("a[2J31mb") && shown.contains("could not be merged"), "{shown}");
         assert!(!shown.chars().any(|c| c.is_control() && c != '\n') && !shown.contains("\nb"), "{shown:?}");
-        assert!(!plain(&json(&facts, &sentences).to_string()).chars().any(char::is_control));
+        assert!(!strip_control_chars(&json(&facts, &sentences).to_string()).chars().any(char::is_control));
     }
 }

@@ -18,10 +18,10 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use self::context::Around;
-use super::yaml::{self, Document};
+use self::context::ManifestContext;
+use super::yaml::{self, YamlDocument};
 use crate::config::{self, EXIT_FINDINGS};
-use crate::injector::{self, Holder, Outcome, Place, RedirectUse};
+use crate::injector::{self, InjectionOutcome, KeyLocation, RedirectUse, TemplateLocation};
 use crate::tls;
 
 /// Format of the output.
@@ -38,7 +38,7 @@ enum Output {
 
 /// Input files and output format.
 #[derive(Debug, Clone, ClapArgs)]
-pub(super) struct Files {
+pub(super) struct InputFiles {
     /// Manifests given by a flag, as in kubectl; may be repeated
     #[arg(short = 'f', long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -57,7 +57,7 @@ pub(super) struct Files {
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct InjectArgs {
     #[command(flatten)]
-    files: Files,
+    files: InputFiles,
     /// Namespace of objects that have none
     #[arg(short, long, default_value = "default")]
     namespace: String,
@@ -80,14 +80,14 @@ pub(super) struct InjectArgs {
 }
 
 /// Result of changing manifests.
-struct Done {
+struct ManifestResult {
     out: String,
     report: String,
     refused: bool,
 }
 
 /// An object that is being changed.
-struct Object {
+struct ManifestObject {
     /// The object as read.
     before: Value,
     after: Value,
@@ -97,14 +97,14 @@ struct Object {
 }
 
 /// A manifest file with its documents.
-struct Source {
+struct ManifestFile {
     name: String,
     text: String,
-    documents: Vec<Document>,
+    documents: Vec<YamlDocument>,
 }
 
 /// A refusal of an object, with its location.
-struct Wrong {
+struct LocatedRefusal {
     path: Vec<String>,
     /// Namespace with the annotation or label that causes the refusal, if not the object itself.
     namespace: Option<String>,
@@ -119,14 +119,14 @@ pub(super) fn inject(args: &InjectArgs) -> ExitCode {
         };
         let wrong = policies::wrong(sources);
         if !wrong.is_empty() {
-            return Ok(Done { out: String::new(), report: wrong, refused: true });
+            return Ok(ManifestResult { out: String::new(), report: wrong, refused: true });
         }
         let untrusted = ca.is_empty() && !is_off(&args.controller);
-        let around = Around::new(args, ca, sources)?;
+        let around = ManifestContext::new(args, ca, sources)?;
         let mut any = false;
-        let mut done = change(sources, &args.files, &mut |object, report| {
+        let mut done = change_objects(sources, &args.files, &mut |object, report| {
             let before = report.len();
-            let added = add(object, &around, report);
+            let added = inject_object(object, &around, report);
             any |= report.get(before..).is_some_and(|said| said.lines().any(|line| line.ends_with(INJECTED)));
             added
         });
@@ -169,13 +169,13 @@ fn image(text: &str) -> Result<String, String> {
     is_good.then(|| text.to_owned()).ok_or_else(|| "expected an image reference without spaces".to_owned())
 }
 
-pub(super) fn uninject(args: &Files) -> ExitCode {
-    print(args, |sources| Ok(change(sources, args, &mut remove)))
+pub(super) fn uninject(args: &InputFiles) -> ExitCode {
+    print(args, |sources| Ok(change_objects(sources, args, &mut remove)))
 }
 
 /// Reads, changes and prints manifests. If anything is refused, only the reasons are printed: half
 /// a manifest could be applied by mistake.
-fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> ExitCode {
+fn print(files: &InputFiles, work: impl Fn(&[ManifestFile]) -> Result<ManifestResult, String>) -> ExitCode {
     let done = files::read(files.files.iter().chain(&files.more)).and_then(|sources| work(&sources));
     match done {
         Ok(done) => {
@@ -197,31 +197,35 @@ fn print(files: &Files, work: impl Fn(&[Source]) -> Result<Done, String>) -> Exi
 }
 
 /// Changes one object, or returns the reasons for a refusal.
-type Work<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<Wrong>>;
+type ObjectFn<'a> = &'a mut dyn FnMut(&Value, &mut String) -> Result<Value, Vec<LocatedRefusal>>;
 
-fn change(sources: &[Source], files: &Files, work: Work<'_>) -> Done {
+fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'_>) -> ManifestResult {
     let (mut report, mut problems) = (String::new(), String::new());
     let mut objects = Vec::new();
     for (file, source) in sources.iter().enumerate() {
         for (index, document) in source.documents.iter().enumerate() {
             match each(&document.value, work, &mut report) {
-                Ok(after) => objects.push(Object { before: document.value.clone(), after, file, document: index }),
-                Err(found) => problems.extend(found.iter().map(|wrong| located(sources, source, document, wrong))),
+                Ok(after) => {
+                    objects.push(ManifestObject { before: document.value.clone(), after, file, document: index })
+                }
+                Err(found) => {
+                    problems.extend(found.iter().map(|wrong| format_refusal(sources, source, document, wrong)))
+                }
             }
         }
     }
     if !problems.is_empty() {
         // Changed objects are not printed then, so that their report is omitted too.
-        return Done { out: String::new(), report: problems, refused: true };
+        return ManifestResult { out: String::new(), report: problems, refused: true };
     }
     // Facts are marked with a tick and are printed only on request.
     let said =
         report.lines().filter(|line| files.verbose || !line.contains('√')).flat_map(|line| [line, "\n"]).collect();
-    Done { out: written(sources, &objects, files.output), report: said, refused: false }
+    ManifestResult { out: format_objects(sources, &objects, files.output), report: said, refused: false }
 }
 
 /// Applies the work to an object, or to every item of a list.
-fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<Wrong>> {
+fn each(object: &Value, work: ObjectFn<'_>, said: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let is_list =
         object.get("kind").and_then(Value::as_str).is_some_and(|kind| kind == "List" || kind.ends_with("List"));
     let Some(items) = object.get("items").and_then(Value::as_array).filter(|_| is_list) else {
@@ -245,7 +249,7 @@ fn each(object: &Value, work: Work<'_>, said: &mut String) -> Result<Value, Vec<
     if problems.is_empty() { Ok(after) } else { Err(problems) }
 }
 
-fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Vec<Wrong>> {
+fn inject_object(object: &Value, around: &ManifestContext, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let mut say = |line: String| report.push_str(&one_line(&line));
     let places = match injector::places(object) {
         Ok(places) => places,
@@ -254,18 +258,18 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
             return Ok(object.clone());
         }
     };
-    hints::misplaced(object, &places).into_iter().for_each(|hint| say(format!("{}: {hint}", shown(object))));
+    hints::misplaced_keys(object, &places).into_iter().for_each(|hint| say(format!("{}: {hint}", shown(object))));
     if places.is_empty() && hints::has_pods(object) {
         say(format!("{} left unchanged: {NOT_FOUND}", shown(object)));
     }
     let mut after = object.clone();
     let mut problems = Vec::new();
     for place in places {
-        let name = shown_at(object, &place);
+        let name = template_name(object, &place);
         let template = place.of(object);
         let context = around.context(object, &place);
         match injector::inject(template, &context) {
-            Outcome::Injected(injected) => {
+            InjectionOutcome::Injected(injected) => {
                 let is_new = injected.pod != *template;
                 say(if is_new {
                     format!("{name}{INJECTED}")
@@ -276,16 +280,16 @@ fn add(object: &Value, around: &Around, report: &mut String) -> Result<Value, Ve
                 injected.report.warnings.iter().for_each(|warning| say(format!("    ‼ {warning}")));
                 place.put(&mut after, injected.pod);
             }
-            Outcome::Skipped(skipped) => {
+            InjectionOutcome::Skipped(skipped) => {
                 say(format!("{name} skipped ({}): {}", skipped.reason.as_str(), skipped.detail));
             }
-            Outcome::Refused(refused) => problems.extend(refused.into_iter().map(|problem| {
-                let map = if problem.holder == Holder::Annotation { "annotations" } else { "labels" };
-                let within = if problem.holder == Holder::Namespace { &[] } else { &place.path[..] };
+            InjectionOutcome::Refused(refused) => problems.extend(refused.into_iter().map(|problem| {
+                let map = if problem.holder == KeyLocation::Annotation { "annotations" } else { "labels" };
+                let within = if problem.holder == KeyLocation::Namespace { &[] } else { &place.path[..] };
                 let path = within.iter().chain(&["metadata", map, &problem.key]).map(|&key| key.to_owned()).collect();
-                let namespace = (problem.holder == Holder::Namespace).then(|| context.namespace.name.clone());
+                let namespace = (problem.holder == KeyLocation::Namespace).then(|| context.namespace.name.clone());
                 let message = format!("error[{}]: {name}: {}", problem.code, problem.message);
-                Wrong { path, namespace, message }
+                LocatedRefusal { path, namespace, message }
             })),
         }
     }
@@ -304,11 +308,11 @@ fn one_line(line: &str) -> String {
     safe
 }
 
-fn remove(object: &Value, report: &mut String) -> Result<Value, Vec<Wrong>> {
+fn remove(object: &Value, report: &mut String) -> Result<Value, Vec<LocatedRefusal>> {
     let mut after = object.clone();
     for place in injector::places(object).unwrap_or_default() {
         if let Some(uninjected) = injector::uninject(place.of(object)) {
-            report.push_str(&one_line(&format!("{} uninjected", shown_at(object, &place))));
+            report.push_str(&one_line(&format!("{} uninjected", template_name(object, &place))));
             for warning in uninjected.warnings {
                 report.push_str(&one_line(&format!("    ‼ {warning}")));
             }
@@ -326,13 +330,13 @@ fn shown(object: &Value) -> String {
 }
 
 /// Returns a name that distinguishes an object from all others of a file.
-fn named(object: &Value) -> String {
+fn qualified_name(object: &Value) -> String {
     let namespace = object.pointer("/metadata/namespace").and_then(Value::as_str);
     namespace.map_or_else(|| shown(object), |namespace| format!("{namespace}/{}", shown(object)))
 }
 
 /// Returns the name of an object, followed by the name of the template if it has several.
-fn shown_at(object: &Value, place: &Place) -> String {
+fn template_name(object: &Value, place: &TemplateLocation) -> String {
     match place.shown() {
         "" => shown(object),
         template => format!("{} {template}", shown(object)),
@@ -340,8 +344,13 @@ fn shown_at(object: &Value, place: &Place) -> String {
 }
 
 /// Formats a refusal with its location: the line of the key that causes it.
-fn located(sources: &[Source], source: &Source, document: &Document, wrong: &Wrong) -> String {
-    let Wrong { path, namespace, message } = wrong;
+fn format_refusal(
+    sources: &[ManifestFile],
+    source: &ManifestFile,
+    document: &YamlDocument,
+    wrong: &LocatedRefusal,
+) -> String {
+    let LocatedRefusal { path, namespace, message } = wrong;
     let namespaces = namespace.as_ref().and_then(|name| namespace_of(sources, name));
     let (source, document, path) = match namespaces {
         Some((source, document, within)) => (source, document, [&within[..], &path[..]].concat()),
@@ -356,19 +365,22 @@ fn located(sources: &[Source], source: &Source, document: &Document, wrong: &Wro
 
 /// Finds the definition of a namespace: its manifest, its document, and its path in a list. The
 /// last one applies, as for `kubectl`.
-fn namespace_of<'a>(sources: &'a [Source], name: &str) -> Option<(&'a Source, &'a Document, Vec<String>)> {
+fn namespace_of<'a>(
+    sources: &'a [ManifestFile],
+    name: &str,
+) -> Option<(&'a ManifestFile, &'a YamlDocument, Vec<String>)> {
     let documents = sources.iter().flat_map(|source| source.documents.iter().map(move |document| (source, document)));
-    documents.rev().find_map(|(source, document)| Some((source, document, way_to(&document.value, name)?)))
+    documents.rev().find_map(|(source, document)| Some((source, document, namespace_path(&document.value, name)?)))
 }
 
-fn way_to(object: &Value, name: &str) -> Option<Vec<String>> {
+fn namespace_path(object: &Value, name: &str) -> Option<Vec<String>> {
     let is = |pointer: &str, text: &str| object.pointer(pointer).and_then(Value::as_str) == Some(text);
     if is("/kind", "Namespace") && is("/metadata/name", name) {
         return Some(Vec::new());
     }
     let items = object.get("items").and_then(Value::as_array)?;
     items.iter().enumerate().rev().find_map(|(index, item)| {
-        let within = way_to(item, name)?;
+        let within = namespace_path(item, name)?;
         Some([vec!["items".to_owned(), index.to_string()], within].concat())
     })
 }
@@ -377,7 +389,7 @@ fn code_of(message: &str) -> &str {
     message.split_once("error[").and_then(|(_, rest)| rest.split_once(']')).map_or("", |(code, _)| code)
 }
 
-fn written(sources: &[Source], objects: &[Object], output: Output) -> String {
+fn format_objects(sources: &[ManifestFile], objects: &[ManifestObject], output: Output) -> String {
     match output {
         Output::Yaml => {
             objects.iter().enumerate().map(|(index, object)| as_yaml(sources, object, index == 0)).collect()
@@ -392,15 +404,17 @@ fn written(sources: &[Source], objects: &[Object], output: Output) -> String {
             format!("{whole:#}\n")
         }
         Output::Patch => {
-            let changed: Vec<&Object> = objects.iter().filter(|object| object.before != object.after).collect();
-            let patch = |object: &Object| json!(injector::patch(&object.before, &object.after));
+            let changed: Vec<&ManifestObject> = objects.iter().filter(|object| object.before != object.after).collect();
+            let patch = |object: &ManifestObject| json!(injector::patch(&object.before, &object.after));
             let is_one = objects.iter().filter(|object| !object.before.is_null()).count() == 1;
             let whole = match changed.as_slice() {
                 [] if is_one => json!([]),
                 [one] if is_one => patch(one),
                 changed => {
                     let mut taken = BTreeSet::new();
-                    let keyed = changed.iter().map(|object| (unique(named(&object.before), &mut taken), patch(object)));
+                    let keyed = changed
+                        .iter()
+                        .map(|object| (unique(qualified_name(&object.before), &mut taken), patch(object)));
                     Value::Object(keyed.collect::<Map<_, _>>())
                 }
             };
@@ -419,7 +433,7 @@ fn unique(name: String, taken: &mut BTreeSet<String>) -> String {
 }
 
 /// Formats an object; an unchanged one keeps its text.
-fn as_yaml(sources: &[Source], object: &Object, first: bool) -> String {
+fn as_yaml(sources: &[ManifestFile], object: &ManifestObject, first: bool) -> String {
     let Some(source) = sources.get(object.file) else { return String::new() };
     let Some(document) = source.documents.get(object.document) else { return String::new() };
     let marker = if document.marked || !first { "---\n" } else { "" };

@@ -28,12 +28,12 @@ use tokio::task::AbortHandle;
 
 pub(super) use self::learned::unescape;
 use self::lock::Hold;
-use crate::scheduler::{Handle, Kept};
-use crate::upstream::Identity;
+use crate::scheduler::{LearnedState, SchedulerHandle};
+use crate::upstream::ServerIdentity;
 
 /// Maximum interval between two writes while something is learned.
-const EVERY: Duration = Duration::from_secs(60);
-/// First interval; it doubles with each write up to [`EVERY`]. Most is learned early, and a process
+const WRITE_INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// First interval; it doubles with each write up to [`WRITE_INTERVAL_MAX`]. Most is learned early, and a process
 /// that is killed then should not have to start anew.
 const FIRST: Duration = Duration::from_secs(2);
 /// Maximum size of what is learned on a pod's volume, for all ports together: less than half of the
@@ -53,7 +53,7 @@ const SETTINGS: &str = "settings.yaml";
 
 /// The state folder, as used for one model server.
 #[derive(Debug, Clone)]
-pub(super) struct Folder {
+pub(super) struct StateDir {
     path: PathBuf,
     /// Name of the file for what is learned.
     learned: String,
@@ -61,12 +61,12 @@ pub(super) struct Folder {
     upstream: String,
     /// Maximum size of the learned state, in bytes.
     bytes_max: usize,
-    held: Arc<Mutex<Held>>,
+    held: Arc<Mutex<Ownership>>,
 }
 
 /// Ownership of the folder, shared by all ports of the process.
 #[derive(Debug)]
-struct Held {
+struct Ownership {
     hold: Hold,
     /// Settings in force that are not written yet.
     settings: Option<String>,
@@ -74,7 +74,7 @@ struct Held {
 
 /// Result of the search for learned state at the start.
 #[derive(Debug, Default)]
-pub(super) enum Found {
+pub(super) enum LearnedFile {
     /// No file: the first start.
     #[default]
     Nothing,
@@ -83,7 +83,7 @@ pub(super) enum Found {
         classes: usize,
         slots: u32,
         /// Identity that the model server had reported.
-        identity: Identity,
+        identity: ServerIdentity,
     },
     /// State that is not used, and the reason.
     Ignored(String),
@@ -91,29 +91,29 @@ pub(super) enum Found {
 
 /// Writes the learned state in the background.
 #[derive(Debug)]
-pub(super) struct Keeper {
-    writer: Arc<Writer>,
+pub(super) struct StateWriter {
+    writer: Arc<StateWriterInner>,
     tasks: [AbortHandle; 2],
 }
 
 #[derive(Debug)]
-struct Writer {
-    folder: Folder,
-    scheduler: Handle,
-    identity: watch::Receiver<Identity>,
+struct StateWriterInner {
+    folder: StateDir,
+    scheduler: SchedulerHandle,
+    identity: watch::Receiver<ServerIdentity>,
     /// Contents of the file as last written.
     written: Mutex<Vec<u8>>,
     /// Identity of the model server from an earlier process. It applies until the server reports
     /// more.
-    before: Mutex<Identity>,
+    before: Mutex<ServerIdentity>,
 }
 
 // === impl Folder ===
 
-impl Folder {
+impl StateDir {
     /// Takes the folder for this process, unless another process holds it.
     pub(super) fn new(path: PathBuf, upstream: String) -> Self {
-        let held = Arc::new(Mutex::new(Held { hold: Hold::take(&path), settings: None }));
+        let held = Arc::new(Mutex::new(Ownership { hold: Hold::take(&path), settings: None }));
         Self { path, learned: format!("{LEARNED}.json"), upstream, bytes_max: FILE_BYTES_MAX, held }
     }
 
@@ -156,7 +156,7 @@ impl Folder {
 
     /// Takes the folder if its previous holder has ended, and writes the pending settings. Returns
     /// `true` if this process holds it.
-    fn settle(&self, held: &mut Held) -> io::Result<bool> {
+    fn settle(&self, held: &mut Ownership) -> io::Result<bool> {
         if !held.hold.may_write() {
             let now = Hold::take(&self.path);
             if !matches!(now, Hold::Ours(_)) {
@@ -169,24 +169,24 @@ impl Folder {
         Ok(true)
     }
 
-    fn held(&self) -> MutexGuard<'_, Held> {
+    fn held(&self) -> MutexGuard<'_, Ownership> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads what an earlier process learned about this model server.
-    pub(super) fn learned(&self) -> (Kept, Found) {
+    pub(super) fn learned(&self) -> (LearnedState, LearnedFile) {
         let path = self.path.join(&self.learned);
         let bytes = match read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Default::default(),
-            Err(error) => return (Kept::default(), Found::Ignored(error.to_string())),
+            Err(error) => return (LearnedState::default(), LearnedFile::Ignored(error.to_string())),
         };
         match learned::read(&bytes, &self.upstream) {
             Ok((kept, identity)) => {
-                let found = Found::Used { classes: kept.classes.len(), slots: kept.upstream.slots, identity };
+                let found = LearnedFile::Used { classes: kept.classes.len(), slots: kept.upstream.slots, identity };
                 (kept, found)
             }
-            Err(why) => (Kept::default(), Found::Ignored(why)),
+            Err(why) => (LearnedState::default(), LearnedFile::Ignored(why)),
         }
     }
 }
@@ -210,22 +210,22 @@ fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
 
 // === impl Keeper ===
 
-impl Keeper {
+impl StateWriter {
     /// Logs what was found and starts to write what is learned. Must be called inside a tokio
     /// runtime.
     pub(super) fn start(
-        folder: Folder,
-        found: Found,
+        folder: StateDir,
+        found: LearnedFile,
         learned: Arc<Notify>,
-        scheduler: Handle,
-        identity: watch::Receiver<Identity>,
+        scheduler: SchedulerHandle,
+        identity: watch::Receiver<ServerIdentity>,
     ) -> Self {
         folder.held().hold.log(&folder.path);
         found.log(&folder.path);
-        let before = if let Found::Used { identity, .. } = found { identity } else { Identity::default() };
+        let before = if let LearnedFile::Used { identity, .. } = found { identity } else { ServerIdentity::default() };
         let before = Mutex::new(before);
-        let writer = Arc::new(Writer { folder, scheduler, identity, written: Mutex::default(), before });
-        let writing = tokio::spawn(now_and_then(writer.clone(), learned));
+        let writer = Arc::new(StateWriterInner { folder, scheduler, identity, written: Mutex::default(), before });
+        let writing = tokio::spawn(write_loop(writer.clone(), learned));
         let checked = tokio::spawn(writer.clone().check());
         Self { writer, tasks: [writing.abort_handle(), checked.abort_handle()] }
     }
@@ -236,26 +236,26 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for StateWriter {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 
 /// Writes some time after something was learned, and then waits until more is learned.
-async fn now_and_then(writer: Arc<Writer>, learned: Arc<Notify>) {
+async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
     let mut wait = FIRST;
     loop {
         learned.notified().await;
         tokio::time::sleep(wait).await;
         writer.clone().save().await;
-        wait = EVERY.min(wait * 2);
+        wait = WRITE_INTERVAL_MAX.min(wait * 2);
     }
 }
 
 // === impl Writer ===
 
-impl Writer {
+impl StateWriterInner {
     async fn save(self: Arc<Self>) {
         let Some(kept) = self.scheduler.keep().await else { return };
         // Writing and flushing may block on the disk.
@@ -271,17 +271,17 @@ impl Writer {
     /// identity means another server; the state learned about the previous one is discarded.
     async fn check(self: Arc<Self>) {
         let before = self.before().clone();
-        let said = |now: &Identity| now.differs_from(&before).is_some() || now.tells_as_much_as(&before);
+        let said = |now: &ServerIdentity| now.differs_from(&before).is_some() || now.is_superset_of(&before);
         let mut identity = self.identity.clone();
         let Ok(now) = identity.wait_for(said).await.map(|now| now.clone()) else { return };
         if let Some((now, before)) = now.differs_from(&before) {
             tracing::info!(now, before, "the model server has changed: the learned values are discarded");
-            *self.before() = Identity::default();
+            *self.before() = ServerIdentity::default();
             self.scheduler.forget().await;
         }
     }
 
-    fn write(&self, kept: &Kept) -> io::Result<()> {
+    fn write(&self, kept: &LearnedState) -> io::Result<()> {
         if !self.folder.may_write() {
             return Ok(());
         }
@@ -296,14 +296,14 @@ impl Writer {
         Ok(())
     }
 
-    fn before(&self) -> MutexGuard<'_, Identity> {
+    fn before(&self) -> MutexGuard<'_, ServerIdentity> {
         self.before.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Found ===
 
-impl Found {
+impl LearnedFile {
     fn log(&self, folder: &Path) {
         let folder = folder.display();
         match self {
@@ -357,7 +357,7 @@ mod tests {
     #[test]
     fn who_comes_to_a_folder_that_is_taken_keeps_its_settings_there_once_it_is_free() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = || Folder::new(dir.path().to_owned(), "http://m".to_owned());
+        let folder = || StateDir::new(dir.path().to_owned(), "http://m".to_owned());
         let kept = || settings(dir.path());
         let (first, second) = (folder(), folder());
         first.keep_settings("first".to_owned()).unwrap();
@@ -378,13 +378,13 @@ mod tests {
     #[test]
     fn what_is_too_large_or_no_file_is_not_used_and_it_is_said_why() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::new(dir.path().to_owned(), "http://m".to_owned());
-        assert!(matches!(folder.learned().1, Found::Nothing));
+        let folder = StateDir::new(dir.path().to_owned(), "http://m".to_owned());
+        assert!(matches!(folder.learned().1, LearnedFile::Nothing));
         fs::write(dir.path().join("learned.json"), vec![b' '; FILE_BYTES_MAX + 1]).unwrap();
-        let Found::Ignored(why) = folder.learned().1 else { panic!("used") };
+        let LearnedFile::Ignored(why) = folder.learned().1 else { panic!("used") };
         assert!(why.contains("bytes"), "{why}");
         fs::remove_file(dir.path().join("learned.json")).unwrap();
         fs::create_dir(dir.path().join("learned.json")).unwrap();
-        assert!(matches!(folder.learned().1, Found::Ignored(_)));
+        assert!(matches!(folder.learned().1, LearnedFile::Ignored(_)));
     }
 }

@@ -12,15 +12,15 @@ use super::cluster::explain;
 use crate::telemetry::names::Metric;
 
 /// Timeout for one pod: a `NetworkPolicy` may drop packets of the API server.
-const ANSWER: Duration = Duration::from_secs(3);
+const POD_TIMEOUT: Duration = Duration::from_secs(3);
 /// Timeout for all pods. Those that were not read by then are left out.
-const ALL: Duration = Duration::from_secs(15);
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(15);
 /// Maximum number of concurrent requests.
-const ASKED_MAX: usize = 16;
+const CONCURRENCY_MAX: usize = 16;
 
 /// Counters of a sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct PodNumbers {
+pub(super) struct PodMetrics {
     /// Number of calls served.
     pub(super) calls: u64,
     /// Number of calls that were not merged.
@@ -54,29 +54,29 @@ fn is_forbidden(error: &kube::Error) -> bool {
 pub(super) async fn read(
     client: &Client,
     pods: Vec<MetricsPort>,
-) -> (BTreeMap<(String, String), PodNumbers>, Option<String>) {
+) -> (BTreeMap<(String, String), PodMetrics>, Option<String>) {
     let asked = stream::iter(pods).map(|(space, pod, port)| async move {
         let path = format!("/api/v1/namespaces/{space}/pods/{pod}:{port}/proxy/metrics");
         let text = async {
             let request = Request::get(path).body(Vec::new()).map_err(|error| PodError::Other(error.to_string()))?;
-            match tokio::time::timeout(ANSWER, client.request_text(request)).await {
+            match tokio::time::timeout(POD_TIMEOUT, client.request_text(request)).await {
                 Ok(Ok(text)) => Ok(text),
                 Ok(Err(error @ kube::Error::Api(_))) if is_forbidden(&error) => {
                     Err(PodError::Forbidden(explain(&error)))
                 }
                 Ok(Err(error)) => Err(PodError::Other(explain(&error))),
-                Err(_) => Err(PodError::Other(format!("no response from pod/{pod} within {ANSWER:?}"))),
+                Err(_) => Err(PodError::Other(format!("no response from pod/{pod} within {POD_TIMEOUT:?}"))),
             }
         };
         (text.await, (space, pod))
     });
     let mut found = BTreeMap::new();
     let mut refused = None;
-    let until = Box::pin(tokio::time::sleep(ALL));
-    let mut answers = asked.buffer_unordered(ASKED_MAX).take_until(until);
+    let until = Box::pin(tokio::time::sleep(TOTAL_TIMEOUT));
+    let mut answers = asked.buffer_unordered(CONCURRENCY_MAX).take_until(until);
     while let Some((text, key)) = answers.next().await {
         match text {
-            Ok(text) => _ = found.insert(key, PodNumbers::of(&text)),
+            Ok(text) => _ = found.insert(key, PodMetrics::of(&text)),
             Err(PodError::Forbidden(why)) => return (found, Some(why)),
             Err(PodError::Other(why)) => refused = refused.or(Some(why)),
         }
@@ -86,7 +86,7 @@ pub(super) async fn read(
 
 // === impl PodNumbers ===
 
-impl PodNumbers {
+impl PodMetrics {
     /// Returns the number of calls that were merged, or could have been.
     pub(super) const fn merged(&self) -> u64 {
         self.calls.saturating_sub(self.passed)
@@ -96,7 +96,7 @@ impl PodNumbers {
     fn of(text: &str) -> Self {
         let mut passed: BTreeMap<&str, u64> = BTreeMap::new();
         let (mut calls, mut saved) = (0.0, 0.0);
-        let (mut batches, mut latencies) = (Buckets::default(), Buckets::default());
+        let (mut batches, mut latencies) = (HistogramBuckets::default(), HistogramBuckets::default());
         for (name, labels, value) in text.lines().filter_map(sample) {
             let bucket = name.strip_suffix("_bucket");
             if name == Metric::Calls.name() {
@@ -127,11 +127,11 @@ impl PodNumbers {
 
 /// Cumulative buckets of a histogram, summed up over all its series.
 #[derive(Debug, Default)]
-struct Buckets(Vec<(f64, f64)>);
+struct HistogramBuckets(Vec<(f64, f64)>);
 
 // === impl Buckets ===
 
-impl Buckets {
+impl HistogramBuckets {
     fn add(&mut self, labels: &str, count: f64) {
         let Some(bound) = label(labels, "le").and_then(|bound| bound.parse::<f64>().ok()) else { return };
         match self.0.iter_mut().find(|(known, _)| known.total_cmp(&bound).is_eq()) {
@@ -198,7 +198,7 @@ groupage_call_duration_seconds_bucket{route="b",outcome="served",le="+Inf"} 50
 
     #[test]
     fn calls_reasons_and_quantiles_are_read_of_all_series_together() {
-        let numbers = PodNumbers::of(TEXT);
+        let numbers = PodMetrics::of(TEXT);
         assert_eq!((numbers.calls, numbers.merged(), numbers.passed), (100, 90, 10));
         assert_eq!(numbers.why.as_deref(), Some("unrecognised"));
         assert_eq!(numbers.batch_items, Some(5));
@@ -209,7 +209,7 @@ groupage_call_duration_seconds_bucket{route="b",outcome="served",le="+Inf"} 50
     #[test]
     fn a_sidecar_without_calls_has_no_quantiles() {
         let numbers =
-            PodNumbers::of("\ngroupage_calls_total{outcome=\"served\"} 0\ngroupage_batch_items_bucket{le=\"1\"} 0\n");
-        assert_eq!(numbers, PodNumbers::default());
+            PodMetrics::of("\ngroupage_calls_total{outcome=\"served\"} 0\ngroupage_batch_items_bucket{le=\"1\"} 0\n");
+        assert_eq!(numbers, PodMetrics::default());
     }
 }

@@ -6,10 +6,10 @@ use kube::api::{Api, DynamicObject, ListParams};
 use kube::core::Selector;
 use serde_json::Value;
 
-use super::cluster::{Cluster, explain};
+use super::cluster::{ClusterClient, explain};
 
 /// Returns the pods of a workload that have not ended and are not terminating.
-pub(super) async fn pods(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
+pub(super) async fn pods(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Vec<Pod>, String> {
     let selector = workload.data.pointer("/spec/selector").cloned().unwrap_or_default();
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     let found = api.list(&ListParams::default().labels(&labels(&selector)?)).await.map_err(|error| explain(&error))?;

@@ -7,11 +7,11 @@ use clap::{Args as ClapArgs, ValueEnum, value_parser};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::EXIT_INTERNAL;
-use super::compose::{Running, Starting, start};
-use super::reload::{Began, From, Read, Reloads, Sources};
-use super::stream::Known;
-use crate::config::{self, Given, Machine, Overrides, Pod};
-use crate::telemetry::log::{self, Format};
+use super::compose::{AppOptions, RunningApp, start};
+use super::reload::{From, InitialSettings, LoadedSettings, Reloader, SettingsSources};
+use super::stream::StreamState;
+use crate::config::{self, MachineLimits, Overrides, PodInfo, Sourced};
+use crate::telemetry::log::{self, LineFormat};
 
 /// Settings that flags can override; the others are in the policy.
 #[derive(Debug, Clone, Default, ClapArgs)]
@@ -72,26 +72,26 @@ const LOG_FLUSH: Duration = Duration::from_millis(500);
 impl Args {
     /// Collects the sources of the policy: flags override the environment, which overrides the
     /// file, which overrides the defaults.
-    pub(super) fn sources(self) -> Sources {
+    pub(super) fn sources(self) -> SettingsSources {
         let listen = (!self.listen.is_empty()).then_some(self.listen);
         let capture = (!self.capture.is_empty()).then_some(self.capture);
         let flags = Overrides {
-            listen: listen.map(|value| Given::flag("--listen", value)),
-            upstream: self.upstream.map(|value| Given::flag("--upstream", value)),
-            metrics: self.metrics.map(|value| Given::flag("--metrics", value)),
-            admin: self.admin.map(|value| Given::flag("--admin", value)),
-            log_format: self.log_format.map(|value| Given::flag("--log-format", format!("{value:?}"))),
-            log_level: self.log_level.map(|value| Given::flag("--log-level", value)),
-            log_access: self.log_access.map(|value| Given::flag("--log-access", value)),
-            state: self.state.map(|value| Given::flag("--state", value)),
-            capture: capture.map(|value| Given::flag("--capture", value)),
+            listen: listen.map(|value| Sourced::flag("--listen", value)),
+            upstream: self.upstream.map(|value| Sourced::flag("--upstream", value)),
+            metrics: self.metrics.map(|value| Sourced::flag("--metrics", value)),
+            admin: self.admin.map(|value| Sourced::flag("--admin", value)),
+            log_format: self.log_format.map(|value| Sourced::flag("--log-format", format!("{value:?}"))),
+            log_level: self.log_level.map(|value| Sourced::flag("--log-level", value)),
+            log_access: self.log_access.map(|value| Sourced::flag("--log-access", value)),
+            state: self.state.map(|value| Sourced::flag("--state", value)),
+            capture: capture.map(|value| Sourced::flag("--capture", value)),
             ..Overrides::default()
         };
-        Sources {
+        SettingsSources {
             path: self.config,
             overrides: flags.or(Overrides::from_environment()),
-            machine: Machine::read(),
-            pod: Pod::from_environment(),
+            machine: MachineLimits::read(),
+            pod: PodInfo::from_environment(),
         }
     }
 }
@@ -99,15 +99,15 @@ impl Args {
 pub(super) fn run(args: Args) -> ExitCode {
     let threads = args.threads;
     let sources = args.sources();
-    let known = Known::read(&sources);
+    let known = StreamState::read(&sources);
     let began = match known.began().map_or_else(|| sources.begin(), Ok) {
         Ok(began) => began,
         Err(error) => return super::validate::refuse(&error),
     };
     let policy = began.read.policy.clone();
     let format = match policy.proxy.log.format {
-        crate::api::v1alpha1::LogFormat::Pretty => Format::Pretty,
-        crate::api::v1alpha1::LogFormat::Json => Format::Json,
+        crate::api::v1alpha1::LogFormat::Pretty => LineFormat::Pretty,
+        crate::api::v1alpha1::LogFormat::Json => LineFormat::Json,
     };
     let (level, writer) = match log::init(format, &policy.proxy.log.level) {
         Ok(log) => log,
@@ -134,7 +134,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             return EXIT_INTERNAL;
         };
         let drain_token = sources.pod.drain_token.clone();
-        let running = match start(Starting { policy, level, seed: rand::random(), drain_token }) {
+        let running = match start(AppOptions { policy, level, seed: rand::random(), drain_token }) {
             Ok(running) => running,
             Err(error) => {
                 tracing::error!(%error, "cannot start");
@@ -142,7 +142,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             }
         };
         began.log();
-        let Began { read: Read { notices, text, .. }, wrong, from } = began;
+        let InitialSettings { read: LoadedSettings { notices, text, .. }, wrong, from } = began;
         for notice in notices {
             tracing::info!(path = notice.path, line = notice.line, "{}", notice.message);
         }
@@ -150,7 +150,7 @@ pub(super) fn run(args: Args) -> ExitCode {
             tracing::debug!(path = %setting.path, value = %setting.value, source = %setting.source, "setting");
         }
         known.connect(&running, sources.clone());
-        let mut reloads = Reloads::new(sources, running.control(), running.state_folder(), text);
+        let mut reloads = Reloader::new(sources, running.control(), running.state_folder(), text);
         if from == From::StandIn {
             wrong.into_iter().for_each(|error| reloads.began_with_last_good(error));
         }
@@ -165,7 +165,7 @@ pub(super) fn run(args: Args) -> ExitCode {
 }
 
 /// Serves until a signal requests the end, and then drains.
-async fn until_the_end(mut running: Running, mut term: Signal, mut int: Signal) -> u8 {
+async fn until_the_end(mut running: RunningApp, mut term: Signal, mut int: Signal) -> u8 {
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}

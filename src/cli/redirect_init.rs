@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args as ClapArgs;
 
-use crate::redirect::{Redirect, RedirectError, Written, write};
+use crate::redirect::{Redirect, RedirectError, WriteReport, write};
 
 /// Exit code if the node or the pod does not permit the rules (sysexits: `EX_UNAVAILABLE`).
 const EXIT_UNAVAILABLE: u8 = 69;
@@ -25,7 +25,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     match write(&args.redirect) {
-        Ok(Written { doubts }) => {
+        Ok(WriteReport { doubts }) => {
             args.redirect.iter().for_each(|redirect| println!("{redirect}"));
             doubts.iter().for_each(|doubt| eprintln!("warning: {doubt}"));
             ExitCode::SUCCESS

@@ -19,10 +19,13 @@ use std::time::Duration;
 
 use tokio::signal::unix::Signal;
 
-use self::watch::Watch;
-use super::compose::{Control, Refusal};
-use super::keep::{self, Folder};
-use crate::config::{self, Change, Errors, LoadError, Loaded, Machine, Notice, Origin, Overrides, Pod, Policy};
+use self::watch::FileWatch;
+use super::compose::{SettingsHandle, SettingsRefusal};
+use super::keep::{self, StateDir};
+use crate::config::{
+    self, ConfigErrors, LoadError, LoadedPolicy, MachineLimits, Notice, Origin, Overrides, PodInfo, Policy,
+    SettingChange,
+};
 
 /// Delay from the first event of a change until the file is read: an editor's rename and cleanup,
 /// or a few writes in a row, are one change. Far below the second in which a change should take
@@ -33,17 +36,17 @@ pub(super) const LINES_MAX: usize = 50;
 
 /// Sources of the settings.
 #[derive(Debug, Clone)]
-pub(super) struct Sources {
+pub(super) struct SettingsSources {
     pub(super) path: Option<PathBuf>,
     pub(super) overrides: Overrides,
-    pub(super) machine: Machine,
-    pub(super) pod: Pod,
+    pub(super) machine: MachineLimits,
+    pub(super) pod: PodInfo,
 }
 
 /// Initial settings, and what is to be logged about them once the log is open.
 #[derive(Debug)]
-pub(super) struct Began {
-    pub(super) read: Read,
+pub(super) struct InitialSettings {
+    pub(super) read: LoadedSettings,
     /// Errors of the sources that were tried first.
     pub(super) wrong: Vec<LoadError>,
     pub(super) from: From,
@@ -66,7 +69,7 @@ pub(super) enum From {
 
 /// Valid settings.
 #[derive(Debug)]
-pub(super) struct Read {
+pub(super) struct LoadedSettings {
     pub(super) policy: Policy,
     pub(super) notices: Vec<Notice>,
     /// Text of the file, if they come from one.
@@ -75,11 +78,11 @@ pub(super) struct Read {
 
 /// Reloads the settings of a running process.
 #[derive(Debug)]
-pub(super) struct Reloads {
-    sources: Sources,
-    control: Control,
+pub(super) struct Reloader {
+    sources: SettingsSources,
+    control: SettingsHandle,
     /// State folder for the last good settings.
-    folder: Option<Folder>,
+    folder: Option<StateDir>,
     /// Text of the file in force since the start, until it is stored.
     good: Option<String>,
     /// Text of the file at its last validation.
@@ -95,9 +98,9 @@ enum Sign {
 
 // === impl Sources ===
 
-impl Sources {
+impl SettingsSources {
     /// Reads the file and builds the policy.
-    pub(super) fn read(&self) -> Result<Read, LoadError> {
+    pub(super) fn read(&self) -> Result<LoadedSettings, LoadError> {
         let text = self.path.as_deref().map(config::read_text).transpose()?;
         self.judge(text)
     }
@@ -106,13 +109,13 @@ impl Sources {
     ///
     /// # Errors
     /// If no valid settings exist: the errors of the file.
-    pub(super) fn begin(&self) -> Result<Began, LoadError> {
-        let told = |read| Began { read, wrong: Vec::new(), from: From::Told };
+    pub(super) fn begin(&self) -> Result<InitialSettings, LoadError> {
+        let told = |read| InitialSettings { read, wrong: Vec::new(), from: From::Told };
         if self.path.is_some() {
             return match self.read() {
                 // A missing file is a wrong path, which the last good settings would only hide.
                 Err(error @ LoadError::Wrong(_)) => match self.kept().and_then(|text| self.judge(Some(text)).ok()) {
-                    Some(read) => Ok(Began { read, wrong: vec![error], from: From::StandIn }),
+                    Some(read) => Ok(InitialSettings { read, wrong: vec![error], from: From::StandIn }),
                     None => Err(error),
                 },
                 read => read.map(told),
@@ -128,26 +131,26 @@ impl Sources {
             [(self.kept(), From::Kept, Origin::Kept), (self.pod.policy.clone(), From::Snapshot, Origin::Snapshot)];
         for (text, from, origin) in found {
             match text.map(|text| self.of_a_pod(&text, origin)) {
-                Some(Ok(read)) => return Ok(Began { read, wrong, from }),
+                Some(Ok(read)) => return Ok(InitialSettings { read, wrong, from }),
                 Some(Err(error)) => wrong.push(error),
                 None => {}
             }
         }
         // Without valid settings everything passes through.
-        let Read { policy, notices, text } = self.judge(None)?;
-        let policy = policy.stepped_aside("no settings");
-        Ok(Began { read: Read { policy, notices, text }, wrong, from: From::Nowhere })
+        let LoadedSettings { policy, notices, text } = self.judge(None)?;
+        let policy = policy.into_passthrough("no settings");
+        Ok(InitialSettings { read: LoadedSettings { policy, notices, text }, wrong, from: From::Nowhere })
     }
 
     /// Builds the policy from a text, flags and environment.
-    fn judge(&self, text: Option<String>) -> Result<Read, LoadError> {
+    fn judge(&self, text: Option<String>) -> Result<LoadedSettings, LoadError> {
         let name = self.path.as_deref().map(|path| path.display().to_string()).unwrap_or_default();
         let loaded = text.as_deref().map(|text| config::load(text, &name)).transpose()?;
         self.build(loaded, text)
     }
 
     /// Builds the policy from settings of a pod, which come from no file.
-    pub(super) fn of_a_pod(&self, text: &str, origin: Origin) -> Result<Read, LoadError> {
+    pub(super) fn of_a_pod(&self, text: &str, origin: Origin) -> Result<LoadedSettings, LoadError> {
         let name = match origin {
             Origin::Snapshot => "GROUPAGE_POLICY",
             Origin::File | Origin::Kept => "the last good settings",
@@ -156,10 +159,10 @@ impl Sources {
         self.build(Some(config::load(text, name)?.of_a_pod(origin)), None)
     }
 
-    fn build(&self, loaded: Option<Loaded>, text: Option<String>) -> Result<Read, LoadError> {
+    fn build(&self, loaded: Option<LoadedPolicy>, text: Option<String>) -> Result<LoadedSettings, LoadError> {
         let policy = config::build(loaded.as_ref(), &self.overrides, &self.machine)?;
         let captured = !policy.proxy.captures.is_empty();
-        Ok(Read { policy, notices: loaded.map(|loaded| loaded.notices(captured)).unwrap_or_default(), text })
+        Ok(LoadedSettings { policy, notices: loaded.map(|loaded| loaded.notices(captured)).unwrap_or_default(), text })
     }
 
     /// Reads the last good settings. At the start only a flag or the environment can name their
@@ -171,11 +174,11 @@ impl Sources {
 
 // === impl Began ===
 
-impl Began {
+impl InitialSettings {
     /// Logs the source of the settings, unless it is simply the file.
     pub(super) fn log(&self) {
         if self.from != From::StandIn {
-            self.wrong.iter().for_each(log_wrong);
+            self.wrong.iter().for_each(log_load_error);
         }
         match self.from {
             From::Told | From::StandIn => {}
@@ -190,16 +193,21 @@ impl Began {
 
 // === impl Reloads ===
 
-impl Reloads {
+impl Reloader {
     /// Creates the reloader. `text` is that of the file in force.
-    pub(super) fn new(sources: Sources, control: Control, folder: Option<Folder>, text: Option<String>) -> Self {
+    pub(super) fn new(
+        sources: SettingsSources,
+        control: SettingsHandle,
+        folder: Option<StateDir>,
+        text: Option<String>,
+    ) -> Self {
         Self { sources, control, folder, judged: text.clone(), good: text }
     }
 
     /// Reports that the file was invalid at the start and that the last good settings are in force.
     pub(super) fn began_with_last_good(&mut self, error: LoadError) {
         self.judged = self.sources.path.as_deref().and_then(|path| config::read_text(path).ok());
-        self.refuse(&Refusal::Load(error));
+        self.refuse(&SettingsRefusal::Load(error));
         tracing::warn!("the last good settings are used instead");
     }
 
@@ -208,7 +216,7 @@ impl Reloads {
         let good = self.good.take();
         self.keep_settings(good).await;
         let mut watch = self.sources.path.as_deref().and_then(|path| {
-            Watch::new(path)
+            FileWatch::new(path)
                 .inspect_err(|error| tracing::warn!(%error, "the file cannot be watched: send SIGHUP to reload it"))
                 .ok()
         });
@@ -265,25 +273,27 @@ impl Reloads {
             }
             Ok(Ok(Some((text, _)))) if text.trim().is_empty() => {
                 self.judged = Some(text);
-                self.refuse(&Refusal::Because("the file is empty, possibly because it is being written".to_owned()));
+                self.refuse(&SettingsRefusal::Because(
+                    "the file is empty, possibly because it is being written".to_owned(),
+                ));
             }
             Ok(Ok(Some((text, read)))) => {
                 self.judged = Some(text);
                 match read {
                     Ok(read) => self.apply(read).await,
-                    Err(error) => self.refuse(&Refusal::Load(error)),
+                    Err(error) => self.refuse(&SettingsRefusal::Load(error)),
                 }
             }
             Ok(Err(error)) => {
                 self.judged = None;
-                self.refuse(&Refusal::Load(error));
+                self.refuse(&SettingsRefusal::Load(error));
             }
             Err(_) => tracing::error!("reading the settings panicked"),
         }
     }
 
-    async fn apply(&self, read: Read) {
-        let Read { policy, notices, text } = read;
+    async fn apply(&self, read: LoadedSettings) {
+        let LoadedSettings { policy, notices, text } = read;
         match self.control.apply(policy).await {
             Ok(applied) => {
                 for notice in notices {
@@ -299,11 +309,11 @@ impl Reloads {
                 tracing::info!(changes, pending, "settings applied");
                 self.keep_settings(text).await;
             }
-            Err(why) => self.refuse(&Refusal::Because(why)),
+            Err(why) => self.refuse(&SettingsRefusal::Because(why)),
         }
     }
 
-    fn refuse(&self, refusal: &Refusal) {
+    fn refuse(&self, refusal: &SettingsRefusal) {
         log_refused(refusal);
         self.control.refused(refusal);
     }
@@ -318,14 +328,14 @@ impl Reloads {
     }
 }
 
-fn log_refused(refusal: &Refusal) {
+fn log_refused(refusal: &SettingsRefusal) {
     match refusal {
-        Refusal::Load(error) => log_wrong(error),
-        Refusal::Because(why) => tracing::error!(why, "settings refused"),
+        SettingsRefusal::Load(error) => log_load_error(error),
+        SettingsRefusal::Because(why) => tracing::error!(why, "settings refused"),
     }
 }
 
-fn log_wrong(error: &LoadError) {
+fn log_load_error(error: &LoadError) {
     match error {
         LoadError::Wrong(errors) => told(errors),
         LoadError::Unreadable { .. } => tracing::error!(%error, "settings refused"),
@@ -333,20 +343,20 @@ fn log_wrong(error: &LoadError) {
 }
 
 /// Resolves when the file changes; never without a watch.
-async fn changed(watch: Option<&mut Watch>) -> std::io::Result<()> {
+async fn changed(watch: Option<&mut FileWatch>) -> std::io::Result<()> {
     match watch {
         Some(watch) => watch.changed().await,
         None => std::future::pending().await,
     }
 }
 
-pub(super) fn tell(change: &Change, what: &str) {
+pub(super) fn tell(change: &SettingChange, what: &str) {
     let (from, to) = (change.from.as_deref().unwrap_or("none"), change.to.as_deref().unwrap_or("none"));
     tracing::info!(path = change.path, from, to, "{what}");
 }
 
 /// Logs every finding with its place, in the wording of `groupage validate`.
-pub(super) fn told(errors: &Errors) {
+pub(super) fn told(errors: &ConfigErrors) {
     for finding in errors.findings.iter().take(LINES_MAX) {
         tracing::error!(
             code = finding.code.as_str(),

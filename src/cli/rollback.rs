@@ -13,10 +13,10 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use serde_json::{Value, json};
 
-use super::cluster::{self, Target, explain};
+use super::cluster::{self, ClusterTarget, explain};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus};
 use crate::config::parse_duration;
-use crate::rollout::pin::{ANNOTATION, Pin};
+use crate::rollout::pin::{ANNOTATION, ManualRollback};
 use crate::rollout::profile;
 
 /// Arguments of `groupage rollback`.
@@ -26,7 +26,7 @@ pub(super) struct Args {
     #[arg(value_name = "bpol/NAME", value_parser = policy_name)]
     policy: String,
     #[command(flatten)]
-    target: Target,
+    target: ClusterTarget,
     /// `BatchProfile` to put in force [default: during a rollout the current one, else the previous
     /// one]
     #[arg(long, value_name = "PROFILE")]
@@ -58,14 +58,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
         };
         let policies = api("BatchPolicy", "batchpolicies");
         let policy = policies.get(&args.policy).await.map_err(|error| explain(&error))?;
-        let read = Read::new(&args.policy, &policy.data)?;
+        let read = PolicyState::new(&args.policy, &policy.data)?;
         let to = if args.end { None } else { Some(read.to(args.to.as_deref())?) };
         if let Some(to) = &to
             && api("BatchProfile", "batchprofiles").get_opt(to).await.map_err(|error| explain(&error))?.is_none()
         {
             return Err(format!("BatchProfile {to} does not exist in namespace {}", found.namespace));
         }
-        let pin = to.as_ref().map(|to| Pin { to: to.clone(), instead_of: read.wanted.clone() }.write());
+        let pin = to.as_ref().map(|to| ManualRollback { to: to.clone(), instead_of: read.wanted.clone() }.write());
         let change = json!({"metadata": {"annotations": {ANNOTATION: pin}}});
         policies.patch(&args.policy, &PatchParams::default(), &Patch::Merge(change)).await.map_err(|e| explain(&e))?;
         let wanted = to.clone().unwrap_or_else(|| read.wanted.clone());
@@ -81,7 +81,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             return Ok(ExitCode::SUCCESS);
         }
         // After `--end` a canary may take long, so wait only until it has begun.
-        if !in_force(&policies, &args.policy, &wanted, args.end, timeout).await? {
+        if !wait_until_in_force(&policies, &args.policy, &wanted, args.end, timeout).await? {
             return Err(format!(
                 "{shown}: not in force after {}: is the controller running? groupage check; kubectl describe {shown}",
                 args.timeout
@@ -93,14 +93,14 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 /// Parts of a policy that a rollback depends on.
-struct Read {
+struct PolicyState {
     wanted: String,
     status: BatchPolicyStatus,
 }
 
 // === impl Read ===
 
-impl Read {
+impl PolicyState {
     fn new(name: &str, data: &Value) -> Result<Self, String> {
         let spec: BatchPolicySpec = serde_json::from_value(data.get("spec").cloned().unwrap_or_else(|| json!({})))
             .map_err(|error| format!("batchpolicy/{name} cannot be read: {error}"))?;
@@ -123,7 +123,7 @@ impl Read {
 }
 
 /// Waits until the status of the policy confirms the profile.
-async fn in_force(
+async fn wait_until_in_force(
     policies: &Api<DynamicObject>,
     name: &str,
     wanted: &str,
@@ -154,7 +154,7 @@ mod tests {
     #[test]
     fn it_goes_back_to_what_is_named_else_what_is_in_force_else_what_was_before() {
         let read = |status: Value| {
-            Read::new("emb", &json!({"spec": {"profileRef": {"name": "new"}}, "status": status})).unwrap()
+            PolicyState::new("emb", &json!({"spec": {"profileRef": {"name": "new"}}, "status": status})).unwrap()
         };
         let tried = read(json!({"currentProfile": "old", "candidateProfile": "new"}));
         assert_eq!(tried.to(None).as_deref(), Ok("old"));
@@ -163,7 +163,7 @@ mod tests {
         let promoted = read(json!({"currentProfile": "new", "rollout": {"previousProfile": "old"}}));
         assert_eq!(promoted.to(None).as_deref(), Ok("old"));
         assert!(read(json!({"currentProfile": "new"})).to(None).unwrap_err().contains("--to"));
-        let own = Read::new("emb", &json!({"spec": {"limits": {"slotsMax": 4}}})).unwrap();
+        let own = PolicyState::new("emb", &json!({"spec": {"limits": {"slotsMax": 4}}})).unwrap();
         assert!(own.wanted.starts_with("emb-"));
     }
 

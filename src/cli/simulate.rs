@@ -14,14 +14,14 @@ mod traffic;
 
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::simulate::compare::{Settings, Told, Totals, Verdict};
+use crate::simulate::compare::{CriterionResult, HarmTotals, JobResult, RunSettings};
 use crate::simulate::scenario;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 
-use args::{Output, Todo};
+use args::{Output, Work};
 
 pub(super) use args::Args;
 
@@ -45,16 +45,16 @@ pub(super) fn run(args: &Args) -> ExitCode {
             return ExitCode::from(EXIT_USAGE);
         }
     };
-    let settings = Settings { seeds: args.seeds, compare: todo.judged, altered: todo.altered };
-    let all = show(args, &todo, settings);
-    let harms = all.iter().filter_map(|told| if let Told::Harm(harm) = told { Some(harm) } else { None });
-    let totals = Totals::of(harms);
-    let together = totals.as_ref().map(Totals::verdict);
+    let settings = RunSettings { seeds: args.seeds, compare: todo.judged, altered: todo.altered };
+    let all = run_jobs(args, &todo, settings);
+    let harms = all.iter().filter_map(|told| if let JobResult::Harm(harm) = told { Some(harm) } else { None });
+    let totals = HarmTotals::of(harms);
+    let together = totals.as_ref().map(HarmTotals::verdict);
     let verdicts = || {
         let each = all.iter().flat_map(|told| told.verdicts().iter().map(move |verdict| (told.name(), verdict)));
         each.chain(together.iter().map(|verdict| ("all rows", verdict)))
     };
-    let missed: Vec<(&str, &Verdict)> = verdicts().filter(|(_, verdict)| !verdict.is_met()).collect();
+    let missed: Vec<(&str, &CriterionResult)> = verdicts().filter(|(_, verdict)| !verdict.is_met()).collect();
     let met = verdicts().count() - missed.len();
     eprintln!("{}", text::took(&all, args.seeds, clock.now().since(Tick::default())));
     match args.output {
@@ -74,7 +74,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 /// Runs the jobs, two at a time, and prints each result once all before it are printed.
-fn show(args: &Args, todo: &Todo, settings: Settings) -> Vec<Told> {
+fn run_jobs(args: &Args, todo: &Work, settings: RunSettings) -> Vec<JobResult> {
     let people = args.output == Output::Table;
     if let Some(recorded) = todo.recorded.as_ref().filter(|_| people) {
         print!("{}", text::recorded(recorded));

@@ -11,27 +11,27 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::EXIT_INTERNAL;
 use crate::config::parse_duration;
 use crate::error::BoxError;
-use crate::standin::remote::{Caller, Model};
-use crate::standin::server::{Inner, ServerConfig, TooLarge};
-use crate::standin::{ListRefusal, Target};
+use crate::standin::remote::{RemoteLoadGenerator, RemoteModel};
+use crate::standin::server::{InternalBatching, ServerConfig, TooLargeResponse};
+use crate::standin::{ListResponse, ServerAddr};
 
 /// Maximum time to answer calls after SIGTERM. The default grace period of a pod is 30 s.
 const DRAIN_MAX: Duration = Duration::from_secs(25);
 
 /// Time that the front end of a self-batching model spends on a call, and on each of its items:
 /// small compared with an iteration.
-const FRONT: Duration = Duration::from_micros(100);
-const FRONT_ITEM: Duration = Duration::from_micros(20);
+const FRONT_TIME: Duration = Duration::from_micros(100);
+const FRONT_ITEM_TIME: Duration = Duration::from_micros(20);
 
 /// Selects the role of the process.
 #[derive(Debug, Clone, ClapArgs)]
 pub(super) struct Args {
     #[command(subcommand)]
-    role: Role,
+    role: TestRole,
 }
 
 #[derive(Debug, Clone, Subcommand)]
-enum Role {
+enum TestRole {
     /// Simulate a model server: t(n) = a + b·n, with answers that depend on the items alone
     Model(ModelArgs),
     /// Send calls as requested over HTTP, and check and count the answers
@@ -74,7 +74,7 @@ struct ModelArgs {
     /// Accept one item per call; lists are answered with a status, reset, first, not-json or
     /// silence
     #[arg(long, value_name = "HOW")]
-    lists: Option<ListRefusal>,
+    lists: Option<ListResponse>,
     /// Fail a call as a whole if one of its items contains this text
     #[arg(long, value_name = "TEXT")]
     poison: Option<String>,
@@ -106,7 +106,7 @@ fn slow(text: &str) -> Result<(String, Duration), String> {
 }
 
 pub(super) fn run(args: Args) -> ExitCode {
-    let done = super::runtime(1).map_err(Into::into).and_then(|runtime| runtime.block_on(be(args.role)));
+    let done = super::runtime(1).map_err(Into::into).and_then(|runtime| runtime.block_on(run_role(args.role)));
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -116,7 +116,7 @@ pub(super) fn run(args: Args) -> ExitCode {
     }
 }
 
-async fn be(role: Role) -> Result<(), BoxError> {
+async fn run_role(role: TestRole) -> Result<(), BoxError> {
     // PID 1 of a container ignores every signal for which it has no handler.
     let mut term = signal(SignalKind::terminate())?;
     let mut int = signal(SignalKind::interrupt())?;
@@ -127,18 +127,18 @@ async fn be(role: Role) -> Result<(), BoxError> {
         }
     };
     match role {
-        Role::Model(args) => {
+        TestRole::Model(args) => {
             let control = args.control;
             let closed = args.closed;
-            let model = Model::start(args.config(), control, closed).await?;
+            let model = RemoteModel::start(args.config(), control, closed).await?;
             let serving = model.serving().map_or_else(|| "closed".to_owned(), |addr| format!("serving on {addr}"));
             println!("stand-in model {serving}, commands on {}", model.control());
             end.await;
             let all = model.drain(DRAIN_MAX).await;
             println!("stand-in model ended, {}", if all { "everything answered" } else { "calls unanswered" });
         }
-        Role::Caller(args) => {
-            let caller = Caller::start(args.control, args.ledger).await?;
+        TestRole::Caller(args) => {
+            let caller = RemoteLoadGenerator::start(args.control, args.ledger).await?;
             println!("stand-in caller, commands on {}", caller.control());
             end.await;
         }
@@ -151,16 +151,16 @@ async fn be(role: Role) -> Result<(), BoxError> {
 impl ModelArgs {
     fn config(self) -> ServerConfig {
         ServerConfig {
-            listen: Target::Tcp(self.listen),
+            listen: ServerAddr::Tcp(self.listen),
             base: self.base,
             per_item: self.per_item,
             slots: self.slots,
             queue_max: self.queue,
             items_max: Some(self.items_max).filter(|&max| max > 0),
-            too_large: if self.refuse_bare { TooLarge::Bare } else { TooLarge::Named },
-            inner: self.inner.map(|items_max| Inner {
-                front: FRONT,
-                front_item: FRONT_ITEM,
+            too_large: if self.refuse_bare { TooLargeResponse::Bare } else { TooLargeResponse::Named },
+            inner: self.inner.map(|items_max| InternalBatching {
+                front: FRONT_TIME,
+                front_item: FRONT_ITEM_TIME,
                 items_max,
                 inside_max: self.queue.saturating_add(items_max),
             }),

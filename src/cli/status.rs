@@ -16,12 +16,12 @@ use kube::api::{Api, ListParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
 
-use super::cluster::{self, Target, explain};
-use super::numbers::{self, MetricsPort, PodNumbers};
+use super::cluster::{self, ClusterTarget, explain};
+use super::numbers::{self, MetricsPort, PodMetrics};
 use super::trouble::trouble;
-use super::ways::{self, Ways, table};
-use crate::controller::attach::{Subject, choose};
-use crate::controller::world::{self, Key, World};
+use super::ways::{self, BypassObjects, table};
+use crate::controller::attach::{PodSubject, choose};
+use crate::controller::world::{self, ClusterState, ObjectKey};
 use crate::injector::{INJECTED, STATUS};
 use crate::tuner::millis;
 
@@ -47,7 +47,7 @@ enum Output {
 #[derive(Debug, ClapArgs)]
 pub(super) struct Args {
     #[command(flatten)]
-    target: Target,
+    target: ClusterTarget,
     /// Show the pods of all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
@@ -59,7 +59,7 @@ pub(super) struct Args {
 /// Row of one pod.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Row {
+struct PodRow {
     namespace: String,
     pod: String,
     ready: bool,
@@ -97,16 +97,16 @@ struct Row {
 
 /// Current state of the cluster.
 #[derive(Debug, Default)]
-struct Known {
+struct ClusterSnapshot {
     /// Objects that decide which policy a pod follows. `None` if some could not be read; the record
     /// of the injection then applies.
-    world: Option<World>,
+    world: Option<ClusterState>,
     /// Current policies with their statuses; `None` if unreadable.
     policies: Option<Vec<Value>>,
     /// Objects that route calls around sidecars.
-    ways: Ways,
+    ways: BypassObjects,
     /// Counters of each sidecar, by namespace and pod name.
-    numbers: BTreeMap<(String, String), PodNumbers>,
+    numbers: BTreeMap<(String, String), PodMetrics>,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -119,7 +119,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         };
         let injected = ListParams::default().labels(&format!("{INJECTED}=true"));
         let pods = ways::pages(&pods, &injected, |pod| pod).await.map_err(|error| explain(&error))?;
-        let (mut known, refused) = Known::read(&found.client, space).await;
+        let (mut known, refused) = ClusterSnapshot::read(&found.client, space).await;
         for why in refused {
             eprintln!("‼ cannot read {why}; showing what was recorded at injection instead");
         }
@@ -128,7 +128,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
         if let Some(why) = refused {
             eprintln!("‼ not every sidecar's own metrics can be read: {why}");
         }
-        let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &known)).collect();
+        let rows: Vec<PodRow> = pods.iter().map(|pod| row(pod, &known)).collect();
         match args.output {
             Output::Json => println!("{:#}", json!(rows)),
             Output::Yaml => print!("{}", super::yaml::write(&json!(rows))?),
@@ -136,11 +136,11 @@ pub(super) fn run(args: &Args) -> ExitCode {
                 println!("no pods with a sidecar found; add it with groupage enable deploy/NAME");
             }
             Output::Table | Output::Wide => {
-                print!("{}", shown(&rows, args.output == Output::Wide, args.all_namespaces));
+                print!("{}", format_table(&rows, args.output == Output::Wide, args.all_namespaces));
             }
         }
         if matches!(args.output, Output::Table | Output::Wide) {
-            print!("{}", troubles(&rows));
+            print!("{}", format_problems(&rows));
         }
         Ok(ExitCode::SUCCESS)
     })
@@ -155,7 +155,7 @@ fn metrics_port(pod: &Pod) -> Option<MetricsPort> {
 }
 
 /// Formats the problems of pods with their remedies, once for all pods with the same problem.
-fn troubles(rows: &[Row]) -> String {
+fn format_problems(rows: &[PodRow]) -> String {
     let mut found: Vec<(String, String, usize)> = Vec::new();
     for row in rows {
         let around = row.around.first().zip(row.remedy.as_ref());
@@ -178,21 +178,21 @@ fn troubles(rows: &[Row]) -> String {
 
 // === impl Known ===
 
-impl Known {
+impl ClusterSnapshot {
     /// Reads the cluster, and returns errors for what could not be read. Without the CRDs no
     /// policies exist, but pods may still have sidecars.
     async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
-        let (ways, mut refused) = Ways::read(client, space).await;
+        let (ways, mut refused) = BypassObjects::read(client, space).await;
         let policies = cluster::ours("BatchPolicy", "batchpolicies");
         let policies = ways::list(client, space, &policies, |policy| policy).await;
         let sets = ApiResource::from_gvk(&GroupVersionKind::gvk("apps", "v1", "ReplicaSet"));
         let sets = ways::list(client, space, &sets, |set| world::from_owner(&set.metadata)).await;
         let policies = policies.map_err(|why| refused.push(why)).ok();
         let sets = sets.map_err(|why| refused.push(why)).ok();
-        let world = policies.as_ref().zip(sets).map(|(policies, sets)| World {
+        let world = policies.as_ref().zip(sets).map(|(policies, sets)| ClusterState {
             policies: table(policies.iter().map(world::from_policy)),
             replica_sets: table(sets.into_iter()),
-            ..World::default()
+            ..ClusterState::default()
         });
         let policies = policies.map(|policies| policies.iter().map(|policy| json!(policy)).collect());
         (Self { world, policies, ways, numbers: BTreeMap::new() }, refused)
@@ -204,14 +204,14 @@ impl Known {
         let namespace = pod.meta.key.namespace.as_str();
         let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
         let subject =
-            Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
+            PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
         choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
     }
 }
 
-fn row(object: &Pod, known: &Known) -> Row {
+fn row(object: &Pod, known: &ClusterSnapshot) -> PodRow {
     let text = |value: &Value, path: &str| value.pointer(path).and_then(Value::as_str).map(str::to_owned);
-    let (Key { namespace, name }, pod) = world::from_pod(object);
+    let (ObjectKey { namespace, name }, pod) = world::from_pod(object);
     let record = pod.annotations.get(STATUS).map(String::as_str).unwrap_or_default();
     let status: Value = serde_json::from_str(record).unwrap_or_default();
     let followed = known.policy(&pod, text(&status, "/policy"));
@@ -240,7 +240,7 @@ fn row(object: &Pod, known: &Known) -> Row {
     let own = known.numbers.get(&(namespace.clone(), name.clone()));
     let own_or = |own: Option<String>, all: Option<String>| if predicted { all } else { own.or(all) };
     let all_items = summary.pointer("/batchItems/p50").and_then(Value::as_u64);
-    Row {
+    PodRow {
         ready: pod.ready,
         profile: text(tuned, "/profile").or_else(|| text(&status, "/profile")),
         mode,
@@ -251,7 +251,7 @@ fn row(object: &Pod, known: &Known) -> Row {
         unmerged: unmerged.and_then(|one| one["message"].as_str()).map(str::to_owned),
         saved: own_or(own.and_then(|own| own.saved).map(|saved| format!("{saved}%")), text(summary, "/saved")),
         predicted,
-        merged: own.map(PodNumbers::merged),
+        merged: own.map(PodMetrics::merged),
         passed: own.map(|own| own.passed),
         passed_why: own.and_then(|own| own.why.clone()),
         trouble: trouble(object),
@@ -266,7 +266,7 @@ fn row(object: &Pod, known: &Known) -> Row {
     }
 }
 
-fn shown(rows: &[Row], wide: bool, all: bool) -> String {
+fn format_table(rows: &[PodRow], wide: bool, all: bool) -> String {
     let or_dash = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
     let mut head =
         vec!["POD", "READY", "POLICY", "MODE", "BATCH", "P99", "SLO", "SAVED", "MERGED", "PASSED", "WHY", "CAPTURED"];
@@ -355,7 +355,7 @@ mod tests {
         json!({STATUS: status.to_string()})
     }
 
-    fn known(policies: &[Value], services: &[Value]) -> Known {
+    fn known(policies: &[Value], services: &[Value]) -> ClusterSnapshot {
         let object = |value: &Value| serde_json::from_value::<DynamicObject>(value.clone()).unwrap();
         let set = json!({
             "apiVersion": "apps/v1", "kind": "ReplicaSet",
@@ -364,13 +364,13 @@ mod tests {
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "d", "controller": true}],
             },
         });
-        let world = World {
+        let world = ClusterState {
             policies: table(policies.iter().map(|policy| world::from_policy(&object(policy)))),
             replica_sets: table(std::iter::once(world::from_owner(&object(&set).metadata))),
-            ..World::default()
+            ..ClusterState::default()
         };
-        let ways = Ways::of("v1", "Service", services.iter().map(object).collect());
-        let own = PodNumbers {
+        let ways = BypassObjects::of("v1", "Service", services.iter().map(object).collect());
+        let own = PodMetrics {
             calls: 100,
             passed: 8,
             why: Some("unrecognised".to_owned()),
@@ -379,7 +379,7 @@ mod tests {
             saved: Some(91),
         };
         let numbers = BTreeMap::from([(("ml".to_owned(), "web-1".to_owned()), own)]);
-        Known { world: Some(world), policies: Some(policies.to_vec()), ways, numbers }
+        ClusterSnapshot { world: Some(world), policies: Some(policies.to_vec()), ways, numbers }
     }
 
     fn policy(namespace: &str, spec: &Value, status: &Value) -> Value {
@@ -407,7 +407,7 @@ mod tests {
         );
         assert_eq!((told.merged, told.passed, told.passed_why.as_deref()), (Some(92), Some(8), Some("unrecognised")));
         assert!(told.ready && told.captured == Some(true) && !told.predicted);
-        let text = shown(&[told], true, false);
+        let text = format_table(&[told], true, false);
         assert_eq!(text.lines().count(), 2);
         assert!(text.contains(" 88ms   150ms   91%") && text.contains("p99 212ms over slo 150ms"), "{text}");
     }
@@ -421,7 +421,7 @@ mod tests {
         let spec = json!({"slo": {"latencyP99": "150ms", "late": "Refuse"}});
         let told = row(&pod(&early()), &known(&[policy("ml", &spec, &json!({"conditions": refused}))], &[]));
         assert_eq!(told.slo_late.as_deref(), Some("Refuse"));
-        let text = shown(&[told], true, false);
+        let text = format_table(&[told], true, false);
         assert!(text.contains(" 150ms (Refuse) ") && text.contains("the server refuses batches"), "{text}");
         let merging = json!([{"type": "Merging", "status": "True", "message": "merged"}]);
         let spec = json!({"slo": {"latencyP99": "150ms"}});
@@ -443,7 +443,7 @@ mod tests {
         let predicted = json!({"batchItems": {"p50": 11}, "latencyP99": "88ms", "saved": "91%"});
         let status = json!({"summary": {"latencyP99": "70ms"}, "predicted": predicted});
         let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Observe"}), &status)], &[]));
-        let text = shown(&[told], false, false);
+        let text = format_table(&[told], false, false);
         assert!(text.contains(" ~11 ") && text.contains(" ~88ms ") && text.contains(" ~91% "), "{text}");
         let told = row(&pod(&early()), &known(&[policy("ml", &json!({"mode": "Batch"}), &status)], &[]));
         assert_eq!((told.predicted, told.latency_p99.as_deref()), (false, Some("88ms")), "an old prediction");
@@ -459,7 +459,7 @@ mod tests {
         };
         let told = row(&pod(&early()), &known(&[], &[service(json!(8080))]));
         assert!(told.captured == Some(false) && told.around[0].starts_with("svc/web:80"), "{:?}", told.around);
-        assert!(shown(&[told], true, false).contains("svc/web:80"));
+        assert!(format_table(&[told], true, false).contains("svc/web:80"));
         assert_eq!(row(&pod(&early()), &known(&[], &[service(json!("http"))])).captured, Some(true));
     }
 
@@ -468,13 +468,13 @@ mod tests {
         let mut record: Value = serde_json::from_str(early()[STATUS].as_str().unwrap()).unwrap();
         record["policy"] = json!("web");
         record["capture"][0]["bypass"] = json!(["hostPort 80 leads directly to the application"]);
-        let told = row(&pod(&json!({STATUS: record.to_string()})), &Known::default());
+        let told = row(&pod(&json!({STATUS: record.to_string()})), &ClusterSnapshot::default());
         assert_eq!((told.policy.as_deref(), told.captured, told.mode.as_str()), (Some("web"), Some(false), "-"));
         let bare =
             Pod { metadata: kube::core::ObjectMeta { name: Some("a".into()), ..Default::default() }, ..Pod::default() };
-        let told = row(&bare, &Known::default());
-        assert_eq!(told, Row { pod: "a".to_owned(), mode: "-".to_owned(), ..Row::default() });
-        let line = shown(&[told], false, false).lines().nth(1).unwrap().to_owned();
+        let told = row(&bare, &ClusterSnapshot::default());
+        assert_eq!(told, PodRow { pod: "a".to_owned(), mode: "-".to_owned(), ..PodRow::default() });
+        let line = format_table(&[told], false, false).lines().nth(1).unwrap().to_owned();
         assert_eq!(
             line.split_whitespace().collect::<Vec<_>>(),
             ["a", "no", "-", "-", "-", "-", "-", "-", "-", "-", "-", "-"],

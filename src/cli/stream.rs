@@ -21,20 +21,25 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tokio::task::AbortHandle;
 
-use self::judge::{Judged, judge};
-use self::kept::Kept;
-use self::report::Port;
-use super::compose::{Applied, Control, Refusal, Running};
-use super::keep::Folder;
-use super::keep::crashes::{CRASHES, WITHIN};
-use super::reload::{Began, From, LINES_MAX, Read, Sources, tell, told};
+use self::judge::{ValidatedConfig, judge};
+use self::kept::StoredStreamState;
+use self::report::ReportedPort;
+use super::compose::{AppliedSettings, RunningApp, SettingsHandle, SettingsRefusal};
+use super::keep::StateDir;
+use super::keep::crashes::{CRASH_COUNT, CRASH_WINDOW};
+use super::reload::{From, InitialSettings, LINES_MAX, LoadedSettings, SettingsSources, tell, told};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::config::{CaBundle, Controller, LoadError, Origin};
-use crate::control::client::{Address, Client, Config as ClientConfig, Handle, Reason, Sidecar, Status, Times, Trust};
-use crate::control::wire::{Config, Event, Experiment, Hello, InForce, Pod, Report};
+use crate::config::{CaBundle, ControllerEndpoint, LoadError, Origin};
+use crate::control::client::{
+    CaBundles, Client, ControlClientConfig, ControllerAddress, DisconnectReason, EventSender, StreamHandler,
+    StreamStatus, StreamTimeouts,
+};
+use crate::control::wire::{
+    AppliedConfig, ExperimentArm, Hello, PodIdentity, SidecarConfig, SidecarEvent, SidecarReport,
+};
 
-/// Maximum lifetime of an experiment arm after its last `Config`. A longer one would be an
+/// Maximum lifetime of an experiment arm after its last `SidecarConfig`. A longer one would be an
 /// experiment that no controller supervises.
 const ARM_MAX: Duration = Duration::from_secs(3600);
 /// Maximum number of keys that an Event lists.
@@ -42,51 +47,53 @@ const KEYS_MAX: usize = 8;
 
 /// State at the start: the controller's address and its last good settings.
 #[derive(Debug)]
-pub(super) struct Known {
-    controller: Option<Controller>,
-    kept: Kept,
+pub(super) struct StreamState {
+    controller: Option<ControllerEndpoint>,
+    kept: StoredStreamState,
     wrong: Option<String>,
 }
 
 /// The control stream together with the proxy that it configures.
-struct Link {
+struct ControlLink {
     /// Reference to itself, for delayed tasks.
     own: Weak<Self>,
-    control: Control,
-    sources: Sources,
-    folder: Option<Folder>,
-    ports: Vec<Port>,
+    control: SettingsHandle,
+    sources: SettingsSources,
+    folder: Option<StateDir>,
+    ports: Vec<ReportedPort>,
     clock: Clock,
-    stream: Handle,
+    stream: EventSender,
     /// Serializes changes.
     turn: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
 }
 
 #[derive(Default)]
-struct State {
+struct LinkState {
     /// The last configuration that was applied.
-    config: Option<Config>,
-    in_force: Option<InForce>,
+    config: Option<SidecarConfig>,
+    in_force: Option<AppliedConfig>,
     /// Task that ends the current experiment arm.
     arm_ends: Option<AbortHandle>,
     /// Instant of the last report.
     reported: Option<Tick>,
     /// Reasons of a lost stream that have been logged already.
-    said: HashSet<Reason>,
+    said: HashSet<DisconnectReason>,
 }
 
 // === impl Known ===
 
-impl Known {
+impl StreamState {
     /// Reads the environment and the state folder.
-    pub(super) fn read(sources: &Sources) -> Self {
-        let none = |wrong| Self { controller: None, kept: Kept::default(), wrong };
-        match Controller::from_environment() {
+    pub(super) fn read(sources: &SettingsSources) -> Self {
+        let none = |wrong| Self { controller: None, kept: StoredStreamState::default(), wrong };
+        match ControllerEndpoint::from_environment() {
             Ok(Some(_)) if sources.pod.uid.is_none() => none(Some(
                 "GROUPAGE_CONTROLLER is set without GROUPAGE_POD_UID: set it to the pod's metadata.uid".to_owned(),
             )),
-            Ok(Some(controller)) => Self { controller: Some(controller), kept: Kept::read(sources), wrong: None },
+            Ok(Some(controller)) => {
+                Self { controller: Some(controller), kept: StoredStreamState::read(sources), wrong: None }
+            }
             Ok(None) => none(None),
             Err(wrong) => none(Some(wrong)),
         }
@@ -94,15 +101,15 @@ impl Known {
 
     /// Returns the last good settings if they come from the controller and are valid. They override
     /// everything but flags and environment.
-    pub(super) fn began(&self) -> Option<Began> {
+    pub(super) fn began(&self) -> Option<InitialSettings> {
         let (_, judged) = self.kept.settings.as_ref()?;
-        let read = Read { policy: judged.policy.clone(), notices: Vec::new(), text: None };
-        Some(Began { read, wrong: Vec::new(), from: From::Kept })
+        let read = LoadedSettings { policy: judged.policy.clone(), notices: Vec::new(), text: None };
+        Some(InitialSettings { read, wrong: Vec::new(), from: From::Kept })
     }
 
     /// Logs the state and opens the stream, if a controller is configured. Without one, no task
     /// runs and nothing is woken.
-    pub(super) fn connect(self, running: &Running, sources: Sources) {
+    pub(super) fn connect(self, running: &RunningApp, sources: SettingsSources) {
         let Self { controller, kept, wrong } = self;
         if let Some(why) = wrong {
             tracing::error!(why, "the controller is not used: the current settings stay in force");
@@ -115,11 +122,11 @@ impl Known {
         let clock = control.clock();
         // 53 bits, which every JSON reader represents exactly.
         let client = Client::new(client_config(controller, kept.bundle.as_deref()), clock, rand::random::<u64>() >> 11);
-        let link = Arc::new_cyclic(|own| Link {
+        let link = Arc::new_cyclic(|own| ControlLink {
             own: own.clone(),
             sources,
             folder: running.state_folder(),
-            ports: control.ports().iter().cloned().map(Port::new).collect(),
+            ports: control.ports().iter().cloned().map(ReportedPort::new).collect(),
             control: control.clone(),
             clock,
             stream: client.handle(),
@@ -130,43 +137,54 @@ impl Known {
             control.is_told_from_now_on();
             link.is_in_force(config, &judged, None);
         }
-        if let Some(message) = crashed(control.aside().map(|aside| aside.until.since(clock.now()))) {
-            link.stream.event(Event { reason: "CrashGuard".to_owned(), message, warning: true, ..Event::default() });
+        if let Some(message) = crash_guard_message(control.aside().map(|aside| aside.until.since(clock.now()))) {
+            link.stream.event(SidecarEvent {
+                reason: "CrashGuard".to_owned(),
+                message,
+                warning: true,
+                ..SidecarEvent::default()
+            });
         }
         running.beside(client.run(link));
     }
 }
 
 /// Returns the message of the crash guard's Event while everything passes through.
-fn crashed(left: Option<Duration>) -> Option<String> {
+fn crash_guard_message(left: Option<Duration>) -> Option<String> {
     let minutes = left?.as_secs().div_ceil(60);
     Some(format!(
-        "the sidecar crashed {CRASHES} times in {} s: all calls pass through unchanged for {minutes} min, then batching is tried again; see kubectl logs --previous -c groupage for the cause",
-        WITHIN.as_secs()
+        "the sidecar crashed {CRASH_COUNT} times in {} s: all calls pass through unchanged for {minutes} min, then batching is tried again; see kubectl logs --previous -c groupage for the cause",
+        CRASH_WINDOW.as_secs()
     ))
 }
 
-fn client_config(controller: Controller, came: Option<&str>) -> ClientConfig {
-    let Controller { host, port, ca, token } = controller;
+fn client_config(controller: ControllerEndpoint, came: Option<&str>) -> ControlClientConfig {
+    let ControllerEndpoint { host, port, ca, token } = controller;
     let mut trust = match ca {
-        Some(CaBundle::Pem(pem)) => Trust::given(&pem).unwrap_or_else(|error| {
+        Some(CaBundle::Pem(pem)) => CaBundles::given(&pem).unwrap_or_else(|error| {
             tracing::error!(%error, "GROUPAGE_CA is refused");
-            Trust::default()
+            CaBundles::default()
         }),
-        Some(CaBundle::File(path)) => Trust::file(&path),
-        None => Trust::default(),
+        Some(CaBundle::File(path)) => CaBundles::file(&path),
+        None => CaBundles::default(),
     };
     if let Some(Err(error)) = came.map(|pem| trust.renew(pem)) {
         tracing::warn!(%error, "the saved CA bundle is not used");
     }
-    ClientConfig { server_name: host.clone(), address: Address { host, port }, trust, token, times: Times::default() }
+    ControlClientConfig {
+        server_name: host.clone(),
+        address: ControllerAddress { host, port },
+        trust,
+        token,
+        times: StreamTimeouts::default(),
+    }
 }
 
 // === impl Link ===
 
-impl Link {
+impl ControlLink {
     /// Applies a configuration, unless it is in force already.
-    async fn take(&self, config: Config) {
+    async fn take(&self, config: SidecarConfig) {
         let _turn = self.turn.lock().await;
         let before = self.state().config.clone();
         // Refuse an older generation from the same source.
@@ -177,7 +195,7 @@ impl Link {
             let now = before.map(|before| before.generation).unwrap_or_default();
             let why =
                 format!("generation {} of {} is older than {now}, which is in force", config.generation, config.name);
-            return self.refuse(&config, &Refusal::Because(why));
+            return self.refuse(&config, &SettingsRefusal::Because(why));
         }
         let arm = config.experiment.clone().filter(|arm| arm.expires_after_ms > 0);
         self.begin(&config).await;
@@ -204,9 +222,10 @@ impl Link {
     }
 
     /// Validates and applies a configuration. Returns `true` if a setting changed.
-    async fn apply(&self, config: &Config, arm: Option<&Experiment>) -> Result<bool, Refusal> {
-        let judged = judge(config, arm, Origin::Controller, &self.sources).map_err(Refusal::Load)?;
-        let Applied { changes, pending } = self.control.apply(judged.policy.clone()).await.map_err(Refusal::Because)?;
+    async fn apply(&self, config: &SidecarConfig, arm: Option<&ExperimentArm>) -> Result<bool, SettingsRefusal> {
+        let judged = judge(config, arm, Origin::Controller, &self.sources).map_err(SettingsRefusal::Load)?;
+        let AppliedSettings { changes, pending } =
+            self.control.apply(judged.policy.clone()).await.map_err(SettingsRefusal::Because)?;
         self.control.is_told_from_now_on();
         for change in changes.iter().take(LINES_MAX) {
             tell(change, "setting changed");
@@ -235,9 +254,9 @@ impl Link {
         Ok(!changes.is_empty())
     }
 
-    fn is_in_force(&self, config: Config, judged: &Judged, arm: Option<&Experiment>) {
+    fn is_in_force(&self, config: SidecarConfig, judged: &ValidatedConfig, arm: Option<&ExperimentArm>) {
         let mut state = self.state();
-        state.in_force = Some(InForce {
+        state.in_force = Some(AppliedConfig {
             source: config.source.clone(),
             generation: config.generation,
             profile: arm.map_or(&config.profile, |arm| &arm.profile).clone(),
@@ -250,7 +269,7 @@ impl Link {
     }
 
     /// Schedules the end of an experiment arm, in case that the controller does not renew it.
-    fn ends(&self, arm: Option<&Experiment>) {
+    fn ends(&self, arm: Option<&ExperimentArm>) {
         let ends = arm.map(|arm| {
             let own = self.own.clone();
             let after = Duration::from_millis(arm.expires_after_ms).min(ARM_MAX);
@@ -290,7 +309,7 @@ impl Link {
     }
 
     /// Seeds the schedulers with what other pods learned, if the configuration contains it.
-    async fn begin(&self, config: &Config) {
+    async fn begin(&self, config: &SidecarConfig) {
         let Some(start) = &config.settings.start else { return };
         for port in &self.ports {
             port.begin(start).await;
@@ -302,7 +321,7 @@ impl Link {
         );
     }
 
-    fn applied(&self, config: &Config) {
+    fn applied(&self, config: &SidecarConfig) {
         let pending = self.control.pending();
         let mut message = format!("generation {} of {} is in force", config.generation, config.name);
         if pending > 0 {
@@ -312,14 +331,14 @@ impl Link {
         self.say(config, "ConfigApplied", false, message);
     }
 
-    fn refuse(&self, config: &Config, refusal: &Refusal) {
+    fn refuse(&self, config: &SidecarConfig, refusal: &SettingsRefusal) {
         let why = match refusal {
-            Refusal::Load(LoadError::Wrong(errors)) => {
+            SettingsRefusal::Load(LoadError::Wrong(errors)) => {
                 told(errors);
                 errors.findings.first().map_or_else(|| errors.to_string(), |finding| finding.message.clone())
             }
-            Refusal::Load(error @ LoadError::Unreadable { .. }) => error.to_string(),
-            Refusal::Because(why) => why.clone(),
+            SettingsRefusal::Load(error @ LoadError::Unreadable { .. }) => error.to_string(),
+            SettingsRefusal::Because(why) => why.clone(),
         };
         tracing::error!(
             policy = config.name,
@@ -331,17 +350,17 @@ impl Link {
         self.say(config, "ConfigRefused", true, format!("generation {} of {}: {why}", config.generation, config.name));
     }
 
-    fn say(&self, config: &Config, reason: &str, warning: bool, message: String) {
+    fn say(&self, config: &SidecarConfig, reason: &str, warning: bool, message: String) {
         let (reason, hash) = (reason.to_owned(), config.hash.clone());
-        self.stream.event(Event { reason, message, warning, hash, ..Event::default() });
+        self.stream.event(SidecarEvent { reason, message, warning, hash, ..SidecarEvent::default() });
     }
 
-    async fn keep(&self, config: &Config) {
+    async fn keep(&self, config: &SidecarConfig) {
         let config = config.clone();
         self.write(move |folder| kept::keep_settings(folder, &config)).await;
     }
 
-    async fn write(&self, write: impl FnOnce(&Folder) -> std::io::Result<()> + Send + 'static) {
+    async fn write(&self, write: impl FnOnce(&StateDir) -> std::io::Result<()> + Send + 'static) {
         let Some(folder) = self.folder.clone() else { return };
         let written = tokio::task::spawn_blocking(move || write(&folder)).await;
         if let Ok(Err(error)) = written {
@@ -349,34 +368,34 @@ impl Link {
         }
     }
 
-    fn in_force(&self) -> Option<InForce> {
+    fn in_force(&self) -> Option<AppliedConfig> {
         let pending = u32::try_from(self.control.pending()).unwrap_or(u32::MAX);
-        self.state().in_force.clone().map(|now| InForce { pending, ..now })
+        self.state().in_force.clone().map(|now| AppliedConfig { pending, ..now })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LinkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Sidecar for Link {
+impl StreamHandler for ControlLink {
     fn hello(&self) -> Hello {
         let pod = &self.sources.pod;
         let said = |name: &Option<String>| name.clone().unwrap_or_default();
         Hello {
-            pod: Pod {
+            pod: PodIdentity {
                 uid: said(&pod.uid),
                 name: said(&pod.name),
                 namespace: said(&pod.namespace),
                 node: said(&pod.node),
             },
-            ports: self.ports.iter().filter_map(Port::captured).collect(),
+            ports: self.ports.iter().filter_map(ReportedPort::captured).collect(),
             config: self.in_force(),
             ..Hello::default()
         }
     }
 
-    fn report(&self) -> BoxFuture<'_, Report> {
+    fn report(&self) -> BoxFuture<'_, SidecarReport> {
         async {
             let now = self.clock.now();
             let since = self.state().reported.replace(now).unwrap_or_default();
@@ -385,12 +404,12 @@ impl Sidecar for Link {
                 upstreams.push(port.report().await);
             }
             let over_ms = u64::try_from(now.since(since).as_millis()).unwrap_or(u64::MAX);
-            Report { over_ms, config: self.in_force(), upstreams, ..Report::default() }
+            SidecarReport { over_ms, config: self.in_force(), upstreams, ..SidecarReport::default() }
         }
         .boxed()
     }
 
-    fn config(&self, config: Config) -> BoxFuture<'_, ()> {
+    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()> {
         self.take(config).boxed()
     }
 
@@ -398,17 +417,17 @@ impl Sidecar for Link {
         self.write(move |folder| kept::keep_bundle(folder, &pem)).boxed()
     }
 
-    fn status(&self, status: &Status) {
+    fn status(&self, status: &StreamStatus) {
         match status {
-            Status::Open { address, protocol } => {
+            StreamStatus::Open { address, protocol } => {
                 self.state().said.clear();
-                self.control.metrics().controller_open(true);
+                self.control.metrics().set_controller_open(true);
                 tracing::info!(address, protocol, "the control stream is open");
             }
-            Status::Lost { reason, message, again } => {
-                self.control.metrics().controller_open(false);
-                self.control.metrics().controller_end(reason.as_str());
-                let routine = matches!(reason, Reason::Lifetime | Reason::Goaway);
+            StreamStatus::Lost { reason, message, again } => {
+                self.control.metrics().set_controller_open(false);
+                self.control.metrics().record_controller_end(reason.as_str());
+                let routine = matches!(reason, DisconnectReason::Lifetime | DisconnectReason::Goaway);
                 // Log each reason once until the stream is open again: an outage of a day would
                 // fill the log.
                 if self.state().said.insert(*reason) && !routine {
@@ -417,8 +436,8 @@ impl Sidecar for Link {
                     tracing::debug!(reason = reason.as_str(), ?again, "no control stream: {message}");
                 }
             }
-            Status::Unknown { kinds, fields } => {
-                self.control.metrics().controller_unknown((*kinds).into(), (*fields).into());
+            StreamStatus::Unknown { kinds, fields } => {
+                self.control.metrics().record_controller_unknown((*kinds).into(), (*fields).into());
             }
         }
     }
@@ -430,13 +449,13 @@ mod tests {
 
     #[test]
     fn people_are_told_of_crashes_and_until_when_everything_passes_through() {
-        assert_eq!(crashed(None), None);
-        let told = crashed(Some(Duration::from_millis(599_990))).unwrap();
+        assert_eq!(crash_guard_message(None), None);
+        let told = crash_guard_message(Some(Duration::from_millis(599_990))).unwrap();
         assert!(
             told.starts_with("the sidecar crashed 3 times in 60 s: all calls pass through unchanged for 10 min"),
             "{told}"
         );
         // The message fits the controller's limit for events.
-        assert_eq!(Event { message: told.clone(), ..Event::default() }.bounded().message, told);
+        assert_eq!(SidecarEvent { message: told.clone(), ..SidecarEvent::default() }.bounded().message, told);
     }
 }

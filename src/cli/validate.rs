@@ -102,7 +102,7 @@ fn try_file(
         return Err("--against reads files, not standard input".to_owned());
     }
     let loaded = config::read(file).map_err(|error| error.to_string())?;
-    let samples = against::Samples::read(samples)?;
+    let samples = against::SampleCalls::read(samples)?;
     against::run(&loaded, url, &samples, headers)
 }
 

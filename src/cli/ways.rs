@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::cluster::explain;
 use crate::controller::attach::selected_by;
-use crate::controller::world::{self, Key, Pod, Table, World, within};
+use crate::controller::world::{self, ClusterState, ObjectKey, ObjectTable, Pod, within};
 use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
 /// Page size of a list request, the same as `kubectl`'s.
@@ -21,8 +21,8 @@ const PAGE: u32 = 500;
 
 /// Objects that lead traffic to pods, by kind.
 #[derive(Debug, Default)]
-pub(super) struct Ways {
-    tables: Vec<Table<Value>>,
+pub(super) struct BypassObjects {
+    tables: Vec<ObjectTable<Value>>,
     /// `true` if all kinds could be read.
     whole: bool,
 }
@@ -83,13 +83,13 @@ where
 }
 
 /// Builds a table of objects by name, in the controller's format.
-pub(super) fn table<T>(items: impl Iterator<Item = (Key, T)>) -> Table<T> {
+pub(super) fn table<T>(items: impl Iterator<Item = (ObjectKey, T)>) -> ObjectTable<T> {
     Arc::new(items.map(|(key, item)| (key, Arc::new(item))).collect())
 }
 
 // === impl Ways ===
 
-impl Ways {
+impl BypassObjects {
     /// Reads the objects, and returns errors for the kinds that could not be read.
     pub(super) async fn read(client: &Client, space: Option<&str>) -> (Self, Vec<String>) {
         let mut ways = Self { whole: true, ..Self::default() };
@@ -143,7 +143,7 @@ impl Ways {
 
     /// Returns the remedy for a bypass, for the workload that created the pod.
     pub(super) fn remedy(&self, pod: &Pod) -> String {
-        let workload = World::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
+        let workload = ClusterState::default().workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
         let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
         remedy(&self.fixes(pod), &pod.meta.key.namespace, workload)
     }
@@ -183,10 +183,10 @@ mod tests {
             }))
             .unwrap()
         };
-        let found = |service: DynamicObject| Ways::of("v1", "Service", vec![service]).around(&pod);
+        let found = |service: DynamicObject| BypassObjects::of("v1", "Service", vec![service]).around(&pod);
         let numeric = found(service(json!(8080)));
         assert!(numeric.iter().any(|way| way.starts_with("svc/web:80")), "{numeric:?}");
         assert!(!found(service(json!("http"))).iter().any(|way| way.starts_with("svc/web:80")));
-        assert_eq!(Ways::default().around(&pod), ["hostPort 80 leads directly to the application"]);
+        assert_eq!(BypassObjects::default().around(&pod), ["hostPort 80 leads directly to the application"]);
     }
 }

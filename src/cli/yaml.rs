@@ -27,7 +27,7 @@ const NODES_MAX: usize = 5_000_000;
 
 /// One document of a YAML stream.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Document {
+pub(super) struct YamlDocument {
     /// The value; null for an empty document.
     pub(super) value: Value,
     /// Byte range of its text, including the marker before it.
@@ -41,13 +41,13 @@ pub(super) struct Document {
 /// Error of reading a text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {message}")]
-pub(super) struct Unreadable {
+pub(super) struct YamlError {
     pub(super) line: usize,
     pub(super) message: String,
 }
 
 /// A collection that is being read.
-enum Open {
+enum OpenCollection {
     List {
         items: Vec<Value>,
         anchor: usize,
@@ -56,21 +56,21 @@ enum Open {
     Map {
         map: Map<String, Value>,
         own: BTreeSet<String>,
-        key: Option<Key>,
+        key: Option<MapKey>,
         anchor: usize,
     },
 }
 
 /// Key of a map.
-enum Key {
+enum MapKey {
     Named(String),
     /// The merge key `<<`.
     Merge,
 }
 
-struct Reader {
-    documents: Vec<Document>,
-    open: Vec<Open>,
+struct DocumentReader {
+    documents: Vec<YamlDocument>,
+    open: Vec<OpenCollection>,
     anchors: BTreeMap<usize, (Value, usize)>,
     root: Option<Value>,
     start: (usize, usize, bool),
@@ -83,14 +83,14 @@ struct Reader {
 ///
 /// # Errors
 /// The first place that cannot be read, or that has another meaning for `kubectl`.
-pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
+pub(super) fn documents(text: &str) -> Result<Vec<YamlDocument>, YamlError> {
     if text.len() > BYTES_MAX {
-        return Err(Unreadable { line: 1, message: format!("it has {} bytes; the limit is {BYTES_MAX}", text.len()) });
+        return Err(YamlError { line: 1, message: format!("it has {} bytes; the limit is {BYTES_MAX}", text.len()) });
     }
     if let Some(found) = json(text) {
         return Ok(found);
     }
-    let mut reader = Reader {
+    let mut reader = DocumentReader {
         documents: Vec::new(),
         open: Vec::new(),
         anchors: BTreeMap::new(),
@@ -102,7 +102,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, Unreadable> {
     for next in Parser::new_from_str(text) {
         let (event, span) = next.map_err(|error| {
             let line = error.marker().line();
-            Unreadable { line, message: format!("invalid YAML: {error}") }
+            YamlError { line, message: format!("invalid YAML: {error}") }
         })?;
         reader.event(event, span, text.len())?;
     }
@@ -124,7 +124,7 @@ pub(super) fn write(value: &Value) -> Result<String, String> {
 }
 
 /// Reads a stream of JSON objects, which is invalid YAML if it has several.
-fn json(text: &str) -> Option<Vec<Document>> {
+fn json(text: &str) -> Option<Vec<YamlDocument>> {
     if !text.trim_start().starts_with('{') {
         return None;
     }
@@ -133,7 +133,7 @@ fn json(text: &str) -> Option<Vec<Document>> {
     while let Some(value) = stream.next() {
         let to = stream.byte_offset();
         let line = 1 + text.get(..from)?.matches('\n').count();
-        found.push(Document { value: value.ok()?, text: from..to, marked: false, line });
+        found.push(YamlDocument { value: value.ok()?, text: from..to, marked: false, line });
         from = to;
     }
     Some(found)
@@ -141,10 +141,10 @@ fn json(text: &str) -> Option<Vec<Document>> {
 
 // === impl Reader ===
 
-impl Reader {
-    fn event(&mut self, event: Event<'_>, span: Span, len: usize) -> Result<(), Unreadable> {
+impl DocumentReader {
+    fn event(&mut self, event: Event<'_>, span: Span, len: usize) -> Result<(), YamlError> {
         let line = span.start.line();
-        let fail = |message: String| Unreadable { line, message };
+        let fail = |message: String| YamlError { line, message };
         match event {
             Event::DocumentStart(marked, _) => {
                 if self.begun && !marked {
@@ -169,7 +169,7 @@ impl Reader {
                 let value = match (tag.as_deref(), plain) {
                     (None, true) => scalar::resolve(&text).map_err(fail)?,
                     (None | Some("str"), _) => Value::String(text.into_owned()),
-                    (Some(tag), _) => scalar::tagged(tag, &text).map_err(fail)?,
+                    (Some(tag), _) => scalar::resolve_tagged(tag, &text).map_err(fail)?,
                 };
                 self.node(value, anchor, line)?;
             }
@@ -190,13 +190,13 @@ impl Reader {
             Event::SequenceStart(..) | Event::MappingStart(..) if self.wants_key() => {
                 return Err(fail("a list or map cannot be a key".to_owned()));
             }
-            Event::SequenceStart(_, anchor, _) => self.open.push(Open::List { items: Vec::new(), anchor }),
+            Event::SequenceStart(_, anchor, _) => self.open.push(OpenCollection::List { items: Vec::new(), anchor }),
             Event::MappingStart(_, anchor, _) => {
-                self.open.push(Open::Map { map: Map::new(), own: BTreeSet::new(), key: None, anchor });
+                self.open.push(OpenCollection::Map { map: Map::new(), own: BTreeSet::new(), key: None, anchor });
             }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
-                Some(Open::List { items, anchor }) => self.node(Value::Array(items), anchor, line)?,
-                Some(Open::Map { map, anchor, .. }) => self.node(Value::Object(map), anchor, line)?,
+                Some(OpenCollection::List { items, anchor }) => self.node(Value::Array(items), anchor, line)?,
+                Some(OpenCollection::Map { map, anchor, .. }) => self.node(Value::Object(map), anchor, line)?,
                 None => {}
             },
             Event::UnresolvedAlias(name) => return Err(fail(format!("unknown anchor {name}"))),
@@ -206,39 +206,39 @@ impl Reader {
     }
 
     fn wants_key(&self) -> bool {
-        matches!(self.open.last(), Some(Open::Map { key: None, .. }))
+        matches!(self.open.last(), Some(OpenCollection::Map { key: None, .. }))
     }
 
-    fn key(&mut self, text: &str, plain: bool, line: usize) -> Result<(), Unreadable> {
-        let Some(Open::Map { own, key, .. }) = self.open.last_mut() else { return Ok(()) };
+    fn key(&mut self, text: &str, plain: bool, line: usize) -> Result<(), YamlError> {
+        let Some(OpenCollection::Map { own, key, .. }) = self.open.last_mut() else { return Ok(()) };
         if plain && text == "<<" {
-            *key = Some(Key::Merge);
+            *key = Some(MapKey::Merge);
             return Ok(());
         }
-        let fail = |message: String| Unreadable { line, message };
+        let fail = |message: String| YamlError { line, message };
         let name = if plain { scalar::key(text).map_err(fail)? } else { text.to_owned() };
         if !own.insert(name.clone()) {
             return Err(fail(format!("the key {name} is set twice")));
         }
-        *key = Some(Key::Named(name));
+        *key = Some(MapKey::Named(name));
         Ok(())
     }
 
     /// Adds a finished value to the innermost open collection.
-    fn node(&mut self, value: Value, anchor: usize, line: usize) -> Result<(), Unreadable> {
+    fn node(&mut self, value: Value, anchor: usize, line: usize) -> Result<(), YamlError> {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
-            return Err(Unreadable { line, message: format!("it has more than {NODES_MAX} values") });
+            return Err(YamlError { line, message: format!("it has more than {NODES_MAX} values") });
         }
         if anchor > 0 {
             let size = count(&value);
             self.anchors.insert(anchor, (value.clone(), size));
         }
         match self.open.last_mut() {
-            Some(Open::List { items, .. }) => items.push(value),
-            Some(Open::Map { map, key, .. }) => match key.take() {
-                Some(Key::Named(name)) => drop(map.insert(name, value)),
-                Some(Key::Merge) => merge(map, value).map_err(|message| Unreadable { line, message })?,
+            Some(OpenCollection::List { items, .. }) => items.push(value),
+            Some(OpenCollection::Map { map, key, .. }) => match key.take() {
+                Some(MapKey::Named(name)) => drop(map.insert(name, value)),
+                Some(MapKey::Merge) => merge(map, value).map_err(|message| YamlError { line, message })?,
                 None => {}
             },
             None => self.root = Some(value),
@@ -250,7 +250,7 @@ impl Reader {
     fn end(&mut self, to: usize) {
         let (from, line, marked) = self.start;
         if let Some(value) = self.root.take() {
-            self.documents.push(Document { value, text: from..to, marked, line });
+            self.documents.push(YamlDocument { value, text: from..to, marked, line });
             self.start.0 = to;
         }
     }

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::code::Code;
+use super::code::ConfigCode;
 use super::effective::Setting;
-use super::env::{Given, Overrides, Source};
+use super::env::{Overrides, SettingSource, Sourced};
 use super::finding::Finding;
-use super::tree::Spot;
+use super::tree::Span;
 use super::units::{format_duration, parse_duration};
 
 /// Maximum number of captured ports, as many as a route may name.
@@ -113,10 +113,10 @@ impl fmt::Display for Capture {
 
 /// Parses every captured port, or returns all problems of the flag and its variables.
 pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
-    let Some(Given { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
+    let Some(Sourced { value: texts, .. }) = &overrides.capture else { return Ok(Vec::new()) };
     let mut findings = Vec::new();
     let mut bad = |at: &str, value: &str, why: &str| {
-        let finding = Finding::new(Code::BadValue, at, Spot::default(), &format!("`{at}` cannot be `{value}`"));
+        let finding = Finding::new(ConfigCode::BadValue, at, Span::default(), &format!("`{at}` cannot be `{value}`"));
         findings.push(finding.value(value).help(why));
     };
     let ips = overrides.pod_ips.as_ref().map_or("", |given| given.value.as_str());
@@ -154,8 +154,8 @@ pub(super) fn all(overrides: &Overrides) -> Result<Vec<Capture>, Vec<Finding>> {
 /// does. A longer drain limit is lowered.
 pub(super) fn in_a_pod(
     json: &mut Json,
-    sources: &mut BTreeMap<String, Source>,
-    grace: Option<&Given<String>>,
+    sources: &mut BTreeMap<String, SettingSource>,
+    grace: Option<&Sourced<String>>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let grace = match grace.map(|given| (given, parse_duration(&given.value))) {
@@ -163,7 +163,7 @@ pub(super) fn in_a_pod(
         Some((_, Some(grace))) => grace,
         Some((given, None)) => {
             let message = format!("`GROUPAGE_GRACE` cannot be `{}`", given.value);
-            let finding = Finding::new(Code::BadValue, "GROUPAGE_GRACE", Spot::default(), &message);
+            let finding = Finding::new(ConfigCode::BadValue, "GROUPAGE_GRACE", Span::default(), &message);
             findings.push(finding.value(&given.value).help("write the pod's grace period as a duration, such as 30s"));
             GRACE
         }
@@ -172,7 +172,7 @@ pub(super) fn in_a_pod(
     let most = grace.saturating_sub(GRACE_MARGIN).max(LIMIT_MIN);
     let wanted = |json: &Json, path: &str| text(json, path).as_str().and_then(parse_duration);
     if !sources.contains_key("proxy.admin.metrics") {
-        put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), Source::Flag("--capture"));
+        put(json, sources, "proxy.admin.metrics", METRICS.to_owned(), SettingSource::Flag("--capture"));
     }
     let lowered = wanted(json, "proxy.drain.limit").is_none_or(|limit| limit > most);
     match sources.contains_key("proxy.drain.limit") {
@@ -182,16 +182,22 @@ pub(super) fn in_a_pod(
                 sources,
                 "proxy.drain.limit",
                 format_duration(most),
-                Source::Lowered("the pod's grace period less 5s"),
+                SettingSource::Lowered("the pod's grace period less 5s"),
             );
         }
         true => {}
-        false => put(json, sources, "proxy.drain.limit", format_duration(most), Source::Env("GROUPAGE_GRACE")),
+        false => put(json, sources, "proxy.drain.limit", format_duration(most), SettingSource::Env("GROUPAGE_GRACE")),
     }
     if !sources.contains_key("proxy.drain.delay") {
         let limit = wanted(json, "proxy.drain.limit").unwrap_or(most);
         // With a short grace period, some of it must remain for the calls that arrived last.
-        put(json, sources, "proxy.drain.delay", format_duration(DELAY.min(limit / 2)), Source::Flag("--capture"));
+        put(
+            json,
+            sources,
+            "proxy.drain.delay",
+            format_duration(DELAY.min(limit / 2)),
+            SettingSource::Flag("--capture"),
+        );
     }
     findings
 }
@@ -200,7 +206,13 @@ fn text<'a>(json: &'a Json, path: &str) -> &'a Json {
     path.split('.').fold(json, |at, name| &at[name])
 }
 
-fn put(json: &mut Json, sources: &mut BTreeMap<String, Source>, path: &str, value: String, source: Source) {
+fn put(
+    json: &mut Json,
+    sources: &mut BTreeMap<String, SettingSource>,
+    path: &str,
+    value: String,
+    source: SettingSource,
+) {
     let mut at = json;
     for name in path.split('.') {
         at = &mut at[name];
@@ -217,7 +229,7 @@ pub(super) fn shown(captures: &[Capture], settings: &mut Vec<Setting>) {
         Setting {
             path: format!("proxy.capture[{index}]"),
             value: format!("{capture} at {}", listen.join(", ")),
-            source: Source::Flag("--capture"),
+            source: SettingSource::Flag("--capture"),
         }
     });
     settings.splice(at..=at, rows);
@@ -226,20 +238,20 @@ pub(super) fn shown(captures: &[Capture], settings: &mut Vec<Setting>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Machine, Policy, build};
+    use super::super::{MachineLimits, Policy, build};
     use super::*;
 
     fn given(captures: &[&str]) -> Overrides {
         let captures = captures.iter().map(|text| (*text).to_owned()).collect();
-        Overrides { capture: Some(Given::flag("--capture", captures)), ..Overrides::default() }
+        Overrides { capture: Some(Sourced::flag("--capture", captures)), ..Overrides::default() }
     }
 
-    fn env(name: &'static str, value: &str) -> Option<Given<String>> {
-        Some(Given { value: value.to_owned(), source: Source::Env(name) })
+    fn env(name: &'static str, value: &str) -> Option<Sourced<String>> {
+        Some(Sourced { value: value.to_owned(), source: SettingSource::Env(name) })
     }
 
     fn policy(overrides: &Overrides, text: &str) -> Policy {
-        build(Some(&super::super::load(text, "p").unwrap()), overrides, &Machine::default()).unwrap()
+        build(Some(&super::super::load(text, "p").unwrap()), overrides, &MachineLimits::default()).unwrap()
     }
 
     fn setting(policy: &Policy, path: &str) -> String {
@@ -285,7 +297,7 @@ mod tests {
         let mut overrides = given(&["a:80@1", "b:80@2", "c:81@1", "nonsense"]);
         overrides.pod_ips = env("GROUPAGE_POD_IPS", "10.0.0.1, x");
         overrides.grace = env("GROUPAGE_GRACE", "soon");
-        let errors = build(None, &overrides, &Machine::default()).unwrap_err();
+        let errors = build(None, &overrides, &MachineLimits::default()).unwrap_err();
         let told: Vec<_> = errors.findings.iter().map(|finding| finding.message.as_str()).collect();
         let expected =
             ["GROUPAGE_POD_IPS` cannot be `x", "b:80@2", "c:81@1", "nonsense", "GROUPAGE_GRACE` cannot be `soon"];
@@ -293,7 +305,7 @@ mod tests {
         assert!(told.iter().zip(expected).all(|(told, expected)| told.contains(expected)), "{told:?}");
         let many: Vec<String> = (1..=65).map(|port| format!(":{port}@0")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert!(build(None, &given(&many), &Machine::default()).is_err());
+        assert!(build(None, &given(&many), &MachineLimits::default()).is_err());
     }
 
     #[test]

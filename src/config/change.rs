@@ -16,7 +16,7 @@ const FIXED: &str = "proxy.";
 
 /// A setting that differs between two policies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Change {
+pub struct SettingChange {
     /// Path of the key.
     pub path: String,
     /// Previous value, as written in a file; `None` if the key did not exist, as in a new route.
@@ -32,27 +32,30 @@ impl Policy {
     /// of it except the keys under `proxy`. Also returns the changes that are pending until the
     /// next start.
     #[must_use]
-    pub fn within(self, started: &Self) -> (Self, Vec<Change>) {
-        let pending = differences(fixed(started), fixed(&self));
+    pub fn within(self, started: &Self) -> (Self, Vec<SettingChange>) {
+        let pending = differences(startup_settings(started), startup_settings(&self));
         // Keeps the order of the schema, in which `proxy` is last.
         let hot = self.settings.iter().filter(|setting| !setting.path.starts_with(FIXED)).cloned();
-        let settings = hot.chain(fixed(started).cloned()).collect();
+        let settings = hot.chain(startup_settings(started).cloned()).collect();
         (Self { proxy: started.proxy.clone(), settings, ..self }, pending)
     }
 
     /// Returns the differences from an earlier policy, in the order of the schema. Keys that no
     /// longer exist are last.
     #[must_use]
-    pub fn changes(&self, earlier: &Self) -> Vec<Change> {
+    pub fn changes(&self, earlier: &Self) -> Vec<SettingChange> {
         differences(earlier.settings.iter(), self.settings.iter())
     }
 }
 
-fn fixed(policy: &Policy) -> impl Iterator<Item = &Setting> {
+fn startup_settings(policy: &Policy) -> impl Iterator<Item = &Setting> {
     policy.settings.iter().filter(|setting| setting.path.starts_with(FIXED))
 }
 
-fn differences<'a>(from: impl Iterator<Item = &'a Setting>, to: impl Iterator<Item = &'a Setting>) -> Vec<Change> {
+fn differences<'a>(
+    from: impl Iterator<Item = &'a Setting>,
+    to: impl Iterator<Item = &'a Setting>,
+) -> Vec<SettingChange> {
     let mut before: BTreeMap<&str, &str> =
         from.map(|setting| (setting.path.as_str(), setting.value.as_str())).collect();
     let mut out = Vec::new();
@@ -60,24 +63,25 @@ fn differences<'a>(from: impl Iterator<Item = &'a Setting>, to: impl Iterator<It
         let was = before.remove(setting.path.as_str());
         if was != Some(&setting.value) {
             let (from, to) = (was.map(str::to_owned), Some(setting.value.clone()));
-            out.push(Change { path: setting.path.clone(), from, to });
+            out.push(SettingChange { path: setting.path.clone(), from, to });
         }
     }
-    let gone = |(path, value): (&str, &str)| Change { path: path.to_owned(), from: Some(value.to_owned()), to: None };
+    let gone =
+        |(path, value): (&str, &str)| SettingChange { path: path.to_owned(), from: Some(value.to_owned()), to: None };
     out.extend(before.into_iter().map(gone));
     out
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Machine, Overrides, build, load};
+    use super::super::{MachineLimits, Overrides, build, load};
     use super::*;
 
     fn policy(text: &str) -> Policy {
-        build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &Machine::default()).unwrap()
+        build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
     }
 
-    fn told(changes: &[Change]) -> Vec<(&str, Option<&str>, Option<&str>)> {
+    fn told(changes: &[SettingChange]) -> Vec<(&str, Option<&str>, Option<&str>)> {
         changes.iter().map(|change| (change.path.as_str(), change.from.as_deref(), change.to.as_deref())).collect()
     }
 

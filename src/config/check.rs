@@ -7,39 +7,39 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use super::code::Code;
+use super::code::ConfigCode;
 use super::finding::{Finding, Notice};
 use super::hints;
 use super::peers;
-use super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
-use super::text::Refusal;
-use super::tree::{Node, Spot, Value};
+use super::schema::{Availability, KeyDefault, SPEC, SchemaKey, ValueType, walk};
+use super::text::RejectReason;
+use super::tree::{Span, YamlNode, YamlValue};
 use super::units::{CHARS_MAX, parse_duration, parse_share, parse_size};
 use crate::api::v1alpha1::API_VERSION;
 
 /// Positions of a key as written and of its value.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    pub(super) key: Spot,
-    pub(super) value: Spot,
+pub(super) struct KeyPosition {
+    pub(super) key: Span,
+    pub(super) value: Span,
 }
 
 /// State and result of a validation.
 #[derive(Debug, Default)]
-pub(super) struct Check {
+pub(super) struct Validator {
     pub(super) findings: Vec<Finding>,
     pub(super) notices: Vec<Notice>,
     /// Every key that is present, valid or not, by path.
-    pub(super) places: BTreeMap<String, Place>,
+    pub(super) places: BTreeMap<String, KeyPosition>,
 }
 
 type Object = serde_json::Map<String, Json>;
 
 // === impl Check ===
 
-impl Check {
+impl Validator {
     /// Validates a complete `BatchPolicy`, or its bare spec.
-    pub(super) fn document(&mut self, root: &Node) -> Object {
+    pub(super) fn document(&mut self, root: &YamlNode) -> Object {
         let whole = ["apiVersion", "kind", "metadata", "spec"].iter().any(|name| root.get(name).is_some());
         if !whole {
             return self.map(SPEC, root, "").unwrap_or_default();
@@ -55,7 +55,7 @@ impl Check {
             if !["apiVersion", "kind", "metadata", "spec", "status"].contains(&name) {
                 let stray = SPEC.iter().any(|key| key.name == name);
                 let message = format!("`{name}` is not a top-level key of a BatchPolicy");
-                let finding = Finding::new(Code::UnknownKey, name, key.at, &message).value(name);
+                let finding = Finding::new(ConfigCode::UnknownKey, name, key.at, &message).value(name);
                 let finding = finding.allowed("apiVersion, kind, metadata, spec");
                 self.findings.push(if stray {
                     finding.help("move it under `spec`")
@@ -68,52 +68,52 @@ impl Check {
     }
 
     /// Validates a value of a shape; `None` if it is invalid.
-    pub(super) fn value(&mut self, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+    pub(super) fn value(&mut self, shape: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
         match shape {
-            Shape::Map(keys) => self.map(keys, node, path).map(Json::Object),
-            Shape::IntOrMap(_, _, keys) if matches!(node.value, Value::Map(_)) => {
+            ValueType::Map(keys) => self.map(keys, node, path).map(Json::Object),
+            ValueType::IntOrMap(_, _, keys) if matches!(node.value, YamlValue::Map(_)) => {
                 self.map(keys, node, path).map(Json::Object)
             }
-            Shape::Names(of, max) => self.names(of, *max, shape, node, path),
-            Shape::List(of, max) => self.list(of, *max, shape, node, path),
-            Shape::OneOrList(of, max) => match &node.value {
-                Value::List(items) if items.is_empty() => self.refuse(shape, node, path, "an empty list"),
-                Value::List(_) => self.list(of, *max, shape, node, path),
+            ValueType::Names(of, max) => self.names(of, *max, shape, node, path),
+            ValueType::List(of, max) => self.list(of, *max, shape, node, path),
+            ValueType::OneOrList(of, max) => match &node.value {
+                YamlValue::List(items) if items.is_empty() => self.refuse(shape, node, path, "an empty list"),
+                YamlValue::List(_) => self.list(of, *max, shape, node, path),
                 _ => self.value(of, node, path),
             },
             leaf => self.leaf(leaf, node, path),
         }
     }
 
-    fn envelope(&mut self, root: &Node, name: &str, expected: &str) {
+    fn envelope(&mut self, root: &YamlNode, name: &str, expected: &str) {
         match root.get(name) {
             Some(node) if node.text() == Some(expected) => {}
             Some(node) => {
                 let value = node.text().unwrap_or_default();
                 let message = format!("`{name}` cannot be `{value}`");
                 self.findings
-                    .push(Finding::new(Code::BadValue, name, node.at, &message).value(value).allowed(expected));
+                    .push(Finding::new(ConfigCode::BadValue, name, node.at, &message).value(value).allowed(expected));
             }
             None => {
                 let message = format!("a BatchPolicy needs `{name}`");
-                let finding = Finding::new(Code::BadValue, name, start(root.at), &message).allowed(expected);
+                let finding = Finding::new(ConfigCode::BadValue, name, start(root.at), &message).allowed(expected);
                 self.findings.push(finding.help(format!("write `{name}: {expected}`, or only the contents of `spec`")));
             }
         }
     }
 
-    fn map(&mut self, keys: &'static [Key], node: &Node, path: &str) -> Option<Object> {
+    fn map(&mut self, keys: &'static [SchemaKey], node: &YamlNode, path: &str) -> Option<Object> {
         let entries = match &node.value {
-            Value::Map(entries) => entries.as_slice(),
+            YamlValue::Map(entries) => entries.as_slice(),
             // A section in which all keys are commented out counts as absent, unless it has
             // required keys.
-            Value::Null => &[],
-            Value::Scalar { .. } | Value::List(_) => {
+            YamlValue::Null => &[],
+            YamlValue::Scalar { .. } | YamlValue::List(_) => {
                 let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
                 let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
                 let message = format!("{name} cannot be {}", kind(node));
                 let finding =
-                    Finding::new(Code::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
+                    Finding::new(ConfigCode::BadValue, path, node.at, &message).value(node.text().unwrap_or_default());
                 let help = (path == "slo" || path.ends_with(".slo")).then(|| promised(node)).flatten();
                 let finding = finding.allowed(format!("a map with the keys {}", names.join(", ")));
                 self.findings.push(match help {
@@ -137,7 +137,7 @@ impl Check {
                 meant.extend(self.unknown(keys, key_node, name, path));
                 continue;
             };
-            self.places.insert(at.clone(), Place { key: key_node.at, value: value.at });
+            self.places.insert(at.clone(), KeyPosition { key: key_node.at, value: value.at });
             if let Some(json) = self.key(key, value, &at, key_node.at) {
                 out.insert(name.to_owned(), json);
             }
@@ -146,27 +146,28 @@ impl Check {
             if !seen.contains_key(key.name) && !meant.iter().any(|name| name == key.name) {
                 let name = if path.is_empty() { "a policy" } else { &format!("`{path}`") };
                 let message = format!("{name} needs `{}`", key.name);
-                let finding = Finding::new(Code::BadValue, &join(path, key.name), start(node.at), &message);
+                let finding = Finding::new(ConfigCode::BadValue, &join(path, key.name), start(node.at), &message);
                 self.findings.push(finding.allowed(key.shape.allowed()));
             }
         }
         Some(out)
     }
 
-    fn key(&mut self, key: &'static Key, value: &Node, path: &str, at: Spot) -> Option<Json> {
+    fn key(&mut self, key: &'static SchemaKey, value: &YamlNode, path: &str, at: Span) -> Option<Json> {
         let before = self.findings.len();
         let json = self.value(&key.shape, value, path);
         if self.findings.len() > before {
             return json;
         }
         match key.standing {
-            Standing::Built => {}
-            Standing::Later if says_nothing(key, value) => {}
-            Standing::Later => {
-                let finding = Finding::new(Code::NotSupportedYet, path, at, &format!("`{path}` is not supported yet"));
+            Availability::Built => {}
+            Availability::Later if is_noop(key, value) => {}
+            Availability::Later => {
+                let finding =
+                    Finding::new(ConfigCode::NotSupportedYet, path, at, &format!("`{path}` is not supported yet"));
                 self.findings.push(finding.value(value.text().unwrap_or_default()).help("leave it out"));
             }
-            Standing::Cluster => {
+            Availability::Cluster => {
                 let message = format!("`{path}` applies only in a cluster and is ignored");
                 self.notices.push(Notice { path: path.to_owned(), line: at.line, message });
             }
@@ -174,10 +175,10 @@ impl Check {
         json
     }
 
-    fn repeated<'a>(&mut self, seen: &mut BTreeMap<&'a str, usize>, key: &Node, name: &'a str, path: &str) -> bool {
+    fn repeated<'a>(&mut self, seen: &mut BTreeMap<&'a str, usize>, key: &YamlNode, name: &'a str, path: &str) -> bool {
         if let Some(line) = seen.get(name) {
             let message = format!("`{name}` is set twice, first on line {line}");
-            self.findings.push(Finding::new(Code::BadValue, &join(path, name), key.at, &message).value(name));
+            self.findings.push(Finding::new(ConfigCode::BadValue, &join(path, name), key.at, &message).value(name));
             return true;
         }
         seen.insert(name, key.at.line);
@@ -185,13 +186,13 @@ impl Check {
     }
 
     /// Reports an unknown key, and returns the key that was probably meant.
-    fn unknown(&mut self, keys: &'static [Key], node: &Node, name: &str, path: &str) -> Option<String> {
+    fn unknown(&mut self, keys: &'static [SchemaKey], node: &YamlNode, name: &str, path: &str) -> Option<String> {
         let names: Vec<&str> = keys.iter().map(|key| key.name).collect();
         let owner = if path.is_empty() { "a policy".to_owned() } else { format!("`{path}`") };
         let message = format!("`{name}` is not a key of {owner}");
         let near = nearest(name, names.iter().copied());
         let elsewhere = if near.is_none() { elsewhere(name) } else { None };
-        let mut finding = Finding::new(Code::UnknownKey, &join(path, name), node.at, &message)
+        let mut finding = Finding::new(ConfigCode::UnknownKey, &join(path, name), node.at, &message)
             .value(name)
             .allowed(names.join(", "))
             .nearest(near.clone());
@@ -208,19 +209,19 @@ impl Check {
 
     fn names(
         &mut self,
-        of: &'static Shape,
+        of: &'static ValueType,
         max: usize,
-        shape: &'static Shape,
-        node: &Node,
+        shape: &'static ValueType,
+        node: &YamlNode,
         path: &str,
     ) -> Option<Json> {
         let entries = match &node.value {
-            Value::Map(entries) if entries.len() > max => {
+            YamlValue::Map(entries) if entries.len() > max => {
                 return self.refuse(shape, node, path, &format!("a map of {} entries", entries.len()));
             }
-            Value::Map(entries) => entries,
-            Value::Null => return Some(Json::Object(Object::new())),
-            Value::Scalar { .. } | Value::List(_) => return self.refuse(shape, node, path, kind(node)),
+            YamlValue::Map(entries) => entries,
+            YamlValue::Null => return Some(Json::Object(Object::new())),
+            YamlValue::Scalar { .. } | YamlValue::List(_) => return self.refuse(shape, node, path, kind(node)),
         };
         let mut out = Object::new();
         let mut seen = BTreeMap::new();
@@ -230,7 +231,7 @@ impl Check {
             if self.repeated(&mut seen, key, name, path) {
                 continue;
             }
-            self.places.insert(at.clone(), Place { key: key.at, value: value.at });
+            self.places.insert(at.clone(), KeyPosition { key: key.at, value: value.at });
             if let Some(json) = self.value(of, value, &at) {
                 out.insert(name.to_owned(), json);
             }
@@ -238,19 +239,26 @@ impl Check {
         Some(Json::Object(out))
     }
 
-    fn list(&mut self, of: &'static Shape, max: usize, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
+    fn list(
+        &mut self,
+        of: &'static ValueType,
+        max: usize,
+        shape: &'static ValueType,
+        node: &YamlNode,
+        path: &str,
+    ) -> Option<Json> {
         let items = match &node.value {
-            Value::List(items) => items,
-            Value::Null => return Some(Json::Array(Vec::new())),
-            Value::Scalar { .. } => {
+            YamlValue::List(items) => items,
+            YamlValue::Null => return Some(Json::Array(Vec::new())),
+            YamlValue::Scalar { .. } => {
                 let shown = node.text().unwrap_or_default();
                 let message = format!("`{path}` cannot be a single value");
                 let finding =
-                    Finding::new(Code::BadValue, path, node.at, &message).value(shown).allowed(shape.allowed());
+                    Finding::new(ConfigCode::BadValue, path, node.at, &message).value(shown).allowed(shape.allowed());
                 self.findings.push(finding.help(format!("write a list: [{:?}]", hints::element(of, shown))));
                 return None;
             }
-            Value::Map(_) => return self.refuse(shape, node, path, kind(node)),
+            YamlValue::Map(_) => return self.refuse(shape, node, path, kind(node)),
         };
         if items.len() > max {
             return self.refuse(shape, node, path, &format!("a list of {} elements", items.len()));
@@ -258,109 +266,123 @@ impl Check {
         let mut out = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let at = format!("{path}[{index}]");
-            self.places.insert(at.clone(), Place { key: item.at, value: item.at });
+            self.places.insert(at.clone(), KeyPosition { key: item.at, value: item.at });
             // A missing element would shift the indices by which the rules find positions.
             out.push(self.value(of, item, &at).unwrap_or(Json::Null));
         }
         Some(Json::Array(out))
     }
 
-    fn leaf(&mut self, shape: &'static Shape, node: &Node, path: &str) -> Option<Json> {
-        let Value::Scalar { text, plain } = &node.value else {
+    fn leaf(&mut self, shape: &'static ValueType, node: &YamlNode, path: &str) -> Option<Json> {
+        let YamlValue::Scalar { text, plain } = &node.value else {
             return self.refuse(shape, node, path, kind(node));
         };
         let in_range = |number: Option<u64>, min: u64, max: u64| number.filter(|number| (min..=max).contains(number));
         let digits = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok()).flatten();
         let json = match shape {
-            Shape::Int(min, max) | Shape::IntOrMap(min, max, _) => {
+            ValueType::Int(min, max) | ValueType::IntOrMap(min, max, _) => {
                 in_range(digits(text).filter(|_| *plain), *min, *max).map(Json::from)
             }
-            Shape::Time(min, max) => {
+            ValueType::Time(min, max) => {
                 let micros =
                     short(text).and_then(parse_duration).and_then(|duration| u64::try_from(duration.as_micros()).ok());
                 in_range(micros, *min, *max).map(|_| Json::from(text.as_str()))
             }
-            Shape::Size(min, max) => {
+            ValueType::Size(min, max) => {
                 in_range(short(text).and_then(parse_size), *min, *max).map(|_| Json::from(text.as_str()))
             }
-            Shape::Share => short(text).and_then(parse_share).map(|_| Json::from(text.as_str())),
-            Shape::Switch => match text.as_str() {
+            ValueType::Share => short(text).and_then(parse_share).map(|_| Json::from(text.as_str())),
+            ValueType::Switch => match text.as_str() {
                 "true" if *plain => Some(Json::from(true)),
                 "false" if *plain => Some(Json::from(false)),
                 _ => None,
             },
-            Shape::Word(words, later) => {
+            ValueType::Word(words, later) => {
                 if later.contains(&text.as_str()) {
                     let message = format!("`{path}: {text}` is not supported yet");
-                    let finding = Finding::new(Code::NotSupportedYet, path, node.at, &message).value(text);
+                    let finding = Finding::new(ConfigCode::NotSupportedYet, path, node.at, &message).value(text);
                     self.findings.push(finding.allowed(shape.allowed()));
                     return None;
                 }
                 words.contains(&text.as_str()).then(|| Json::from(text.as_str()))
             }
-            Shape::Text(rule) => match rule.judge(text) {
+            ValueType::Text(rule) => match rule.judge(text) {
                 Ok(()) => Some(Json::from(text.as_str())),
-                Err(Refusal(why)) if !why.is_empty() => {
+                Err(RejectReason(why)) if !why.is_empty() => {
                     let message = format!("`{path}` cannot be `{text}`");
-                    let finding = Finding::new(Code::BadValue, path, node.at, &message).value(text);
+                    let finding = Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text);
                     self.findings.push(finding.allowed(shape.allowed()).help(why));
                     return None;
                 }
-                Err(Refusal(_)) => None,
+                Err(RejectReason(_)) => None,
             },
-            Shape::Quantity(amount) if short(text).is_some_and(|text| amount.holds(text)) => {
+            ValueType::Quantity(amount) if short(text).is_some_and(|text| amount.holds(text)) => {
                 // The API server accepts only text here.
                 (!is_number(text, *plain)).then(|| Json::from(text.as_str()))
             }
-            Shape::Quantity(_) | Shape::Map(_) | Shape::Names(..) | Shape::List(..) | Shape::OneOrList(..) => None,
+            ValueType::Quantity(_)
+            | ValueType::Map(_)
+            | ValueType::Names(..)
+            | ValueType::List(..)
+            | ValueType::OneOrList(..) => None,
         };
-        json.or_else(|| self.wrong_leaf(shape, node, path, text, *plain))
+        json.or_else(|| self.push_invalid_leaf(shape, node, path, text, *plain))
     }
 
     /// Reports a scalar that is invalid, with the most specific reason known.
-    fn wrong_leaf(&mut self, shape: &Shape, node: &Node, path: &str, text: &str, plain: bool) -> Option<Json> {
+    fn push_invalid_leaf(
+        &mut self,
+        shape: &ValueType,
+        node: &YamlNode,
+        path: &str,
+        text: &str,
+        plain: bool,
+    ) -> Option<Json> {
         let shown: String = text.chars().take(80).collect();
         let message = format!("`{path}` cannot be `{shown}`");
-        let mut finding = Finding::new(Code::BadValue, path, node.at, &message).value(text).allowed(shape.allowed());
+        let mut finding =
+            Finding::new(ConfigCode::BadValue, path, node.at, &message).value(text).allowed(shape.allowed());
         let zero = matches!(text, "0" | "0s" | "0ms" | "0Ki" | "0Mi");
         if let Some(hint) = hints::hint(shape, path, text) {
             self.findings.push(finding.help(hint));
             return None;
         }
         match shape {
-            Shape::Word(words, later) => {
+            ValueType::Word(words, later) => {
                 finding = finding.nearest(nearest(text, words.iter().chain(later.iter()).copied()));
             }
-            Shape::Int(..) | Shape::Switch if !plain => finding = finding.help("write it without quotes"),
-            Shape::Int(..) | Shape::Time(..) | Shape::Size(..) if zero => {
+            ValueType::Int(..) | ValueType::Switch if !plain => finding = finding.help("write it without quotes"),
+            ValueType::Int(..) | ValueType::Time(..) | ValueType::Size(..) if zero => {
                 finding = finding.help("0 never means unlimited");
             }
-            Shape::Time(..) if text.bytes().all(|b| b.is_ascii_digit()) => {
+            ValueType::Time(..) if text.bytes().all(|b| b.is_ascii_digit()) => {
                 finding = finding.help(format!("a duration needs a unit, such as {shown}ms"));
             }
-            Shape::Quantity(_) if is_number(text, plain) => {
+            ValueType::Quantity(_) if is_number(text, plain) => {
                 finding = finding.help(format!("write it in quotes: \"{shown}\""));
             }
-            Shape::Share if !text.ends_with('%') => finding = finding.help("a share is written with %, such as 10%"),
+            ValueType::Share if !text.ends_with('%') => {
+                finding = finding.help("a share is written with %, such as 10%")
+            }
             _ => {}
         }
         self.findings.push(finding);
         None
     }
 
-    fn refuse(&mut self, shape: &Shape, node: &Node, path: &str, what: &str) -> Option<Json> {
-        let message = if matches!(node.value, Value::Null) {
+    fn refuse(&mut self, shape: &ValueType, node: &YamlNode, path: &str, what: &str) -> Option<Json> {
+        let message = if matches!(node.value, YamlValue::Null) {
             format!("`{path}` has no value")
         } else {
             format!("`{path}` cannot be {what}")
         };
-        self.findings.push(Finding::new(Code::BadValue, path, node.at, &message).allowed(shape.allowed()));
+        self.findings.push(Finding::new(ConfigCode::BadValue, path, node.at, &message).allowed(shape.allowed()));
         None
     }
 }
 
 /// Returns advice about a bare latency in the place of an SLO.
-fn promised(node: &Node) -> Option<String> {
+fn promised(node: &YamlNode) -> Option<String> {
     let text = node.text().and_then(short)?;
     let unit = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) { "ms" } else { "" };
     let meant = format!("{text}{unit}");
@@ -411,21 +433,21 @@ fn elsewhere(name: &str) -> Option<String> {
 }
 
 /// Returns `true` if a key that is not supported yet is written so that it changes nothing.
-fn says_nothing(key: &Key, node: &Node) -> bool {
+fn is_noop(key: &SchemaKey, node: &YamlNode) -> bool {
     match &node.value {
-        Value::Null => true,
-        Value::Scalar { text, .. } => matches!(key.default, Otherwise::Is(default) if default == text),
-        Value::List(items) => items.is_empty(),
-        Value::Map(entries) => entries.is_empty(),
+        YamlValue::Null => true,
+        YamlValue::Scalar { text, .. } => matches!(key.default, KeyDefault::Is(default) if default == text),
+        YamlValue::List(items) => items.is_empty(),
+        YamlValue::Map(entries) => entries.is_empty(),
     }
 }
 
-fn kind(node: &Node) -> &'static str {
+fn kind(node: &YamlNode) -> &'static str {
     match node.value {
-        Value::Null => "empty",
-        Value::Scalar { .. } => "a single value",
-        Value::List(_) => "a list",
-        Value::Map(_) => "a map",
+        YamlValue::Null => "empty",
+        YamlValue::Scalar { .. } => "a single value",
+        YamlValue::List(_) => "a list",
+        YamlValue::Map(_) => "a map",
     }
 }
 
@@ -435,6 +457,6 @@ fn join(path: &str, name: &str) -> String {
 
 /// Returns the beginning of a position. A finding about a whole map would otherwise underline all
 /// of it.
-const fn start(at: Spot) -> Spot {
-    Spot { len: 0, ..at }
+const fn start(at: Span) -> Span {
+    Span { len: 0, ..at }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 /// A kind of problem. `GRP1104`, above what the upstream accepts, is reserved: only a call to the
 /// upstream could find it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
+pub enum ConfigCode {
     /// A key that the schema does not have.
     UnknownKey,
     /// A value of a wrong type, out of range, or no value at all.
@@ -21,7 +21,7 @@ pub enum Code {
 
 // === impl Code ===
 
-impl Code {
+impl ConfigCode {
     /// All codes.
     pub const ALL: [Self; 5] = [Self::UnknownKey, Self::BadValue, Self::NotSupportedYet, Self::Excluded, Self::BadFile];
 
@@ -82,7 +82,7 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for ConfigCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

@@ -16,7 +16,7 @@ const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
 /// Connection settings of the controller.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Controller {
+pub struct ControllerEndpoint {
     /// Host name or IP address, without brackets: the address to connect to, and the name that its
     /// certificate must contain.
     pub host: String,
@@ -39,7 +39,7 @@ pub enum CaBundle {
 
 // === impl Controller ===
 
-impl Controller {
+impl ControllerEndpoint {
     /// Reads the settings from the environment; `None` if no controller is configured.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl Controller {
     }
 }
 
-impl fmt::Debug for Controller {
+impl fmt::Debug for ControllerEndpoint {
     /// Omits the bundle, which has about a hundred lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Controller")
@@ -123,8 +123,8 @@ fn place(text: &str) -> Option<(String, u16)> {
 mod tests {
     use super::*;
 
-    fn read(variables: &[(&str, &str)]) -> Result<Option<Controller>, String> {
-        Controller::from_variables(|name| {
+    fn read(variables: &[(&str, &str)]) -> Result<Option<ControllerEndpoint>, String> {
+        ControllerEndpoint::from_variables(|name| {
             variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }

@@ -19,25 +19,25 @@ mod tests;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::schema::{self, Key};
+use super::schema::{self, SchemaKey};
 use crate::api::v1alpha1;
-use cel::Rule;
+use cel::CelRule;
 
 /// Returns the complete `CustomResourceDefinition`s of `BatchPolicy` and `BatchProfile`.
 #[must_use]
 pub fn crds() -> Vec<Json> {
     let [policy, profile] = v1alpha1::definitions();
     vec![
-        definition(&policy, schema::SPEC, &cel::of_policies()),
-        definition(&profile, schema::PROFILE, &cel::of_profiles()),
+        definition(&policy, schema::SPEC, &cel::policy_rules()),
+        definition(&profile, schema::PROFILE, &cel::profile_rules()),
     ]
 }
 
-fn definition(derived: &impl Serialize, keys: &'static [Key], rules: &[Rule]) -> Json {
+fn definition(derived: &impl Serialize, keys: &'static [SchemaKey], rules: &[CelRule]) -> Json {
     let mut crd = serde_json::to_value(derived).expect("a definition can always be represented in JSON");
     for version in crd["spec"]["versions"].as_array_mut().into_iter().flatten() {
         let whole = &mut version["schema"]["openAPIV3Schema"];
-        plain(whole);
+        strip_derived(whole);
         constrain::map(&mut whole["properties"]["spec"], keys, "", rules);
     }
     crd
@@ -46,7 +46,7 @@ fn definition(derived: &impl Serialize, keys: &'static [Key], rules: &[Rule]) ->
 /// Joins the lines of descriptions, and removes what the derive adds and an API server warns about
 /// or would act on: `nullable` for every `Option`, formats specific to Rust, defaults and names of
 /// types.
-fn plain(schema: &mut Json) {
+fn strip_derived(schema: &mut Json) {
     let Some(entries) = schema.as_object_mut() else { return };
     // Doc comments wrap; `kubectl explain` wraps descriptions by itself.
     if let Some(Json::String(text)) = entries.get_mut("description") {
@@ -68,11 +68,11 @@ fn plain(schema: &mut Json) {
     }
     for inner in ["items", "additionalProperties"] {
         if let Some(inner) = entries.get_mut(inner) {
-            plain(inner);
+            strip_derived(inner);
         }
     }
     for property in entries.get_mut("properties").and_then(Json::as_object_mut).into_iter().flatten() {
-        plain(property.1);
+        strip_derived(property.1);
     }
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use super::env::Source;
-use super::schema::{Key, Otherwise, SPEC, Shape, Standing};
+use super::env::SettingSource;
+use super::schema::{Availability, KeyDefault, SPEC, SchemaKey, ValueType};
 
 /// An effective value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -16,30 +16,36 @@ pub struct Setting {
     /// Value, as it would be written in a file.
     pub value: String,
     /// Source of the value.
-    pub source: Source,
+    pub source: SettingSource,
 }
 
 /// Lists every leaf. Keys without effect, in this version or outside a cluster, are left out.
-pub(super) fn list(spec: &Json, sources: &BTreeMap<String, Source>) -> Vec<Setting> {
+pub(super) fn list(spec: &Json, sources: &BTreeMap<String, SettingSource>) -> Vec<Setting> {
     let mut out = Vec::new();
     keys(SPEC, spec, "", sources, &mut out);
     out
 }
 
-fn keys(keys: &'static [Key], json: &Json, prefix: &str, sources: &BTreeMap<String, Source>, out: &mut Vec<Setting>) {
-    for key in keys.iter().filter(|key| key.standing == Standing::Built) {
+fn keys(
+    keys: &'static [SchemaKey],
+    json: &Json,
+    prefix: &str,
+    sources: &BTreeMap<String, SettingSource>,
+    out: &mut Vec<Setting>,
+) {
+    for key in keys.iter().filter(|key| key.standing == Availability::Built) {
         let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
         let value = &json[key.name];
         match &key.shape {
-            Shape::Map(inner) => group(key, inner, value, &path, sources, out),
-            Shape::List(Shape::Map(inner), _) if value.as_array().is_some_and(|items| !items.is_empty()) => {
+            ValueType::Map(inner) => push_map(key, inner, value, &path, sources, out),
+            ValueType::List(ValueType::Map(inner), _) if value.as_array().is_some_and(|items| !items.is_empty()) => {
                 for (index, item) in value.as_array().into_iter().flatten().enumerate() {
                     self::keys(inner, item, &format!("{path}[{index}]"), sources, out);
                 }
             }
             // This happens only in a map that is written but not filled in, such as the limits of a
             // route. There the policy's value applies, which is listed above.
-            _ if value.is_null() && matches!(key.default, Otherwise::Is(_)) => {}
+            _ if value.is_null() && matches!(key.default, KeyDefault::Is(_)) => {}
             _ => out.push(Setting { value: shown(key, value), source: source(sources, &path), path }),
         }
     }
@@ -47,15 +53,16 @@ fn keys(keys: &'static [Key], json: &Json, prefix: &str, sources: &BTreeMap<Stri
 
 /// Lists the keys of a map. If the whole map is absent, it is one line inside a route, since the
 /// policy's values are listed above, and all of its keys elsewhere.
-fn group(
-    key: &Key,
-    inner: &'static [Key],
+fn push_map(
+    key: &SchemaKey,
+    inner: &'static [SchemaKey],
     value: &Json,
     path: &str,
-    sources: &BTreeMap<String, Source>,
+    sources: &BTreeMap<String, SettingSource>,
     out: &mut Vec<Setting>,
 ) {
-    let absent = matches!(key.default, Otherwise::Absent(_)) && value.as_object().is_none_or(serde_json::Map::is_empty);
+    let absent =
+        matches!(key.default, KeyDefault::Absent(_)) && value.as_object().is_none_or(serde_json::Map::is_empty);
     if absent && path.contains('[') {
         out.push(Setting { path: path.to_owned(), value: shown(key, &Json::Null), source: source(sources, path) });
     } else {
@@ -64,14 +71,14 @@ fn group(
 }
 
 /// Returns the source of a key; the default if no source is recorded.
-fn source(sources: &BTreeMap<String, Source>, path: &str) -> Source {
-    sources.get(path).cloned().unwrap_or(Source::Default)
+fn source(sources: &BTreeMap<String, SettingSource>, path: &str) -> SettingSource {
+    sources.get(path).cloned().unwrap_or(SettingSource::Default)
 }
 
-fn shown(key: &Key, value: &Json) -> String {
+fn shown(key: &SchemaKey, value: &Json) -> String {
     match (value, &key.default) {
-        (Json::Null, Otherwise::Absent(meaning)) => format!("absent: {meaning}"),
-        (Json::Array(items), Otherwise::Absent(meaning)) if items.is_empty() => format!("absent: {meaning}"),
+        (Json::Null, KeyDefault::Absent(meaning)) => format!("absent: {meaning}"),
+        (Json::Array(items), KeyDefault::Absent(meaning)) if items.is_empty() => format!("absent: {meaning}"),
         _ => text(value),
     }
 }

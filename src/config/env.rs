@@ -13,7 +13,7 @@ use crate::memory::ControlGroup;
 
 /// Source of an effective value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
+pub enum SettingSource {
     /// Built-in default.
     Default,
     /// Configuration file, with the line.
@@ -38,43 +38,43 @@ pub enum Source {
 
 /// A value with its source.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Given<T> {
+pub struct Sourced<T> {
     /// Value, as written.
     pub value: T,
     /// Source of the value.
-    pub source: Source,
+    pub source: SettingSource,
 }
 
 /// Settings of flags and environment that override the file, each as written.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
     /// `proxy.listen`.
-    pub listen: Option<Given<Vec<String>>>,
+    pub listen: Option<Sourced<Vec<String>>>,
     /// `proxy.upstream`.
-    pub upstream: Option<Given<String>>,
+    pub upstream: Option<Sourced<String>>,
     /// `proxy.admin.metrics`.
-    pub metrics: Option<Given<String>>,
+    pub metrics: Option<Sourced<String>>,
     /// `proxy.admin.local`.
-    pub admin: Option<Given<String>>,
+    pub admin: Option<Sourced<String>>,
     /// `proxy.log.format`.
-    pub log_format: Option<Given<String>>,
+    pub log_format: Option<Sourced<String>>,
     /// `proxy.log.level`.
-    pub log_level: Option<Given<String>>,
+    pub log_level: Option<Sourced<String>>,
     /// `proxy.log.access`.
-    pub log_access: Option<Given<String>>,
+    pub log_access: Option<Sourced<String>>,
     /// `proxy.state`.
-    pub state: Option<Given<String>>,
+    pub state: Option<Sourced<String>>,
     /// Captured ports, each as `NAME:PORT@LISTEN`.
-    pub capture: Option<Given<Vec<String>>>,
+    pub capture: Option<Sourced<Vec<String>>>,
     /// Addresses of the pod, separated by commas.
-    pub pod_ips: Option<Given<String>>,
+    pub pod_ips: Option<Sourced<String>>,
     /// Termination grace period of the pod.
-    pub grace: Option<Given<String>>,
+    pub grace: Option<Sourced<String>>,
 }
 
 /// Properties of the pod in which the process runs, as set by the injector.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Pod {
+pub struct PodInfo {
     /// Name of the pod.
     pub name: Option<String>,
     /// Namespace of the pod.
@@ -91,7 +91,7 @@ pub struct Pod {
 
 /// Properties of the controller's own pod, as set by the installation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ControllerPod {
+pub struct ControllerPodInfo {
     /// Namespace of the pod, `GROUPAGE_NAMESPACE`.
     pub namespace: Option<String>,
     /// Name of the pod, `GROUPAGE_POD_NAME`.
@@ -102,7 +102,7 @@ pub struct ControllerPod {
 
 /// Limits of the machine. Tests construct them directly.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Machine {
+pub struct MachineLimits {
     /// Memory limit of the control group, if it has one.
     pub memory_bytes_max: Option<u64>,
     /// Limit on open files.
@@ -113,10 +113,10 @@ pub struct Machine {
 
 // === impl Given ===
 
-impl<T> Given<T> {
+impl<T> Sourced<T> {
     /// Creates a value that comes from a flag.
     pub const fn flag(name: &'static str, value: T) -> Self {
-        Self { value, source: Source::Flag(name) }
+        Self { value, source: SettingSource::Flag(name) }
     }
 }
 
@@ -134,10 +134,10 @@ impl Overrides {
     /// Reads any set of variables.
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Self {
         let one = |name: &'static str| {
-            get(name).filter(|value| !value.is_empty()).map(|value| Given { value, source: Source::Env(name) })
+            get(name).filter(|value| !value.is_empty()).map(|value| Sourced { value, source: SettingSource::Env(name) })
         };
         Self {
-            listen: one("GROUPAGE_LISTEN").map(|given| Given {
+            listen: one("GROUPAGE_LISTEN").map(|given| Sourced {
                 value: given.value.split(',').map(|address| address.trim().to_owned()).collect(),
                 source: given.source,
             }),
@@ -176,7 +176,7 @@ impl Overrides {
 
 // === impl Pod ===
 
-impl Pod {
+impl PodInfo {
     /// Reads the environment.
     #[must_use]
     pub fn from_environment() -> Self {
@@ -198,7 +198,7 @@ impl Pod {
     }
 }
 
-impl fmt::Debug for Pod {
+impl fmt::Debug for PodInfo {
     /// Omits the token, and the policy, which has about a hundred lines.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pod")
@@ -212,7 +212,7 @@ impl fmt::Debug for Pod {
 
 // === impl ControllerPod ===
 
-impl ControllerPod {
+impl ControllerPodInfo {
     /// Reads the environment. An empty variable counts as absent.
     #[must_use]
     pub fn from_environment() -> Self {
@@ -228,7 +228,7 @@ impl ControllerPod {
 
 // === impl Machine ===
 
-impl Machine {
+impl MachineLimits {
     /// Reads the limits from the operating system.
     #[must_use]
     pub fn read() -> Self {
@@ -242,7 +242,7 @@ impl Machine {
 
 // === impl Source ===
 
-impl fmt::Display for Source {
+impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -259,7 +259,7 @@ impl fmt::Display for Source {
     }
 }
 
-impl Serialize for Source {
+impl Serialize for SettingSource {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
@@ -279,9 +279,9 @@ mod tests {
             _ => None,
         });
         let flags =
-            Overrides { upstream: Some(Given::flag("--upstream", "http://flag".to_owned())), ..Overrides::default() };
+            Overrides { upstream: Some(Sourced::flag("--upstream", "http://flag".to_owned())), ..Overrides::default() };
         let both = flags.or(env);
-        assert_eq!(both.upstream, Some(Given::flag("--upstream", "http://flag".to_owned())));
+        assert_eq!(both.upstream, Some(Sourced::flag("--upstream", "http://flag".to_owned())));
         assert_eq!(both.listen.map(|given| given.value), Some(vec![":1".to_owned(), ":2".to_owned()]));
         assert_eq!(both.log_level.map(|given| given.source.to_string()), Some("env RUST_LOG".to_owned()));
         assert_eq!(both.admin, None);
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_known_from_its_environment_and_shows_no_secret() {
-        let pod = Pod::from_variables(|name| match name {
+        let pod = PodInfo::from_variables(|name| match name {
             "GROUPAGE_POD_NAME" => Some("embedder-7".to_owned()),
             "GROUPAGE_DRAIN_TOKEN" => Some("s3cret".to_owned()),
             "GROUPAGE_POLICY" => Some(String::new()),

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::check::Check;
-use super::code::Code;
-use super::env::Source;
-use super::finding::{Errors, Finding, Notice};
-use super::tree::{self, FILE_BYTES_MAX, Spot};
+use super::check::Validator;
+use super::code::ConfigCode;
+use super::env::SettingSource;
+use super::finding::{ConfigErrors, Finding, Notice};
+use super::tree::{self, FILE_BYTES_MAX, Span};
 use super::{rules, schema};
 use crate::api::v1alpha1::BatchPolicySpec;
 
@@ -19,7 +19,7 @@ const LOCAL_ONLY: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admi
 
 /// A file that was parsed and is valid.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedPolicy {
     /// Contents of the file, without defaults.
     pub spec: BatchPolicySpec,
     /// Remarks about the contents.
@@ -57,7 +57,7 @@ pub enum LoadError {
     },
     /// The contents are invalid.
     #[error(transparent)]
-    Wrong(#[from] Errors),
+    Wrong(#[from] ConfigErrors),
 }
 
 /// Parses a policy. `source_name` precedes the line number in messages.
@@ -65,29 +65,30 @@ pub enum LoadError {
 /// # Errors
 ///
 /// Every problem of the text at once.
-pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
-    let mut check = Check::default();
+pub fn load(text: &str, source_name: &str) -> Result<LoadedPolicy, ConfigErrors> {
+    let mut check = Validator::default();
     // A byte order mark of an editor is not part of the text, and positions are counted without it.
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let json = match tree::parse(text) {
         Ok(root) => Json::Object(check.document(&root)),
         Err(unreadable) => {
-            let at = Spot { line: unreadable.at.line.max(1), column: unreadable.at.column.max(1), ..unreadable.at };
-            let finding = Finding::new(Code::BadValue, "", at, &unreadable.message).help("the file is not valid YAML");
+            let at = Span { line: unreadable.at.line.max(1), column: unreadable.at.column.max(1), ..unreadable.at };
+            let finding =
+                Finding::new(ConfigCode::BadValue, "", at, &unreadable.message).help("the file is not valid YAML");
             check.findings.push(finding);
             Json::Object(serde_json::Map::new())
         }
     };
     rules::apply(&mut check, &json);
     if !check.findings.is_empty() {
-        return Err(Errors::of(source_name, text, check.findings));
+        return Err(ConfigErrors::of(source_name, text, check.findings));
     }
     let lines = check.places.into_iter().map(|(path, place)| (path, place.key.line)).collect();
     match typed(&json) {
-        Ok(spec) => Ok(Loaded { spec, notices: check.notices, json, lines, origin: Origin::File }),
+        Ok(spec) => Ok(LoadedPolicy { spec, notices: check.notices, json, lines, origin: Origin::File }),
         Err(error) => {
-            let finding = Finding::new(Code::BadValue, "", Spot::default(), &error);
-            Err(Errors::of(source_name, text, vec![finding]))
+            let finding = Finding::new(ConfigCode::BadValue, "", Span::default(), &error);
+            Err(ConfigErrors::of(source_name, text, vec![finding]))
         }
     }
 }
@@ -97,7 +98,7 @@ pub fn load(text: &str, source_name: &str) -> Result<Loaded, Errors> {
 /// # Errors
 ///
 /// The file cannot be read, or every problem of its contents.
-pub fn read(path: &Path) -> Result<Loaded, LoadError> {
+pub fn read(path: &Path) -> Result<LoadedPolicy, LoadError> {
     Ok(load(&read_text(path)?, &path.display().to_string())?)
 }
 
@@ -126,9 +127,9 @@ pub(super) fn read_from(file: impl Read, name: &str) -> Result<String, LoadError
         Err(error) => {
             let valid = error.utf8_error().valid_up_to();
             let line = 1 + error.as_bytes().iter().take(valid).filter(|byte| **byte == b'\n').count();
-            let at = Spot { line, column: 1, ..Spot::default() };
-            let finding = Finding::new(Code::BadValue, "", at, "the file is not UTF-8");
-            Err(Errors::of(name, "", vec![finding]).into())
+            let at = Span { line, column: 1, ..Span::default() };
+            let finding = Finding::new(ConfigCode::BadValue, "", at, "the file is not UTF-8");
+            Err(ConfigErrors::of(name, "", vec![finding]).into())
         }
     }
 }
@@ -140,13 +141,13 @@ pub(super) fn typed(json: &Json) -> Result<BatchPolicySpec, String> {
 }
 
 /// Returns the defaults of the schema in the form of a file.
-pub(super) fn defaults(keys: &'static [schema::Key]) -> Json {
+pub(super) fn defaults(keys: &'static [schema::SchemaKey]) -> Json {
     let mut out = serde_json::Map::new();
-    let mut check = Check::default();
+    let mut check = Validator::default();
     for key in keys {
         let value = match (&key.default, &key.shape) {
-            (schema::Otherwise::Within, schema::Shape::Map(keys)) => Some(defaults(keys)),
-            (schema::Otherwise::Is(text), shape) => {
+            (schema::KeyDefault::Within, schema::ValueType::Map(keys)) => Some(defaults(keys)),
+            (schema::KeyDefault::Is(text), shape) => {
                 tree::parse(text).ok().and_then(|node| check.value(shape, &node, key.name))
             }
             _ => None,
@@ -173,19 +174,19 @@ pub(super) fn merge(under: &mut Json, over: &Json) {
 // === impl Origin ===
 
 impl Origin {
-    pub(super) const fn source(self, line: usize) -> Source {
+    pub(super) const fn source(self, line: usize) -> SettingSource {
         match self {
-            Self::File => Source::File(line),
-            Self::Snapshot => Source::Snapshot,
-            Self::Kept => Source::Kept,
-            Self::Controller => Source::Controller,
+            Self::File => SettingSource::File(line),
+            Self::Snapshot => SettingSource::Snapshot,
+            Self::Kept => SettingSource::Kept,
+            Self::Controller => SettingSource::Controller,
         }
     }
 }
 
 // === impl Loaded ===
 
-impl Loaded {
+impl LoadedPolicy {
     /// Converts the settings to those of a pod, from its snapshot or its state folder. Sockets,
     /// TLS, log and state folder of the process are set by the injection alone, whatever a policy
     /// for many pods contains. Notices are dropped, because keys that are ignored outside a cluster

@@ -8,38 +8,43 @@ use http::{HeaderName, Method};
 use serde_json::Value as Json;
 
 use super::capture::{self, RoutePort};
-use super::check::Check;
-use super::code::Code;
+use super::check::Validator;
+use super::code::ConfigCode;
 use super::effective::{self, Setting};
-use super::env::{Given, Machine, Overrides, Source};
-use super::file::{Loaded, defaults, merge, typed};
-use super::finding::{Errors, Finding};
+use super::env::{MachineLimits, Overrides, SettingSource, Sourced};
+use super::file::{LoadedPolicy, defaults, merge, typed};
+use super::finding::{ConfigErrors, Finding};
 use super::policy::{
-    Client, ClientHttp2, Connection, Deadline, Drain, Failure, Limits, LimitsOverride, Log, MergeNames, Mode, Policy,
-    Priority, PriorityClass, Process, Proxy, Route, Scheduling, SchedulingPolicy, Tls, Upstream, UpstreamTls,
+    DeadlineConfig, DownstreamHttp2, DownstreamLimits, DownstreamTls, DrainConfig, FailureHandling, Limits,
+    LimitsOverride, LogConfig, MergeNames, Mode, Policy, Priority, PriorityClass, ProcessConfig, ProcessLimits, Route,
+    SchedulingConfig, SchedulingPolicy, UpstreamAddress, UpstreamConnection, UpstreamTls,
 };
-use super::schema::{self, Key, Shape};
-use super::tree::{Node, Spot, Value};
+use super::schema::{self, SchemaKey, ValueType};
+use super::tree::{Span, YamlNode, YamlValue};
 use super::units::{Share, format_size, parse_duration, parse_share, parse_size};
 use super::{generic, text};
 use crate::api::v1alpha1::Mode as ModeWord;
 use crate::api::v1alpha1::{
-    BatchPolicySpec, ClientSpec, DurationText, Fields, GenericSpec, Late, LimitsSpec, Port, PrioritySpec, Protocol,
-    ProxySpec, RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText, TlsSpec,
-    UpstreamTlsSpec, Word,
+    BatchPolicySpec, ClientSpec, DurationText, GenericSpec, LateHandling, LimitsSpec, MergeFields, OpenEnum, PortRef,
+    PrioritySpec, Protocol, ProxySpec, RouteSpec, SchedulingPolicy as PolicyWord, SchedulingSpec, ShareText, SizeText,
+    TlsSpec, UpstreamTlsSpec,
 };
 use crate::memory;
-use crate::protocol::generic::Spec;
-use crate::protocol::{Named, Pointer};
+use crate::protocol::generic::GenericOptions;
+use crate::protocol::{Pointer, RouteProtocol};
 
 /// A key that the schema does not fill in. This is a defect of the table, which a test detects.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Unfilled(pub(super) &'static str);
+pub(super) struct MissingDefault(pub(super) &'static str);
 
-pub(super) type Filled<T> = Result<T, Unfilled>;
+pub(super) type Resolved<T> = Result<T, MissingDefault>;
 
 /// Combines flags, environment, file and defaults.
-pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Machine) -> Result<Policy, Errors> {
+pub(super) fn build(
+    loaded: Option<&LoadedPolicy>,
+    overrides: &Overrides,
+    machine: &MachineLimits,
+) -> Result<Policy, ConfigErrors> {
     let mut sources = BTreeMap::new();
     // Start from the defaults and merge the file over them, recording the source of every value.
     let mut json = defaults(schema::SPEC);
@@ -65,30 +70,32 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
         findings.extend(capture::in_a_pod(&mut json, &mut sources, overrides.grace.as_ref()));
     }
     if !findings.is_empty() {
-        return Err(Errors::given(findings));
+        return Err(ConfigErrors::given(findings));
     }
-    bound(&mut json, &mut sources, machine);
+    apply_machine_limits(&mut json, &mut sources, machine);
     let mut settings = effective::list(&json, &sources);
     if !captures.is_empty() {
         capture::shown(&captures, &mut settings);
     }
-    let broken =
-        |key: &str, message: String| Errors::given(vec![Finding::new(Code::BadValue, key, Spot::default(), &message)]);
+    let broken = |key: &str, message: String| {
+        ConfigErrors::given(vec![Finding::new(ConfigCode::BadValue, key, Span::default(), &message)])
+    };
     let spec = typed(&json).map_err(|error| broken("", error))?;
-    let mut policy = policy(&spec, settings).map_err(|Unfilled(key)| broken(key, format!("`{key}` has no default")))?;
+    let mut policy =
+        policy(&spec, settings).map_err(|MissingDefault(key)| broken(key, format!("`{key}` has no default")))?;
     policy.proxy.captures = captures;
     let secure = match &policy.proxy.upstream {
-        Some(Upstream::Http { tls, .. }) => *tls,
-        Some(Upstream::Unix(_)) => false,
+        Some(UpstreamAddress::Http { tls, .. }) => *tls,
+        Some(UpstreamAddress::Unix(_)) => false,
         // With captured ports, or without an upstream, no plaintext upstream contradicts
         // `upstreamTls`.
         None => true,
     };
     if !secure && policy.proxy.upstream_tls != UpstreamTls::default() {
-        let (path, at) = ("proxy.upstreamTls", Spot::default());
+        let (path, at) = ("proxy.upstreamTls", Span::default());
         let message = "`proxy.upstreamTls` requires an `https://` upstream, but `proxy.upstream` is not one";
-        let finding = Finding::new(Code::Excluded, path, at, message);
-        return Err(Errors::given(vec![
+        let finding = Finding::new(ConfigCode::Excluded, path, at, message);
+        return Err(ConfigErrors::given(vec![
             finding.help("write `https://` in `proxy.upstream`, or leave `proxy.upstreamTls` out"),
         ]));
     }
@@ -97,20 +104,21 @@ pub(super) fn build(loaded: Option<&Loaded>, overrides: &Overrides, machine: &Ma
 
 /// Fills in the defaults of every route, and of maps that have defaults only if they are written.
 pub(super) fn routes(json: &mut Json) {
-    let keys = |key: &str, of: &'static [Key]| match of.iter().find(|known| known.name == key).map(|known| &known.shape)
-    {
-        Some(Shape::Map(keys) | Shape::List(Shape::Map(keys), _)) => keys,
-        _ => &[][..],
-    };
+    let keys =
+        |key: &str, of: &'static [SchemaKey]| match of.iter().find(|known| known.name == key).map(|known| &known.shape)
+        {
+            Some(ValueType::Map(keys) | ValueType::List(ValueType::Map(keys), _)) => keys,
+            _ => &[][..],
+        };
     let route_keys = keys("routes", schema::SPEC);
     let generic_keys = keys("generic", route_keys);
     let error_keys = keys("perItemError", generic_keys);
     for route in json["routes"].as_array_mut().into_iter().flatten() {
-        under(route, route_keys);
+        fill_defaults(route, route_keys);
         if route["generic"].is_object() {
-            under(&mut route["generic"], generic_keys);
+            fill_defaults(&mut route["generic"], generic_keys);
             if route["generic"]["perItemError"].is_object() {
-                under(&mut route["generic"]["perItemError"], error_keys);
+                fill_defaults(&mut route["generic"]["perItemError"], error_keys);
             }
         }
     }
@@ -118,22 +126,24 @@ pub(super) fn routes(json: &mut Json) {
 
 /// Fills in the defaults of every priority class.
 fn classes(json: &mut Json) {
-    let Some(Shape::List(Shape::Map(keys), _)) = schema::find("priority.classes").map(|key| &key.shape) else { return };
+    let Some(ValueType::List(ValueType::Map(keys), _)) = schema::find("priority.classes").map(|key| &key.shape) else {
+        return;
+    };
     for class in json["priority"]["classes"].as_array_mut().into_iter().flatten() {
-        under(class, keys);
+        fill_defaults(class, keys);
     }
 }
 
 /// Converts a generic declaration as written, with defaults filled in; `None` if a value is
 /// invalid.
-pub(super) fn declaration(written: &Json) -> Option<Spec> {
+pub(super) fn declaration(written: &Json) -> Option<GenericOptions> {
     let mut json = serde_json::json!({ "routes": [{ "generic": written }] });
     routes(&mut json);
     let spec: GenericSpec = serde_json::from_value(json["routes"][0]["generic"].take()).ok()?;
     generic::declared(&spec).ok()
 }
 
-fn under(json: &mut Json, keys: &'static [Key]) {
+fn fill_defaults(json: &mut Json, keys: &'static [SchemaKey]) {
     let mut filled = defaults(keys);
     merge(&mut filled, json);
     *json = filled;
@@ -141,12 +151,13 @@ fn under(json: &mut Json, keys: &'static [Key]) {
 
 /// Applies flags and environment over the other sources. Each value is validated by the rule of its
 /// key, and findings contain the name of the flag or variable.
-fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: &Overrides) -> Vec<Finding> {
-    let one =
-        |given: &Option<Given<String>>| given.as_ref().map(|given| (Node::given(&given.value), given.source.clone()));
+fn overrule(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, overrides: &Overrides) -> Vec<Finding> {
+    let one = |given: &Option<Sourced<String>>| {
+        given.as_ref().map(|given| (YamlNode::given(&given.value), given.source.clone()))
+    };
     let listen = overrides.listen.as_ref().map(|given| {
-        let items = given.value.iter().map(|address| Node::given(address)).collect();
-        (Node { at: Spot::default(), value: Value::List(items) }, given.source.clone())
+        let items = given.value.iter().map(|address| YamlNode::given(address)).collect();
+        (YamlNode { at: Span::default(), value: YamlValue::List(items) }, given.source.clone())
     });
     let all = [
         ("proxy.listen", listen),
@@ -161,17 +172,17 @@ fn overrule(json: &mut Json, sources: &mut BTreeMap<String, Source>, overrides: 
     let mut findings = Vec::new();
     for (path, given) in all {
         let (Some((node, source)), Some(key)) = (given, schema::find(path)) else { continue };
-        let mut check = Check::default();
+        let mut check = Validator::default();
         let name = match source {
-            Source::Flag(name) | Source::Env(name) => name,
-            Source::Default
-            | Source::File(_)
-            | Source::Snapshot
-            | Source::Kept
-            | Source::Guard(_)
-            | Source::Lowered(_)
-            | Source::Tuned
-            | Source::Controller => path,
+            SettingSource::Flag(name) | SettingSource::Env(name) => name,
+            SettingSource::Default
+            | SettingSource::File(_)
+            | SettingSource::Snapshot
+            | SettingSource::Kept
+            | SettingSource::Guard(_)
+            | SettingSource::Lowered(_)
+            | SettingSource::Tuned
+            | SettingSource::Controller => path,
         };
         match check.value(&key.shape, &node, name) {
             Some(value) if check.findings.is_empty() => {
@@ -190,7 +201,7 @@ const FILES_RESERVE: u64 = 128;
 
 /// Lowers the number of connections to what the limit on open files allows, and buffers and
 /// connections to what the memory limit allows, whatever their source is.
-fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Machine) {
+fn apply_machine_limits(json: &mut Json, sources: &mut BTreeMap<String, SettingSource>, machine: &MachineLimits) {
     let mut lower = |name: &str, most: u64, by, is_size: bool| {
         let path = format!("proxy.process.{name}");
         let wanted = match &json["proxy"]["process"][name] {
@@ -199,7 +210,7 @@ fn bound(json: &mut Json, sources: &mut BTreeMap<String, Source>, machine: &Mach
         };
         if wanted.is_some_and(|wanted| wanted > most) {
             put(json, &path, if is_size { Json::from(format_size(most)) } else { Json::from(most) });
-            sources.insert(path, Source::Lowered(by));
+            sources.insert(path, SettingSource::Lowered(by));
         }
         wanted.map_or(most, |wanted| wanted.min(most))
     };
@@ -229,13 +240,13 @@ fn put(json: &mut Json, path: &str, value: Json) {
     *at = value;
 }
 
-fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
+fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Resolved<Policy> {
     let own = mode(spec.mode.as_ref(), "mode")?;
-    let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(Late::Serve));
+    let promise = (slo(spec.slo.as_ref())?, late(spec.slo.as_ref()).unwrap_or(LateHandling::Serve));
     let limits = need(spec.limits.as_ref(), "limits")?;
     let limits = caps(limits)?;
     let failure = need(spec.failure.as_ref(), "failure")?;
-    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, promise)).collect::<Filled<_>>()?;
+    let routes = spec.routes.iter().flatten().map(|route| self::route(route, own, promise)).collect::<Resolved<_>>()?;
     let deadline = need(spec.deadline.as_ref(), "deadline")?;
     Ok(Policy {
         mode: own,
@@ -245,14 +256,14 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
         scheduling: scheduling(need(spec.scheduling.as_ref(), "scheduling")?, limits.slots_max)?,
         limits,
         shift_permille: 0,
-        deadline: Deadline { headers: headers(deadline.headers.as_ref())? },
+        deadline: DeadlineConfig { headers: headers(deadline.headers.as_ref())? },
         tenant_header: match spec.tenants.as_ref().and_then(|tenants| tenants.header.as_deref()) {
-            Some(name) => Some(text::header(name).ok_or(Unfilled("tenants.header"))?),
+            Some(name) => Some(text::header(name).ok_or(MissingDefault("tenants.header"))?),
             None => None,
         },
         tenant_weights: spec.tenants.as_ref().and_then(|tenants| tenants.weights.clone()).unwrap_or_default(),
         priority: priority(need(spec.priority.as_ref(), "priority")?)?,
-        failure: Failure {
+        failure: FailureHandling {
             isolate_above: need(failure.isolate_above, "failure.isolateAbove")?,
             replay_budget: share(failure.replay_budget.as_ref(), "failure.replayBudget")?,
             quarantine: time(failure.quarantine.as_ref(), "failure.quarantine")?,
@@ -262,7 +273,7 @@ fn policy(spec: &BatchPolicySpec, settings: Vec<Setting>) -> Filled<Policy> {
     })
 }
 
-fn priority(spec: &PrioritySpec) -> Filled<Priority> {
+fn priority(spec: &PrioritySpec) -> Resolved<Priority> {
     let class = |class: &crate::api::v1alpha1::PriorityClass| {
         Ok(PriorityClass {
             name: need(class.name.clone(), "priority.classes[].name")?,
@@ -276,22 +287,27 @@ fn priority(spec: &PrioritySpec) -> Filled<Priority> {
             filler: need(class.filler, "priority.classes[].filler")?,
         })
     };
-    let header = |name: &str| text::header(name).ok_or(Unfilled("priority.header"));
+    let header = |name: &str| text::header(name).ok_or(MissingDefault("priority.header"));
     Ok(Priority {
         header: spec.header.as_deref().map(header).transpose()?,
-        classes: spec.classes.iter().flatten().map(class).collect::<Filled<_>>()?,
+        classes: spec.classes.iter().flatten().map(class).collect::<Resolved<_>>()?,
     })
 }
 
-fn route(spec: &RouteSpec, policy_mode: Mode, (policy_slo, policy_late): (Option<Duration>, Late)) -> Filled<Route> {
+fn route(
+    spec: &RouteSpec,
+    policy_mode: Mode,
+    (policy_slo, policy_late): (Option<Duration>, LateHandling),
+) -> Resolved<Route> {
     let own = spec.mode.as_ref().map(|word| mode(Some(word), "routes[].mode")).transpose()?;
-    let limits = spec.limits.as_ref().map(own_caps).transpose()?.unwrap_or_default();
+    let limits = spec.limits.as_ref().map(limits_override).transpose()?.unwrap_or_default();
     let method = need(spec.method.as_ref(), "routes[].method")?;
     Ok(Route {
         path: need(spec.path.clone(), "routes[].path")?,
-        method: Method::from_bytes(method.as_bytes()).map_err(|_| Unfilled("routes[].method"))?,
+        method: Method::from_bytes(method.as_bytes()).map_err(|_| MissingDefault("routes[].method"))?,
         ports: spec.ports.iter().flatten().map(port).collect(),
-        protocol: named(word(spec.protocol.as_ref(), "routes[].protocol")?).ok_or(Unfilled("routes[].protocol"))?,
+        protocol: named(word(spec.protocol.as_ref(), "routes[].protocol")?)
+            .ok_or(MissingDefault("routes[].protocol"))?,
         // Mode `Passthrough` of the policy is the kill switch: it must work whatever the routes
         // contain.
         mode: if policy_mode == Mode::Passthrough { policy_mode } else { own.unwrap_or(policy_mode) },
@@ -315,31 +331,31 @@ fn route(spec: &RouteSpec, policy_mode: Mode, (policy_slo, policy_late): (Option
 
 /// Converts a port of a route. A port name contains a letter, so a value that parses as a number is
 /// a number, with or without quotes.
-fn port(spec: &Port) -> RoutePort {
+fn port(spec: &PortRef) -> RoutePort {
     match spec {
-        Port::Number(number) => RoutePort::Number(*number),
-        Port::Name(name) => name.parse().map_or_else(|_| RoutePort::Name(name.clone()), RoutePort::Number),
+        PortRef::Number(number) => RoutePort::Number(*number),
+        PortRef::Name(name) => name.parse().map_or_else(|_| RoutePort::Name(name.clone()), RoutePort::Number),
     }
 }
 
 /// Returns the adapter for a protocol; `None` for protocols of later versions, which the schema
 /// rejects.
-pub(super) fn named(protocol: Protocol) -> Option<Named> {
+pub(super) fn named(protocol: Protocol) -> Option<RouteProtocol> {
     Some(match protocol {
-        Protocol::Auto => Named::Auto,
-        Protocol::PassThrough => Named::PassThrough,
-        Protocol::Generic => Named::Generic,
-        Protocol::KServeV1 => Named::KServeV1,
-        Protocol::TFServing => Named::TfServing,
-        Protocol::OpenAI => Named::OpenAi,
-        Protocol::TEI => Named::Tei,
-        Protocol::VLLM => Named::Vllm,
-        Protocol::SGLang => Named::SgLang,
-        Protocol::Infinity => Named::Infinity,
-        Protocol::Ollama => Named::Ollama,
-        Protocol::Voyage => Named::Voyage,
-        Protocol::Jina => Named::Jina,
-        Protocol::LlamaCpp => Named::LlamaCpp,
+        Protocol::Auto => RouteProtocol::Auto,
+        Protocol::PassThrough => RouteProtocol::PassThrough,
+        Protocol::Generic => RouteProtocol::Generic,
+        Protocol::KServeV1 => RouteProtocol::KServeV1,
+        Protocol::TFServing => RouteProtocol::TfServing,
+        Protocol::OpenAI => RouteProtocol::OpenAi,
+        Protocol::TEI => RouteProtocol::Tei,
+        Protocol::VLLM => RouteProtocol::Vllm,
+        Protocol::SGLang => RouteProtocol::SgLang,
+        Protocol::Infinity => RouteProtocol::Infinity,
+        Protocol::Ollama => RouteProtocol::Ollama,
+        Protocol::Voyage => RouteProtocol::Voyage,
+        Protocol::Jina => RouteProtocol::Jina,
+        Protocol::LlamaCpp => RouteProtocol::LlamaCpp,
         Protocol::OpenInferenceV2
         | Protocol::MLflow
         | Protocol::Seldon
@@ -350,13 +366,13 @@ pub(super) fn named(protocol: Protocol) -> Option<Named> {
     })
 }
 
-fn names(fields: Option<&Fields>) -> Filled<MergeNames> {
+fn names(fields: Option<&MergeFields>) -> Resolved<MergeNames> {
     let Some(fields) = fields else { return Ok(MergeNames::default()) };
     Ok(MergeNames { headers: headers(fields.headers.as_ref())?, fields: pointers(fields.fields.as_ref(), "fields")? })
 }
 
-fn caps(spec: &LimitsSpec) -> Filled<Limits> {
-    let own = own_caps(spec)?;
+fn caps(spec: &LimitsSpec) -> Resolved<Limits> {
+    let own = limits_override(spec)?;
     Ok(Limits {
         batch_items_max: need(own.batch_items_max, "limits.batchItemsMax")?,
         batch_weight_max: own.batch_weight_max,
@@ -371,7 +387,7 @@ fn caps(spec: &LimitsSpec) -> Filled<Limits> {
     })
 }
 
-fn own_caps(spec: &LimitsSpec) -> Filled<LimitsOverride> {
+fn limits_override(spec: &LimitsSpec) -> Resolved<LimitsOverride> {
     let bytes = |text: &Option<SizeText>, key| text.as_ref().map(|text| size(Some(text), key)).transpose();
     Ok(LimitsOverride {
         batch_items_max: spec.batch_items_max,
@@ -390,8 +406,8 @@ fn own_caps(spec: &LimitsSpec) -> Filled<LimitsOverride> {
     })
 }
 
-fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Filled<Scheduling> {
-    Ok(Scheduling {
+fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Resolved<SchedulingConfig> {
+    Ok(SchedulingConfig {
         policy: match word(spec.policy.as_ref(), "scheduling.policy")? {
             PolicyWord::WorkConserving => SchedulingPolicy::WorkConserving,
             PolicyWord::Window => SchedulingPolicy::Window,
@@ -405,7 +421,7 @@ fn scheduling(spec: &SchedulingSpec, slots_max: Option<u32>) -> Filled<Schedulin
     })
 }
 
-fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
+fn proxy(spec: &ProxySpec) -> Resolved<ProcessConfig> {
     let listen = need(spec.listen.as_ref(), "proxy.listen")?;
     let process = need(spec.process.as_ref(), "proxy.process")?;
     let connection = need(spec.connection.as_ref(), "proxy.connection")?;
@@ -414,37 +430,40 @@ fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
     let log = need(spec.log.as_ref(), "proxy.log")?;
     let address_or_off = |address: &Option<String>, key: &'static str| match need(address.as_deref(), key)? {
         "off" => Ok(None),
-        address => text::address(address).map(Some).ok_or(Unfilled(key)),
+        address => text::address(address).map(Some).ok_or(MissingDefault(key)),
     };
-    Ok(Proxy {
-        listen: listen.iter().map(|one| text::address(one).ok_or(Unfilled("proxy.listen"))).collect::<Filled<_>>()?,
+    Ok(ProcessConfig {
+        listen: listen
+            .iter()
+            .map(|one| text::address(one).ok_or(MissingDefault("proxy.listen")))
+            .collect::<Resolved<_>>()?,
         upstream: spec
             .upstream
             .as_deref()
-            .map(|upstream| text::upstream(upstream).map_err(|_| Unfilled("proxy.upstream")))
+            .map(|upstream| text::upstream(upstream).map_err(|_| MissingDefault("proxy.upstream")))
             .transpose()?,
         tls: spec.tls.as_ref().map(tls).transpose()?,
         upstream_tls: spec.upstream_tls.as_ref().map(upstream_tls).unwrap_or_default(),
         captures: Vec::new(),
         client: client(need(spec.client.as_ref(), "proxy.client")?)?,
-        process: Process {
+        process: ProcessLimits {
             connections_max: narrow(need(process.connections_max, "proxy.process")?, "proxy.process")?,
             buffered_bytes_max: size(process.buffered_bytes_max.as_ref(), "proxy.process.bufferedBytesMax")?,
         },
-        connection: Connection {
+        connection: UpstreamConnection {
             connect_timeout: time(connection.connect_timeout.as_ref(), "proxy.connection.connectTimeout")?,
             body_idle_timeout: time(connection.body_idle_timeout.as_ref(), "proxy.connection.bodyIdleTimeout")?,
             answer_bytes_max: size(connection.answer_bytes_max.as_ref(), "proxy.connection.answerBytesMax")?,
             http2: word(connection.http2.as_ref(), "proxy.connection.http2")?,
             reuse: word(connection.reuse.as_ref(), "proxy.connection.reuse")?,
         },
-        drain: Drain {
+        drain: DrainConfig {
             delay: time(drain.delay.as_ref(), "proxy.drain.delay")?,
             limit: time(drain.limit.as_ref(), "proxy.drain.limit")?,
         },
         metrics: address_or_off(&admin.metrics, "proxy.admin.metrics")?,
         admin: address_or_off(&admin.local, "proxy.admin.local")?,
-        log: Log {
+        log: LogConfig {
             format: word(log.format.as_ref(), "proxy.log.format")?,
             level: need(log.level.clone(), "proxy.log.level")?,
             access: share(log.access.as_ref(), "proxy.log.access")?,
@@ -453,8 +472,8 @@ fn proxy(spec: &ProxySpec) -> Filled<Proxy> {
     })
 }
 
-fn tls(spec: &TlsSpec) -> Filled<Tls> {
-    Ok(Tls {
+fn tls(spec: &TlsSpec) -> Resolved<DownstreamTls> {
+    Ok(DownstreamTls {
         cert_file: need(spec.cert_file.as_ref(), "proxy.tls.certFile")?.into(),
         key_file: need(spec.key_file.as_ref(), "proxy.tls.keyFile")?.into(),
         client_ca_file: spec.client_ca_file.as_ref().map(Into::into),
@@ -470,10 +489,11 @@ fn upstream_tls(spec: &UpstreamTlsSpec) -> UpstreamTls {
     }
 }
 
-fn client(spec: &ClientSpec) -> Filled<Client> {
+fn client(spec: &ClientSpec) -> Resolved<DownstreamLimits> {
     let http2 = need(spec.http2.as_ref(), "proxy.client.http2")?;
-    let window = |text: &Option<SizeText>, key| u32::try_from(size(text.as_ref(), key)?).map_err(|_| Unfilled(key));
-    Ok(Client {
+    let window =
+        |text: &Option<SizeText>, key| u32::try_from(size(text.as_ref(), key)?).map_err(|_| MissingDefault(key));
+    Ok(DownstreamLimits {
         head_bytes_max: size(spec.head_bytes_max.as_ref(), "proxy.client.headBytesMax")?,
         headers_max: narrow(need(spec.headers_max, "proxy.client.headersMax")?, "proxy.client.headersMax")?,
         head_timeout: time(spec.head_timeout.as_ref(), "proxy.client.headTimeout")?,
@@ -486,7 +506,7 @@ fn client(spec: &ClientSpec) -> Filled<Client> {
         keep_alive_timeout: time(spec.keep_alive_timeout.as_ref(), "proxy.client.keepAliveTimeout")?,
         write_timeout: time(spec.write_timeout.as_ref(), "proxy.client.writeTimeout")?,
         requests_per_connection_max: need(spec.requests_per_connection_max, "proxy.client.requestsPerConnectionMax")?,
-        http2: ClientHttp2 {
+        http2: DownstreamHttp2 {
             streams_max: need(http2.streams_max, "proxy.client.http2.streamsMax")?,
             stream_window: window(&http2.stream_window, "proxy.client.http2.streamWindow")?,
             connection_window: window(&http2.connection_window, "proxy.client.http2.connectionWindow")?,
@@ -501,16 +521,16 @@ fn client(spec: &ClientSpec) -> Filled<Client> {
     })
 }
 
-fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Filled<Option<Duration>> {
+fn slo(spec: Option<&crate::api::v1alpha1::Slo>) -> Resolved<Option<Duration>> {
     spec.and_then(|slo| slo.latency_p99.as_ref()).map(|text| time(Some(text), "slo.latencyP99")).transpose()
 }
 
 /// Returns the treatment of late calls, if set. A word of a later version counts as absent.
-fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<Late> {
-    spec.and_then(|slo| slo.late.as_ref()).and_then(Word::known)
+fn late(spec: Option<&crate::api::v1alpha1::Slo>) -> Option<LateHandling> {
+    spec.and_then(|slo| slo.late.as_ref()).and_then(OpenEnum::known)
 }
 
-fn mode(spec: Option<&Word<ModeWord>>, key: &'static str) -> Filled<Mode> {
+fn mode(spec: Option<&OpenEnum<ModeWord>>, key: &'static str) -> Resolved<Mode> {
     match word(spec, key)? {
         ModeWord::Batch => Ok(Mode::Batch),
         ModeWord::Passthrough => Ok(Mode::Passthrough),
@@ -518,27 +538,27 @@ fn mode(spec: Option<&Word<ModeWord>>, key: &'static str) -> Filled<Mode> {
     }
 }
 
-pub(super) fn need<T>(value: Option<T>, key: &'static str) -> Filled<T> {
-    value.ok_or(Unfilled(key))
+pub(super) fn need<T>(value: Option<T>, key: &'static str) -> Resolved<T> {
+    value.ok_or(MissingDefault(key))
 }
 
-pub(super) fn word<T: Copy>(spec: Option<&Word<T>>, key: &'static str) -> Filled<T> {
-    spec.and_then(Word::known).ok_or(Unfilled(key))
+pub(super) fn word<T: Copy>(spec: Option<&OpenEnum<T>>, key: &'static str) -> Resolved<T> {
+    spec.and_then(OpenEnum::known).ok_or(MissingDefault(key))
 }
 
-pub(super) fn pointers(texts: Option<&Vec<String>>, key: &'static str) -> Filled<Vec<Pointer>> {
-    texts.into_iter().flatten().map(|text| Pointer::parse(text).map_err(|_| Unfilled(key))).collect()
+pub(super) fn pointers(texts: Option<&Vec<String>>, key: &'static str) -> Resolved<Vec<Pointer>> {
+    texts.into_iter().flatten().map(|text| Pointer::parse(text).map_err(|_| MissingDefault(key))).collect()
 }
 
-fn time(text: Option<&DurationText>, key: &'static str) -> Filled<Duration> {
-    text.and_then(|text| parse_duration(&text.0)).ok_or(Unfilled(key))
+fn time(text: Option<&DurationText>, key: &'static str) -> Resolved<Duration> {
+    text.and_then(|text| parse_duration(&text.0)).ok_or(MissingDefault(key))
 }
 
-fn share(text: Option<&ShareText>, key: &'static str) -> Filled<Share> {
-    text.and_then(|text| parse_share(&text.0)).ok_or(Unfilled(key))
+fn share(text: Option<&ShareText>, key: &'static str) -> Resolved<Share> {
+    text.and_then(|text| parse_share(&text.0)).ok_or(MissingDefault(key))
 }
 
-fn size(text: Option<&SizeText>, key: &'static str) -> Filled<usize> {
+fn size(text: Option<&SizeText>, key: &'static str) -> Resolved<usize> {
     let bytes = match need(text, key)? {
         SizeText::Bytes(bytes) => Some(*bytes),
         SizeText::Text(text) => parse_size(text),
@@ -546,10 +566,10 @@ fn size(text: Option<&SizeText>, key: &'static str) -> Filled<usize> {
     narrow(need(bytes, key)?, key)
 }
 
-fn headers(names: Option<&Vec<String>>) -> Filled<Vec<HeaderName>> {
-    names.into_iter().flatten().map(|name| text::header(name).ok_or(Unfilled("headers"))).collect()
+fn headers(names: Option<&Vec<String>>) -> Resolved<Vec<HeaderName>> {
+    names.into_iter().flatten().map(|name| text::header(name).ok_or(MissingDefault("headers"))).collect()
 }
 
-fn narrow(number: impl TryInto<usize>, key: &'static str) -> Filled<usize> {
-    number.try_into().map_err(|_| Unfilled(key))
+fn narrow(number: impl TryInto<usize>, key: &'static str) -> Resolved<usize> {
+    number.try_into().map_err(|_| MissingDefault(key))
 }

@@ -13,8 +13,8 @@ use miette::{
 };
 use serde::Serialize;
 
-use super::code::Code;
-use super::tree::Spot;
+use super::code::ConfigCode;
+use super::tree::Span;
 
 /// Maximum number of findings shown, more than a reader corrects at once. The others appear when
 /// these are corrected.
@@ -30,7 +30,7 @@ const MESSAGE_CHARS_MAX: usize = 300;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     /// Kind of the problem.
-    pub code: Code,
+    pub code: ConfigCode,
     /// Path of the key, such as `routes[0].limits.batchItemsMax`; empty if the problem concerns the
     /// whole file.
     pub path: String,
@@ -44,7 +44,7 @@ pub struct Finding {
     pub nearest: Option<String>,
     /// Remedy, if `allowed` does not suffice.
     pub help: Option<String>,
-    pub(super) at: Option<Spot>,
+    pub(super) at: Option<Span>,
 }
 
 /// A remark about a setting that is not a problem.
@@ -60,31 +60,31 @@ pub struct Notice {
 
 /// All problems of one source, in the order of its lines.
 #[derive(Debug, Clone)]
-pub struct Errors {
+pub struct ConfigErrors {
     /// Problems; never empty.
     pub findings: Vec<Finding>,
-    source: Option<Arc<Source>>,
+    source: Option<Arc<SourceText>>,
     name: String,
 }
 
 /// Source text that shows only the line of a finding. By default `miette` shows neighbouring lines,
 /// or less than the line.
 #[derive(Debug)]
-struct Source {
+struct SourceText {
     name: String,
     text: String,
 }
 
 /// A finding with its source text, in the form that `miette` expects.
-struct Report<'a> {
+struct FindingReport<'a> {
     finding: &'a Finding,
-    source: Option<&'a Source>,
+    source: Option<&'a SourceText>,
 }
 
 // === impl Finding ===
 
 impl Finding {
-    pub(super) fn new(code: Code, path: &str, at: Spot, message: &str) -> Self {
+    pub(super) fn new(code: ConfigCode, path: &str, at: Span, message: &str) -> Self {
         let at = (at.line > 0).then_some(at);
         let (path, message) = (cut(path, MESSAGE_CHARS_MAX), cut(message, MESSAGE_CHARS_MAX));
         Self { code, path, message, value: None, allowed: None, nearest: None, help: None, at }
@@ -148,11 +148,11 @@ impl Finding {
 
 // === impl Errors ===
 
-impl Errors {
+impl ConfigErrors {
     /// Creates the errors of a text from its findings, of which there is at least one.
     pub(super) fn of(name: &str, text: &str, mut findings: Vec<Finding>) -> Self {
         findings.sort_by_key(|finding| (finding.at.unwrap_or_default(), finding.code));
-        let source = Some(Arc::new(Source { name: name.to_owned(), text: text.to_owned() }));
+        let source = Some(Arc::new(SourceText { name: name.to_owned(), text: text.to_owned() }));
         Self { findings, source, name: name.to_owned() }
     }
 
@@ -176,7 +176,7 @@ impl Errors {
                 .with_width(4 * SNIPPET_CHARS_MAX);
             let mut text = String::new();
             let source = self.source.as_deref().filter(|_| self.short(finding));
-            if handler.render_report(&mut text, &Report { finding, source }).is_err() {
+            if handler.render_report(&mut text, &FindingReport { finding, source }).is_err() {
                 text = format!("error[{}]: {finding}\n", finding.code);
             }
             if source.is_none()
@@ -209,7 +209,7 @@ impl Errors {
     }
 }
 
-impl fmt::Display for Errors {
+impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, s) = (self.findings.len(), if self.findings.len() == 1 { "" } else { "s" });
         match self.name.as_str() {
@@ -219,9 +219,9 @@ impl fmt::Display for Errors {
     }
 }
 
-impl std::error::Error for Errors {}
+impl std::error::Error for ConfigErrors {}
 
-impl Diagnostic for Errors {
+impl Diagnostic for ConfigErrors {
     fn source_code(&self) -> Option<&dyn SourceCode> {
         self.source.as_deref().map(|source| source as &dyn SourceCode)
     }
@@ -257,7 +257,7 @@ impl Diagnostic for Finding {
 
 // === impl Source ===
 
-impl Source {
+impl SourceText {
     /// Returns the line around a byte, and the offset at which it begins.
     fn line(&self, offset: usize) -> Option<(usize, &str)> {
         let (before, after) = self.text.split_at_checked(offset)?;
@@ -268,7 +268,7 @@ impl Source {
 
     /// Returns the length of the underlined part: the part on the first line, or the first word for
     /// a position without a length.
-    fn underlined(&self, at: Spot) -> usize {
+    fn underline_len(&self, at: Span) -> usize {
         let rest = self.text.get(at.offset..).unwrap_or_default();
         let rest = rest.lines().next().unwrap_or_default();
         if at.len > 0 {
@@ -278,7 +278,7 @@ impl Source {
     }
 }
 
-impl SourceCode for Source {
+impl SourceCode for SourceText {
     fn read_span<'a>(
         &'a self,
         span: &SourceSpan,
@@ -295,21 +295,21 @@ impl SourceCode for Source {
 
 // === impl Report ===
 
-impl fmt::Debug for Report<'_> {
+impl fmt::Debug for FindingReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.finding.fmt(f)
     }
 }
 
-impl fmt::Display for Report<'_> {
+impl fmt::Display for FindingReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.finding.message.fmt(f)
     }
 }
 
-impl std::error::Error for Report<'_> {}
+impl std::error::Error for FindingReport<'_> {}
 
-impl Diagnostic for Report<'_> {
+impl Diagnostic for FindingReport<'_> {
     // The code is already in front of the message (`error[GRP1101]:`), so it does not get a line of
     // its own.
 
@@ -320,7 +320,7 @@ impl Diagnostic for Report<'_> {
 
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
         let (source, at) = self.source.zip(self.finding.at)?;
-        let label = LabeledSpan::new(self.finding.label(), at.offset, source.underlined(at));
+        let label = LabeledSpan::new(self.finding.label(), at.offset, source.underline_len(at));
         Some(Box::new(std::iter::once(label)))
     }
 

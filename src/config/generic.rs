@@ -1,28 +1,28 @@
 //! Conversion of `routes[].generic`, with all defaults filled in, to the declaration that
 //! `protocol` compiles.
 
-use super::fill::{Filled, Unfilled, need, pointers, word};
+use super::fill::{MissingDefault, Resolved, need, pointers, word};
 use crate::api::v1alpha1::{self as api, GenericSpec, OneOrMany, TooLargeSpec};
 use crate::protocol::Pointer;
 use crate::protocol::generic::{
-    Cost, CostShare, CostWeights, ItemClass, ItemIs, OnMismatch, PerItemError, ResultWrap, Select, Single, Spec,
-    TooLargeSign, Weigh,
+    BatchWeight, CostShare, CostWeights, CounterSpec, FlatList, GenericOptions, ItemClass, OnMismatch, PerItemError,
+    ResultOrder, ResultWrap, SingleItem, TooLargeSign,
 };
 
 /// Converts a declaration in which every default is filled in.
-pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
+pub(super) fn declared(spec: &GenericSpec) -> Resolved<GenericOptions> {
     let single = need(spec.single.as_ref(), "generic.single")?;
     let cost = need(spec.cost.as_ref(), "generic.cost")?;
-    Ok(Spec {
+    Ok(GenericOptions {
         upstream_path: spec.upstream_path.clone(),
-        items: several(spec.items.as_ref(), "generic.items")?,
-        single: Single {
+        items: parse_pointers(spec.items.as_ref(), "generic.items")?,
+        single: SingleItem {
             items: optional(single.items.as_ref(), "generic.single.items")?,
             results: optional(single.results.as_ref(), "generic.single.results")?,
             wrap_scalar: need(single.wrap_scalar, "generic.single.wrapScalar")?,
             item_is: match word(single.item_is.as_ref(), "generic.single.itemIs")? {
-                api::ItemIs::ArrayOfNumbers => ItemIs::ArrayOfNumbers,
-                api::ItemIs::Element => ItemIs::Element,
+                api::ItemForm::ArrayOfNumbers => FlatList::ArrayOfNumbers,
+                api::ItemForm::Element => FlatList::Element,
             },
         },
         item_class: match word(spec.item_class.as_ref(), "generic.itemClass")? {
@@ -30,19 +30,19 @@ pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
             api::ItemClass::None => ItemClass::None,
             api::ItemClass::Strict => ItemClass::Strict,
         },
-        results: several(spec.results.as_ref(), "generic.results")?,
+        results: parse_pointers(spec.results.as_ref(), "generic.results")?,
         index: optional(spec.index.as_ref(), "generic.index")?,
         result_key: match &spec.result_key {
-            Some(key) => Some(Pointer::parse_field(key).map_err(|_| Unfilled("generic.resultKey"))?),
+            Some(key) => Some(Pointer::parse_field(key).map_err(|_| MissingDefault("generic.resultKey"))?),
             None => None,
         },
         result_wrap: match word(spec.result_wrap.as_ref(), "generic.resultWrap")? {
-            api::ResultWrap::List => ResultWrap::List,
-            api::ResultWrap::None => ResultWrap::None,
+            api::ResultForm::List => ResultWrap::List,
+            api::ResultForm::None => ResultWrap::None,
         },
         select: match word(spec.select.as_ref(), "generic.select")? {
-            api::Select::Sorted => Select::Sorted,
-            api::Select::None => Select::None,
+            api::ResultOrder::Sorted => ResultOrder::Sorted,
+            api::ResultOrder::None => ResultOrder::None,
         },
         per_item_error: match &spec.per_item_error {
             Some(error) => Some(PerItemError {
@@ -55,7 +55,7 @@ pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
             None => None,
         },
         id: pointers(spec.id.as_ref(), "generic.id")?,
-        cost: Cost {
+        cost: CounterSpec {
             totals: pointers(cost.totals.as_ref(), "generic.cost.totals")?,
             weights: match need(cost.weights.as_deref(), "generic.cost.weights")? {
                 "Bytes" => CostWeights::Bytes,
@@ -70,11 +70,11 @@ pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
             },
         },
         weight: match need(spec.weight.as_deref(), "generic.weight")? {
-            "Items" => Weigh::Items,
-            "Bytes" => Weigh::Bytes,
-            "Chars" => Weigh::Chars,
-            "ListLen" => Weigh::ListLen,
-            at => Weigh::At(pointer(at, "generic.weight")?),
+            "Items" => BatchWeight::Items,
+            "Bytes" => BatchWeight::Bytes,
+            "Chars" => BatchWeight::Chars,
+            "ListLen" => BatchWeight::ListLen,
+            at => BatchWeight::At(pointer(at, "generic.weight")?),
         },
         too_large: spec.too_large.iter().flatten().map(too_large).collect(),
         lenient_numbers: need(spec.lenient_numbers, "generic.lenientNumbers")?,
@@ -85,19 +85,19 @@ pub(super) fn declared(spec: &GenericSpec) -> Filled<Spec> {
     })
 }
 
-fn pointer(text: &str, key: &'static str) -> Filled<Pointer> {
-    Pointer::parse(text).map_err(|_| Unfilled(key))
+fn pointer(text: &str, key: &'static str) -> Resolved<Pointer> {
+    Pointer::parse(text).map_err(|_| MissingDefault(key))
 }
 
-fn optional(text: Option<&String>, key: &'static str) -> Filled<Option<Pointer>> {
+fn optional(text: Option<&String>, key: &'static str) -> Resolved<Option<Pointer>> {
     text.map(|text| pointer(text, key)).transpose()
 }
 
-fn several(spec: Option<&OneOrMany>, key: &'static str) -> Filled<Vec<Pointer>> {
+fn parse_pointers(spec: Option<&OneOrMany>, key: &'static str) -> Resolved<Vec<Pointer>> {
     match spec {
         Some(OneOrMany::One(one)) => Ok(vec![pointer(one, key)?]),
         Some(OneOrMany::Many(many)) if !many.is_empty() => pointers(Some(many), key),
-        _ => Err(Unfilled(key)),
+        _ => Err(MissingDefault(key)),
     }
 }
 

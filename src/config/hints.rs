@@ -1,7 +1,7 @@
 //! Hints for invalid values: common spellings of other tools, and their equivalent here.
 
-use super::schema::Shape;
-use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, Text, WEIGHT};
+use super::schema::ValueType;
+use super::text::{ADDRESS, ADDRESS_OR_OFF, LOCAL_OR_OFF, POINTER, RESULT_WEIGHT, ROUTE_PATH, TextRule, WEIGHT};
 
 /// Common names of the protocol of `/v2/models/*/infer`, in lower case and without punctuation.
 const OPEN_INFERENCE: [&str; 9] =
@@ -9,30 +9,34 @@ const OPEN_INFERENCE: [&str; 9] =
 
 /// Returns advice about a scalar that a shape rejects; `None` if the list of allowed values is the
 /// best advice.
-pub(super) fn hint(shape: &Shape, path: &str, text: &str) -> Option<String> {
+pub(super) fn hint(shape: &ValueType, path: &str, text: &str) -> Option<String> {
     match shape {
-        Shape::Word(..) if path.ends_with(".protocol") => protocol(text),
-        Shape::Text(rule) if is(rule, &ROUTE_PATH) => route_path(text),
-        Shape::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => pointer(text),
-        Shape::Text(rule) if is(rule, &ADDRESS) || is(rule, &ADDRESS_OR_OFF) => {
+        ValueType::Word(..) if path.ends_with(".protocol") => protocol(text),
+        ValueType::Text(rule) if is(rule, &ROUTE_PATH) => route_path(text),
+        ValueType::Text(rule) if [&POINTER, &WEIGHT, &RESULT_WEIGHT].iter().any(|known| is(rule, known)) => {
+            pointer(text)
+        }
+        ValueType::Text(rule) if is(rule, &ADDRESS) || is(rule, &ADDRESS_OR_OFF) => {
             port(text).map(|port| format!("write \":{port}\", or \"127.0.0.1:{port}\" for this machine only"))
         }
-        Shape::Text(rule) if is(rule, &LOCAL_OR_OFF) => port(text).map(|port| format!("write \"127.0.0.1:{port}\"")),
+        ValueType::Text(rule) if is(rule, &LOCAL_OR_OFF) => {
+            port(text).map(|port| format!("write \"127.0.0.1:{port}\""))
+        }
         _ => None,
     }
 }
 
 /// Returns the list element that a single value in the place of a list probably means.
-pub(super) fn element(shape: &Shape, text: &str) -> String {
+pub(super) fn element(shape: &ValueType, text: &str) -> String {
     match shape {
-        Shape::Text(rule) if is(rule, &ADDRESS) => {
+        ValueType::Text(rule) if is(rule, &ADDRESS) => {
             port(text).map_or_else(|| text.to_owned(), |port| format!(":{port}"))
         }
         _ => text.to_owned(),
     }
 }
 
-fn is(rule: &Text, known: &Text) -> bool {
+fn is(rule: &TextRule, known: &TextRule) -> bool {
     rule.allowed == known.allowed
 }
 
@@ -86,7 +90,7 @@ mod tests {
             ("texts", "/texts"),
             ("a.b", "/a/b"),
         ] {
-            let hint = hint(&Shape::Text(&POINTER), "routes[0].generic.items", text).unwrap();
+            let hint = hint(&ValueType::Text(&POINTER), "routes[0].generic.items", text).unwrap();
             assert!(hint.ends_with(&format!("write {pointer}")), "{hint}");
         }
         assert!(pointer("$").unwrap().contains("\"\""));
@@ -112,9 +116,9 @@ mod tests {
 
     #[test]
     fn a_bare_port_becomes_an_address() {
-        assert_eq!(element(&Shape::Text(&ADDRESS), "15080"), ":15080");
-        assert_eq!(element(&Shape::Text(&ADDRESS), "0.0.0.0:1"), "0.0.0.0:1");
-        let hint = |rule, text| hint(&Shape::Text(rule), "p", text);
+        assert_eq!(element(&ValueType::Text(&ADDRESS), "15080"), ":15080");
+        assert_eq!(element(&ValueType::Text(&ADDRESS), "0.0.0.0:1"), "0.0.0.0:1");
+        let hint = |rule, text| hint(&ValueType::Text(rule), "p", text);
         assert!(hint(&ADDRESS, "15080").unwrap().starts_with("write \":15080\""));
         assert_eq!(hint(&LOCAL_OR_OFF, "9191").unwrap(), "write \"127.0.0.1:9191\"");
         assert_eq!(hint(&ADDRESS, "70000"), None);

@@ -35,7 +35,7 @@ macro_rules! knob {
 /// Last words of names that contain an address or a port to listen on.
 const LISTEN_WORDS: [&str; 8] = ["host", "hostname", "ip", "bind", "listen", "addr", "address", "port"];
 /// Words of names that contain the address of another process, to which an application connects.
-const OTHERS: [&str; 18] = [
+const PEER_WORDS: [&str; 18] = [
     "proxy",
     "kubernetes",
     "docker",
@@ -71,7 +71,7 @@ pub(super) fn is_app_listen(text: &str) -> bool {
         _ => text,
     };
     let another =
-        |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_knob(way));
+        |part: &str| part.trim().split_once('/').is_some_and(|(name, way)| within(name, container) && is_override(way));
     !way.split(',').any(another) && knobs(way).iter().all(|knob| is_listen_knob(knob))
 }
 
@@ -91,7 +91,7 @@ fn is_listen_name(name: &str) -> bool {
     let fits = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
     let is_one_of = |words: &[&str], part: &str| words.iter().any(|word| word.eq_ignore_ascii_case(part));
     let mut parts = name.split(['.', '_', '-']);
-    fits && !parts.clone().any(|part| is_one_of(&OTHERS, part))
+    fits && !parts.clone().any(|part| is_one_of(&PEER_WORDS, part))
         && parts.next_back().is_some_and(|last| is_one_of(&LISTEN_WORDS, last))
 }
 
@@ -107,7 +107,7 @@ fn is_listen_value(value: &str) -> bool {
         || address.rsplit_once(':').is_some_and(|(host, port)| is_port(port) && is_loopback(host))
 }
 
-fn is_knob(text: &str) -> bool {
+fn is_override(text: &str) -> bool {
     text.starts_with("env:") || text.starts_with("arg:")
 }
 
@@ -119,7 +119,7 @@ pub fn knobs(text: &str) -> Vec<String> {
     for part in text.split(',') {
         let begun = part.trim_start_matches(' ');
         match found.last_mut() {
-            Some(_) if is_knob(begun) => found.push(begun.to_owned()),
+            Some(_) if is_override(begun) => found.push(begun.to_owned()),
             Some(last) => {
                 last.push(',');
                 last.push_str(part);

@@ -11,7 +11,7 @@
 //! for something that is measured here, so a copied value would be worse than none.
 
 /// Names that several batchers use for one setting.
-pub(super) struct Peer {
+pub(super) struct ForeignKey {
     /// The names as the batchers spell them, in one spelling each.
     pub(super) names: &'static [&'static str],
     /// The batchers that use them.
@@ -22,12 +22,12 @@ pub(super) struct Peer {
     pub(super) note: &'static str,
 }
 
-const fn peer(names: &'static [&'static str], of: &'static str, key: &'static str, note: &'static str) -> Peer {
-    Peer { names, of, key, note }
+const fn peer(names: &'static [&'static str], of: &'static str, key: &'static str, note: &'static str) -> ForeignKey {
+    ForeignKey { names, of, key, note }
 }
 
 /// All known names.
-pub(super) const PEERS: &[Peer] = &[
+pub(super) const PEERS: &[ForeignKey] = &[
     peer(
         &["maxBatchSize", "batch_size", "max_batch_requests"],
         "KServe, Triton, BentoML, TF Serving, TEI and others",
@@ -139,7 +139,7 @@ fn fold(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::schema::{SPEC, walk};
-    use super::super::{Code, load};
+    use super::super::{ConfigCode, load};
     use super::*;
 
     fn paths() -> Vec<String> {
@@ -177,7 +177,7 @@ mod tests {
             for name in peer.names {
                 let errors = load(&format!("mode: Batch\n{name}: 1\n"), "p").unwrap_err();
                 let [finding] = errors.findings.as_slice() else { panic!("{name}: one finding") };
-                assert_eq!((finding.code, finding.line()), (Code::UnknownKey, Some(2)), "{name}");
+                assert_eq!((finding.code, finding.line()), (ConfigCode::UnknownKey, Some(2)), "{name}");
                 let help = finding.help.as_deref().unwrap_or_default();
                 assert!(help.contains(&format!("`{}`", peer.key)), "{name}: {help}");
             }

@@ -10,9 +10,9 @@ use http::{HeaderName, Method};
 use super::capture::{Capture, RoutePort};
 use super::effective::Setting;
 use super::units::Share;
-use crate::api::v1alpha1::{Http2, Idempotent, Late, LogFormat, Preset, Reuse};
-use crate::protocol::generic::Spec;
-use crate::protocol::{Named, Pointer};
+use crate::api::v1alpha1::{ConnectionReuse, Http2Mode, Idempotent, LateHandling, LogFormat, Preset};
+use crate::protocol::generic::GenericOptions;
+use crate::protocol::{Pointer, RouteProtocol};
 
 /// The effective policy of a proxy.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,19 +22,19 @@ pub struct Policy {
     /// Latency objective: the 99th percentile of the time from arrival to answer.
     pub slo: Option<Duration>,
     /// Treatment of a call that can no longer meet the objective.
-    pub late: Late,
+    pub late: LateHandling,
     /// Routes that are batched; the first match applies. If empty: every route that an adapter
     /// recognises.
     pub routes: Vec<Route>,
     /// Limits of calls, batches and the queue.
     pub limits: Limits,
     /// Settings of the scheduler.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingConfig,
     /// Minimum by which SLO deadlines are moved earlier, in thousandths of the SLO. It is not a key
     /// of the schema, but a tuned value.
     pub shift_permille: u32,
     /// Sources of callers' deadlines.
-    pub deadline: Deadline,
+    pub deadline: DeadlineConfig,
     /// Header that identifies the tenant.
     pub tenant_header: Option<HeaderName>,
     /// Weights of tenants, by the value of that header; 1 for all others.
@@ -42,9 +42,9 @@ pub struct Policy {
     /// Priority classes.
     pub priority: Priority,
     /// Handling of failed batches.
-    pub failure: Failure,
+    pub failure: FailureHandling,
     /// Settings of the process.
-    pub proxy: Proxy,
+    pub proxy: ProcessConfig,
     pub(super) settings: Vec<Setting>,
 }
 
@@ -82,14 +82,14 @@ pub struct Route {
     /// Captured ports to which it applies; all if empty.
     pub ports: Vec<RoutePort>,
     /// Protocol of the calls.
-    pub protocol: Named,
+    pub protocol: RouteProtocol,
     /// Mode of the route, else that of the policy; never `Batch` if the policy's mode is
     /// `Passthrough`.
     pub mode: Mode,
     /// Latency objective of the route, else that of the policy.
     pub slo: Option<Duration>,
     /// Treatment of a call that can no longer meet the objective, of the route, else of the policy.
-    pub late: Late,
+    pub late: LateHandling,
     /// Limits of the route itself.
     pub limits: LimitsOverride,
     /// Headers and fields that must be equal although they are ignored otherwise.
@@ -104,7 +104,7 @@ pub struct Route {
     /// queue; `None` for no limit.
     pub timeout: Option<Duration>,
     /// Declaration of protocol `Generic`.
-    pub generic: Option<Spec>,
+    pub generic: Option<GenericOptions>,
 }
 
 /// Names of headers and body fields.
@@ -167,7 +167,7 @@ pub struct LimitsOverride {
 
 /// Settings of the scheduler.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Scheduling {
+pub struct SchedulingConfig {
     /// Dispatch algorithm.
     pub policy: SchedulingPolicy,
     /// Preference of `Adaptive` between latency and throughput.
@@ -182,7 +182,7 @@ pub struct Scheduling {
 
 /// Sources of callers' deadlines.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Deadline {
+pub struct DeadlineConfig {
     /// Headers that contain a timeout in milliseconds.
     pub headers: Vec<HeaderName>,
 }
@@ -213,7 +213,7 @@ pub struct PriorityClass {
 
 /// Handling of failed batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
+pub struct FailureHandling {
     /// Maximum number of members up to which a failed batch is retried one by one. A larger one is
     /// bisected.
     pub isolate_above: u32,
@@ -225,38 +225,38 @@ pub struct Failure {
 
 /// Settings of the process.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Proxy {
+pub struct ProcessConfig {
     /// Listen addresses; at least one. Without effect if ports are captured.
     pub listen: Vec<SocketAddr>,
     /// Model server. Without effect if ports are captured.
-    pub upstream: Option<Upstream>,
+    pub upstream: Option<UpstreamAddress>,
     /// Downstream TLS; `None` for plaintext.
-    pub tls: Option<Tls>,
+    pub tls: Option<DownstreamTls>,
     /// Upstream TLS, for an upstream with `https`.
     pub upstream_tls: UpstreamTls,
     /// Captured ports, each in front of the application's port of that number; empty outside a pod.
     pub captures: Vec<Capture>,
     /// Limits of downstream connections and requests.
-    pub client: Client,
+    pub client: DownstreamLimits,
     /// Limits of the process.
-    pub process: Process,
+    pub process: ProcessLimits,
     /// Settings of upstream connections.
-    pub connection: Connection,
+    pub connection: UpstreamConnection,
     /// Graceful shutdown.
-    pub drain: Drain,
+    pub drain: DrainConfig,
     /// Address of the read-only listener; `None` if off.
     pub metrics: Option<SocketAddr>,
     /// Address of the loopback listener; `None` if off.
     pub admin: Option<SocketAddr>,
     /// Logging.
-    pub log: Log,
+    pub log: LogConfig,
     /// Folder for learned state and the last valid settings.
     pub state: Option<PathBuf>,
 }
 
 /// Files for downstream TLS: the server certificate and the CA certificates of clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct DownstreamTls {
     /// Certificate chain.
     pub cert_file: PathBuf,
     /// Private key of the certificate.
@@ -279,7 +279,7 @@ pub struct UpstreamTls {
 
 /// Address of the model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Upstream {
+pub enum UpstreamAddress {
     /// HTTP over TCP.
     Http {
         /// Host name or IP address, without brackets.
@@ -297,7 +297,7 @@ pub enum Upstream {
 
 /// Limits of downstream connections and requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Client {
+pub struct DownstreamLimits {
     /// Maximum number of bytes of the request line and headers.
     pub head_bytes_max: usize,
     /// Maximum number of headers of a request.
@@ -317,12 +317,12 @@ pub struct Client {
     /// Maximum number of calls on an HTTP/1 connection.
     pub requests_per_connection_max: u32,
     /// Settings of HTTP/2.
-    pub http2: ClientHttp2,
+    pub http2: DownstreamHttp2,
 }
 
 /// Settings of downstream HTTP/2.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClientHttp2 {
+pub struct DownstreamHttp2 {
     /// Maximum number of concurrent streams on a connection.
     pub streams_max: u32,
     /// Flow-control window of a stream, in bytes.
@@ -341,7 +341,7 @@ pub struct ClientHttp2 {
 
 /// Limits of the process.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessLimits {
     /// Maximum number of client connections.
     pub connections_max: usize,
     /// Maximum number of bytes of requests and answers buffered at once.
@@ -350,7 +350,7 @@ pub struct Process {
 
 /// Settings of upstream connections.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Connection {
+pub struct UpstreamConnection {
     /// Time limit for connecting.
     pub connect_timeout: Duration,
     /// Maximum time between reads of a recognised answer.
@@ -358,14 +358,14 @@ pub struct Connection {
     /// Maximum size of an answer that is buffered completely, in bytes.
     pub answer_bytes_max: usize,
     /// Use of HTTP/2.
-    pub http2: Http2,
+    pub http2: Http2Mode,
     /// Reuse of HTTP/1 connections for batches.
-    pub reuse: Reuse,
+    pub reuse: ConnectionReuse,
 }
 
 /// Graceful shutdown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Drain {
+pub struct DrainConfig {
     /// Time between the signal and the failure of readiness.
     pub delay: Duration,
     /// Time limit for answering all accepted calls.
@@ -374,7 +374,7 @@ pub struct Drain {
 
 /// Logging.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// Format of a line.
     pub format: LogFormat,
     /// Log filter for `tracing_subscriber::EnvFilter`.
@@ -389,7 +389,7 @@ impl Route {
     /// Returns `true` if the route applies to calls of a port. Outside a pod it applies to all
     /// calls.
     #[must_use]
-    pub fn holds_for(&self, capture: Option<&Capture>) -> bool {
+    pub fn applies_to(&self, capture: Option<&Capture>) -> bool {
         self.ports.is_empty() || capture.is_none_or(|capture| capture.is_named(&self.ports))
     }
 }

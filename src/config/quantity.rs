@@ -10,7 +10,7 @@ pub type Milli = i128;
 
 /// Range of a resource request or limit of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Amount {
+pub struct QuantityRange {
     /// Minimum quantity.
     pub min: &'static str,
     /// Maximum quantity.
@@ -20,10 +20,10 @@ pub struct Amount {
 
 /// Range of CPU requests, in cores. A larger request is a typing error that would keep the pod off
 /// every node.
-pub const CPU: Amount = Amount { min: "1m", max: "64", such_as: "50m" };
+pub const CPU: QuantityRange = QuantityRange { min: "1m", max: "64", such_as: "50m" };
 /// Range of memory requests and limits. With less memory the sidecar cannot start, and it cannot
 /// use more.
-pub const MEMORY: Amount = Amount { min: "16Mi", max: "64Gi", such_as: "128Mi" };
+pub const MEMORY: QuantityRange = QuantityRange { min: "16Mi", max: "64Gi", such_as: "128Mi" };
 
 /// Maximum value. Larger ones are clamped to it, as in Kubernetes, so the sum of the quantities in
 /// a pod cannot overflow.
@@ -31,13 +31,13 @@ const VALUE_MAX: Milli = (i64::MAX as Milli) * 1000;
 
 // === impl Amount ===
 
-impl Amount {
+impl QuantityRange {
     /// Returns `true` if a text is a quantity within the range.
     #[must_use]
     pub fn holds(&self, text: &str) -> bool {
         // The exact fraction is compared: rounded up, a value below the minimum would equal the
         // minimum.
-        let Some((value, of)) = thousandths(text) else { return false };
+        let Some((value, of)) = parse_fraction(text) else { return false };
         let ends = parse(self.min).zip(parse(self.max));
         ends.is_some_and(|(min, max)| min.saturating_mul(of) <= value && value <= max.saturating_mul(of))
     }
@@ -52,16 +52,16 @@ impl Amount {
 /// Parses a quantity; `None` if the text is not a quantity.
 #[must_use]
 pub fn parse(text: &str) -> Option<Milli> {
-    let (value, of) = thousandths(text)?;
+    let (value, of) = parse_fraction(text)?;
     let rounded_up = value.abs().checked_add(of - 1).map_or(VALUE_MAX, |value| (value / of).min(VALUE_MAX));
     Some(if value < 0 { -rounded_up } else { rounded_up })
 }
 
 /// Returns a quantity times a thousand as a fraction. A value that is too large saturates.
-fn thousandths(text: &str) -> Option<(i128, i128)> {
+fn parse_fraction(text: &str) -> Option<(i128, i128)> {
     let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '+' | '-' | '.'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at_checked(split)?;
-    let (multiplier, divisor) = scale(suffix)?;
+    let (multiplier, divisor) = parse_suffix(suffix)?;
     let negative = number.starts_with('-');
     let number = number.strip_prefix(['+', '-']).unwrap_or(number);
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
@@ -80,7 +80,7 @@ fn thousandths(text: &str) -> Option<(i128, i128)> {
 }
 
 /// Returns the multiplier and the divisor of a suffix.
-fn scale(suffix: &str) -> Option<(i128, i128)> {
+fn parse_suffix(suffix: &str) -> Option<(i128, i128)> {
     let power = |base: i128, exponent: u32| base.checked_pow(exponent);
     Some(match suffix {
         "" => (1, 1),
@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn an_amount_has_two_ends() {
-        let held = |amount: &Amount, texts: &[&str]| texts.iter().map(|text| amount.holds(text)).collect::<Vec<_>>();
+        let held =
+            |amount: &QuantityRange, texts: &[&str]| texts.iter().map(|text| amount.holds(text)).collect::<Vec<_>>();
         assert_eq!(held(&CPU, &["0", "1m", "0.5", "64", "64001m", "500M"]), [false, true, true, true, false, false]);
         assert_eq!(
             held(&MEMORY, &["0", "1Ki", "16Mi", "64Gi", "1Ti", "128"]),

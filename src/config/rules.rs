@@ -7,14 +7,14 @@ pub(super) mod cluster;
 
 use serde_json::Value as Json;
 
-use super::check::Check;
-use super::code::Code;
+use super::check::Validator;
+use super::code::ConfigCode;
 use super::fill;
 use super::finding::{Finding, Notice};
-use super::schema::{self, Otherwise};
+use super::schema::{self, KeyDefault};
 use super::units::parse_duration;
-use crate::protocol::Named;
-use crate::protocol::generic::Spec;
+use crate::protocol::RouteProtocol;
+use crate::protocol::generic::GenericOptions;
 
 /// Headers that carry an identity. They always separate batches, so no policy may merge over them.
 /// `*` ends a prefix.
@@ -38,7 +38,7 @@ pub(super) const IDENTITY: [&str; 16] = [
 ];
 
 /// A header that matches a prefix of `IDENTITY` but carries no identity.
-pub(super) const NO_IDENTITY: &str = "x-amz-cf-id";
+pub(super) const IDENTITY_EXCEPTION: &str = "x-amz-cf-id";
 
 /// Identity headers with a secret value. `*` begins a suffix: a token is a secret whatever its full
 /// name is.
@@ -46,7 +46,7 @@ pub(super) const CREDENTIALS: [&str; 7] =
     ["authorization", "proxy-authorization", "cookie", "*api-key", "*-token", "*-secret", "*-password"];
 
 /// Headers that belong to a connection or to one message.
-pub(super) const OF_ONE_HOP: [&str; 12] = [
+pub(super) const HOP_HEADERS: [&str; 12] = [
     "host",
     "connection",
     "keep-alive",
@@ -62,7 +62,7 @@ pub(super) const OF_ONE_HOP: [&str; 12] = [
 ];
 
 /// Applies every rule to the values that `check` accepted.
-pub(super) fn apply(check: &mut Check, spec: &Json) {
+pub(super) fn apply(check: &mut Validator, spec: &Json) {
     check.exclude("targetRefs", "selector");
     check.exclude("profileRef", "limits");
     check.exclude("profileRef", "scheduling");
@@ -73,7 +73,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         check.notice("scheduling.slots", &format!("limits.slotsMax is {slots_max} and caps it"));
     }
     let tenant = spec["tenants"]["header"].as_str().map(str::to_ascii_lowercase);
-    if let Some(header) = tenant.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
+    if let Some(header) = tenant.as_deref().filter(|header| HOP_HEADERS.contains(header)) {
         let message = format!("`tenants.header` cannot be `{header}`");
         check.bad(
             "tenants.header",
@@ -81,7 +81,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
             "the header describes one connection or message, not the caller: name another header",
         );
     }
-    if let Some(header) = tenant.as_deref().filter(|header| credential(header) && check.has("tenants.weights")) {
+    if let Some(header) = tenant.as_deref().filter(|header| is_credential(header) && check.has("tenants.weights")) {
         let message = format!("`tenants.weights` cannot be used with `{header}`, which carries a credential");
         check.bad(
             "tenants.header",
@@ -90,7 +90,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         );
     }
     shares(check, spec);
-    holds(check, spec);
+    check_hold_limits(check, spec);
     cluster::apply(check, spec);
     let drain = |key: &str| or_default(&format!("proxy.drain.{key}"), &spec["proxy"]["drain"][key]);
     if let (Some(delay), Some(limit)) = (parse_duration(&drain("delay")), parse_duration(&drain("limit")))
@@ -114,7 +114,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
     let routes = spec["routes"].as_array().map(Vec::as_slice).unwrap_or_default();
     for (index, route) in routes.iter().enumerate() {
         let path = format!("routes[{index}]");
-        merging(check, &path, route, tenant.as_deref());
+        check_merge_names(check, &path, route, tenant.as_deref());
         generic(check, &path, route);
         if !list(&route["ports"]).is_empty() {
             check.notice(
@@ -125,11 +125,11 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
         let same =
             |other: &&Json| other["path"] == route["path"] && method(other) == method(route) && covers(other, route);
         let protocol = match &route["protocol"] {
-            Json::Null if !check.has(&format!("{path}.protocol")) => Some(Named::Auto),
+            Json::Null if !check.has(&format!("{path}.protocol")) => Some(RouteProtocol::Auto),
             word => serde_json::from_value(word.clone()).ok().and_then(fill::named),
         };
         if let (Some(protocol), Some(exact)) = (protocol, route["path"].as_str().filter(|path| !path.ends_with("/*")))
-            && !matches!(protocol, Named::PassThrough | Named::LlamaCpp)
+            && !matches!(protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
             && route["mode"] != "Passthrough"
             && !protocol.takes(exact)
         {
@@ -151,7 +151,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
 /// Returns the written value of a key, or its default.
 fn or_default(path: &str, written: &Json) -> String {
     match (written, schema::find(path).map(|key| key.default)) {
-        (Json::Null, Some(Otherwise::Is(text))) => text.to_owned(),
+        (Json::Null, Some(KeyDefault::Is(text))) => text.to_owned(),
         (Json::String(text), _) => text.clone(),
         (other, _) => other.to_string(),
     }
@@ -159,10 +159,10 @@ fn or_default(path: &str, written: &Json) -> String {
 
 /// Checks priority classes and tenants: class names are unique, and settings without effect are
 /// reported.
-fn shares(check: &mut Check, spec: &Json) {
+fn shares(check: &mut Validator, spec: &Json) {
     let priority = &spec["priority"];
     let header = priority["header"].as_str().map(str::to_ascii_lowercase);
-    if let Some(header) = header.as_deref().filter(|header| OF_ONE_HOP.contains(header)) {
+    if let Some(header) = header.as_deref().filter(|header| HOP_HEADERS.contains(header)) {
         let message = format!("`priority.header` cannot be `{header}`");
         check.bad(
             "priority.header",
@@ -200,7 +200,7 @@ fn shares(check: &mut Check, spec: &Json) {
 }
 
 /// Reports holding times and batch sizes that exceed the limits, which cap them.
-fn holds(check: &mut Check, spec: &Json) {
+fn check_hold_limits(check: &mut Validator, spec: &Json) {
     let own = &spec["scheduling"];
     if !matches!(own["policy"].as_str(), Some("Window" | "Static")) {
         for key in ["items", "delay"].map(|key| format!("scheduling.{key}")) {
@@ -234,7 +234,7 @@ fn method(route: &Json) -> &str {
     route["method"].as_str().unwrap_or("POST")
 }
 
-fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
+fn check_merge_names(check: &mut Validator, path: &str, route: &Json, tenant: Option<&str>) {
     for kind in ["headers", "fields"] {
         let fold = |json: &Json| {
             let text = json.as_str().unwrap_or_default();
@@ -267,7 +267,7 @@ fn merging(check: &mut Check, path: &str, route: &Json, tenant: Option<&str>) {
     }
 }
 
-fn generic(check: &mut Check, path: &str, route: &Json) {
+fn generic(check: &mut Validator, path: &str, route: &Json) {
     let at = |key: &str| format!("{path}.generic.{key}");
     let declared = check.has(&format!("{path}.generic"));
     let protocol = route["protocol"].as_str();
@@ -283,7 +283,7 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         let found = protocol.unwrap_or("Auto");
         let message = format!("`{path}.generic` requires protocol Generic, but the protocol is {found}");
         check.told(
-            Code::Excluded,
+            ConfigCode::Excluded,
             &format!("{path}.generic"),
             &message,
             "write protocol: Generic, or leave `generic` out",
@@ -307,11 +307,11 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
         check.bad(&at("single.wrapScalar"), message, help);
     }
     // Rules of the adapter itself.
-    for clash in fill::declaration(generic).iter().flat_map(Spec::clashes) {
+    for clash in fill::declaration(generic).iter().flat_map(GenericOptions::clashes) {
         let code = if matches!(clash.key, "resultKey" | "single.items" | "single.results") {
-            Code::Excluded
+            ConfigCode::Excluded
         } else {
-            Code::BadValue
+            ConfigCode::BadValue
         };
         let path = at(clash.key);
         check.told(code, &path, &format!("`{path}` conflicts with the rest of its `generic`"), clash.why);
@@ -332,13 +332,13 @@ fn generic(check: &mut Check, path: &str, route: &Json) {
 }
 
 fn identity(name: &str) -> bool {
-    name != NO_IDENTITY
+    name != IDENTITY_EXCEPTION
         && IDENTITY
             .iter()
             .any(|known| known.strip_suffix('*').map_or(*known == name, |prefix| name.starts_with(prefix)))
 }
 
-fn credential(name: &str) -> bool {
+fn is_credential(name: &str) -> bool {
     CREDENTIALS.iter().any(|known| known.strip_prefix('*').map_or(*known == name, |suffix| name.ends_with(suffix)))
 }
 
@@ -348,7 +348,7 @@ fn list(json: &Json) -> &[Json] {
 
 // === impl Check ===
 
-impl Check {
+impl Validator {
     fn has(&self, path: &str) -> bool {
         self.places.contains_key(path)
     }
@@ -361,17 +361,17 @@ impl Check {
     }
 
     fn excluded(&mut self, path: &str, message: &str) {
-        self.told(Code::Excluded, path, message, "leave one of them out");
+        self.told(ConfigCode::Excluded, path, message, "leave one of them out");
     }
 
-    fn told(&mut self, code: Code, path: &str, message: &str, help: &str) {
+    fn told(&mut self, code: ConfigCode, path: &str, message: &str, help: &str) {
         let at = self.places.get(path).map(|place| place.key).unwrap_or_default();
         self.once(Finding::new(code, path, at, message).help(help));
     }
 
     fn bad(&mut self, path: &str, message: &str, help: &str) {
         let at = self.places.get(path).map(|place| place.value).unwrap_or_default();
-        self.once(Finding::new(Code::BadValue, path, at, message).help(help));
+        self.once(Finding::new(ConfigCode::BadValue, path, at, message).help(help));
     }
 
     /// Adds a finding, unless the key already has one, which has to be corrected first.

@@ -4,24 +4,24 @@
 //! reference page, so that the four cannot disagree. The names are those of
 //! `tests/data/config/policy.yaml`; a key is documented at its field in `api::v1alpha1`.
 
-use super::quantity::{Amount, CPU, MEMORY};
+use super::quantity::{CPU, MEMORY, QuantityRange};
 use super::text::{
     ADDRESS, ADDRESS_OR_OFF, ANY, APP_LISTEN, CAPTURED_PORT, FIELD, FILE, HEADER, LEVEL, LOCAL_OR_OFF, METHOD, NAME,
-    PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, Text, UPSTREAM, WEIGHT,
+    PATH, POINTER, RECIPE, RESULT_WEIGHT, ROUTE_PATH, TextRule, UPSTREAM, WEIGHT,
 };
 
 /// A key of a map.
-pub(super) struct Key {
+pub(super) struct SchemaKey {
     pub(super) name: &'static str,
-    pub(super) shape: Shape,
-    pub(super) default: Otherwise,
-    pub(super) standing: Standing,
+    pub(super) shape: ValueType,
+    pub(super) default: KeyDefault,
+    pub(super) standing: Availability,
     pub(super) required: bool,
 }
 
 /// Default of an absent key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Otherwise {
+pub(super) enum KeyDefault {
     /// This value, written as in a file.
     Is(&'static str),
     /// No value. The text describes the effect.
@@ -32,7 +32,7 @@ pub(super) enum Otherwise {
 
 /// Availability of a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Availability {
     /// Supported.
     Built,
     /// Planned for a later version: rejected unless it changes nothing (empty, or its default).
@@ -42,9 +42,9 @@ pub(super) enum Standing {
 }
 
 /// The type of a value.
-pub(super) enum Shape {
+pub(super) enum ValueType {
     /// A map with fixed keys.
-    Map(&'static [Key]),
+    Map(&'static [SchemaKey]),
     /// A map with names chosen by the user, each with a value, and the maximum number of names.
     Names(&'static Self, usize),
     /// A list, and its maximum length.
@@ -64,15 +64,15 @@ pub(super) enum Shape {
     /// One of these words, and the words planned for later versions.
     Word(&'static [&'static str], &'static [&'static str]),
     /// A text that satisfies a rule.
-    Text(&'static Text),
+    Text(&'static TextRule),
     /// A resource request or limit, as a Kubernetes quantity.
-    Quantity(&'static Amount),
+    Quantity(&'static QuantityRange),
     /// A whole number, with minimum and maximum, or a map.
-    IntOrMap(u64, u64, &'static [Key]),
+    IntOrMap(u64, u64, &'static [SchemaKey]),
 }
 
-use Otherwise::{Absent, Is, Within};
-use Shape::{Int, IntOrMap, List, Map, Names, OneOrList, Share, Size, Switch, Time, Word};
+use KeyDefault::{Absent, Is, Within};
+use ValueType::{Int, IntOrMap, List, Map, Names, OneOrList, Share, Size, Switch, Time, Word};
 
 const MS: u64 = 1_000;
 const SECOND: u64 = 1_000 * MS;
@@ -82,49 +82,49 @@ const KI: u64 = 1 << 10;
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;
 
-const MODE: Shape = Word(&["Batch", "Observe", "Passthrough"], &[]);
-const POINTERS: Shape = List(&Shape::Text(&POINTER), 64);
-const HEADERS: Shape = List(&Shape::Text(&HEADER), 64);
-const STATUS: Shape = Int(400, 599);
+const MODE: ValueType = Word(&["Batch", "Observe", "Passthrough"], &[]);
+const POINTERS: ValueType = List(&ValueType::Text(&POINTER), 64);
+const HEADERS: ValueType = List(&ValueType::Text(&HEADER), 64);
+const STATUS: ValueType = Int(400, 599);
 /// Maximum number of tenants with a weight: more than a user lists by hand, and about a hundred
 /// kilobytes.
 const TENANTS_MAX: usize = 4_096;
-const TIMEOUT: Shape = Time(MS, HOUR);
+const TIMEOUT: ValueType = Time(MS, HOUR);
 
-const fn key(name: &'static str, shape: Shape, default: Otherwise) -> Key {
-    Key { name, shape, default, standing: Standing::Built, required: false }
+const fn key(name: &'static str, shape: ValueType, default: KeyDefault) -> SchemaKey {
+    SchemaKey { name, shape, default, standing: Availability::Built, required: false }
 }
 
-const fn group(name: &'static str, keys: &'static [Key]) -> Key {
+const fn group(name: &'static str, keys: &'static [SchemaKey]) -> SchemaKey {
     key(name, Map(keys), Within)
 }
 
-const fn text(name: &'static str, rule: &'static Text, default: Otherwise) -> Key {
-    key(name, Shape::Text(rule), default)
+const fn text(name: &'static str, rule: &'static TextRule, default: KeyDefault) -> SchemaKey {
+    key(name, ValueType::Text(rule), default)
 }
 
 /// Creates a key with a map that is absent as a whole unless written.
-const fn optional(name: &'static str, keys: &'static [Key], absent: &'static str) -> Key {
+const fn optional(name: &'static str, keys: &'static [SchemaKey], absent: &'static str) -> SchemaKey {
     key(name, Map(keys), Absent(absent))
 }
 
-const fn required(mut key: Key) -> Key {
+const fn required(mut key: SchemaKey) -> SchemaKey {
     key.required = true;
     key
 }
 
-const fn later(mut key: Key) -> Key {
-    key.standing = Standing::Later;
+const fn later(mut key: SchemaKey) -> SchemaKey {
+    key.standing = Availability::Later;
     key
 }
 
-const fn cluster(mut key: Key) -> Key {
-    key.standing = Standing::Cluster;
+const fn cluster(mut key: SchemaKey) -> SchemaKey {
+    key.standing = Availability::Cluster;
     key
 }
 
 /// Keys of `BatchPolicy.spec`, and of the top level of a bare file.
-pub(super) static SPEC: &[Key] = &[
+pub(super) static SPEC: &[SchemaKey] = &[
     cluster(key("targetRefs", List(&Map(TARGET_REF), 16), Absent("none"))),
     cluster(optional("selector", SELECTOR, "none")),
     key("mode", MODE, Is("Batch")),
@@ -158,17 +158,17 @@ pub(super) static SPEC: &[Key] = &[
 ];
 
 /// Keys of `BatchProfile.spec`.
-pub(super) static PROFILE: &[Key] = &[group("limits", LIMITS), group("scheduling", SCHEDULING)];
+pub(super) static PROFILE: &[SchemaKey] = &[group("limits", LIMITS), group("scheduling", SCHEDULING)];
 
-const SLO: &[Key] = &[
+const SLO: &[SchemaKey] = &[
     key("latencyP99", Time(MS, HOUR), Absent("no latency target")),
     key("late", Word(&["Serve", "Refuse"], &[]), Absent("`Serve`; for a route, the policy's")),
 ];
 
-const ROUTE: &[Key] = &[
+const ROUTE: &[SchemaKey] = &[
     required(text("path", &ROUTE_PATH, Absent("required"))),
     text("method", &METHOD, Is("POST")),
-    key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
+    key("ports", List(&ValueType::Text(&CAPTURED_PORT), 64), Is("[]")),
     key(
         "protocol",
         Word(
@@ -203,9 +203,9 @@ const ROUTE: &[Key] = &[
     optional("generic", GENERIC, "none"),
 ];
 
-const GENERIC: &[Key] = &[
+const GENERIC: &[SchemaKey] = &[
     text("upstreamPath", &PATH, Absent("the path of the call")),
-    required(key("items", OneOrList(&Shape::Text(&POINTER), 16), Absent("required"))),
+    required(key("items", OneOrList(&ValueType::Text(&POINTER), 16), Absent("required"))),
     group(
         "single",
         &[
@@ -216,7 +216,7 @@ const GENERIC: &[Key] = &[
         ],
     ),
     key("itemClass", Word(&["Strict", "Text", "None"], &[]), Is("Strict")),
-    required(key("results", OneOrList(&Shape::Text(&POINTER), 16), Absent("required"))),
+    required(key("results", OneOrList(&ValueType::Text(&POINTER), 16), Absent("required"))),
     text("index", &POINTER, Absent("none")),
     text("resultKey", &FIELD, Absent("none")),
     key("resultWrap", Word(&["None", "List"], &[]), Is("None")),
@@ -241,10 +241,10 @@ const GENERIC: &[Key] = &[
     key("onMismatch", Word(&["Isolate", "Fail"], &[]), Is("Isolate")),
 ];
 
-const TOO_LARGE: &[Key] =
+const TOO_LARGE: &[SchemaKey] =
     &[required(key("status", STATUS, Absent("required"))), text("bodyContains", &ANY, Absent("any body"))];
 
-const LIMITS: &[Key] = &[
+const LIMITS: &[SchemaKey] = &[
     key("batchItemsMax", Int(1, 65_536), Is("128")),
     key("batchWeightMax", Int(1, 1 << 40), Absent("no limit")),
     key("batchBytesMax", Size(1, GI), Is("8Mi")),
@@ -257,7 +257,7 @@ const LIMITS: &[Key] = &[
     key("standAsideMax", Int(1, 65_536), Is("512")),
 ];
 
-const SCHEDULING: &[Key] = &[
+const SCHEDULING: &[SchemaKey] = &[
     key("policy", Word(&["Adaptive", "WorkConserving", "Window", "Static"], &[]), Is("Adaptive")),
     key("preset", Word(&["latency", "balanced", "throughput"], &[]), Is("latency")),
     key("slots", Int(1, 1_024), Is("1")),
@@ -265,13 +265,13 @@ const SCHEDULING: &[Key] = &[
     key("delay", Time(0, MINUTE), Is("5ms")),
 ];
 
-const PRIORITY: &[Key] = &[
+const PRIORITY: &[SchemaKey] = &[
     text("header", &HEADER, Absent("every call belongs to the first class")),
     // More classes than a user needs; the batching core examines each of them for every decision.
     key("classes", List(&Map(CLASS), 8), Is("[{name: interactive, weight: 8}, {name: bulk, weight: 1}]")),
 ];
 
-const CLASS: &[Key] = &[
+const CLASS: &[SchemaKey] = &[
     required(text("name", &NAME, Absent("required"))),
     key("weight", Int(1, 1_000), Is("1")),
     key("latencyP99", Time(MS, HOUR), Absent("the route's or the policy's")),
@@ -279,8 +279,8 @@ const CLASS: &[Key] = &[
     key("filler", Switch, Is("false")),
 ];
 
-const PROXY: &[Key] = &[
-    key("listen", List(&Shape::Text(&ADDRESS), 16), Is("[\":15080\"]")),
+const PROXY: &[SchemaKey] = &[
+    key("listen", List(&ValueType::Text(&ADDRESS), 16), Is("[\":15080\"]")),
     text("upstream", &UPSTREAM, Absent("required, here or with --upstream")),
     optional(
         "tls",
@@ -335,7 +335,7 @@ const PROXY: &[Key] = &[
     text("state", &FILE, Absent("no state is saved")),
 ];
 
-const CLIENT: &[Key] = &[
+const CLIENT: &[SchemaKey] = &[
     // The HTTP/1 reader cannot work with less than 8 KiB.
     key("headBytesMax", Size(8 * KI, MI), Is("64Ki")),
     key("headersMax", Int(1, 4_096), Is("100")),
@@ -363,7 +363,7 @@ const CLIENT: &[Key] = &[
 
 // ---- Cluster only: the shape is validated, so that a file works in both places ----
 
-const TARGET_REF: &[Key] = &[
+const TARGET_REF: &[SchemaKey] = &[
     text("group", &ANY, Is("")),
     required(key(
         "kind",
@@ -373,15 +373,15 @@ const TARGET_REF: &[Key] = &[
     required(text("name", &NAME, Absent("required"))),
 ];
 
-const SELECTOR: &[Key] = &[
-    key("matchLabels", Names(&Shape::Text(&ANY), 64), Is("{}")),
+const SELECTOR: &[SchemaKey] = &[
+    key("matchLabels", Names(&ValueType::Text(&ANY), 64), Is("{}")),
     key(
         "matchExpressions",
         List(
             &Map(&[
                 required(text("key", &NAME, Absent("required"))),
                 required(key("operator", Word(&["In", "NotIn", "Exists", "DoesNotExist"], &[]), Absent("required"))),
-                key("values", List(&Shape::Text(&ANY), 256), Is("[]")),
+                key("values", List(&ValueType::Text(&ANY), 256), Is("[]")),
             ]),
             64,
         ),
@@ -389,10 +389,10 @@ const SELECTOR: &[Key] = &[
     ),
 ];
 
-const NUMBER_BOUNDS: &[Key] =
+const NUMBER_BOUNDS: &[SchemaKey] =
     &[key("min", Int(1, 1 << 40), Absent("none")), key("max", Int(1, 1 << 40), Absent("`limits`"))];
 
-const TUNING: &[Key] = &[
+const TUNING: &[SchemaKey] = &[
     key("mode", Word(&["Auto", "Recommend", "Manual"], &[]), Is("Auto")),
     key("granularity", Word(&["Pod", "NodeClass", "Workload"], &[]), Is("Pod")),
     group(
@@ -405,7 +405,7 @@ const TUNING: &[Key] = &[
     ),
 ];
 
-const ROLLOUT: &[Key] = &[
+const ROLLOUT: &[SchemaKey] = &[
     key("strategy", Word(&["Immediate", "Canary", "Experiment"], &[]), Is("Immediate")),
     group(
         "canary",
@@ -456,21 +456,21 @@ const ROLLOUT: &[Key] = &[
     key("historyLimit", Int(1, 1_000), Is("10")),
 ];
 
-const INJECTION: &[Key] = &[
+const INJECTION: &[SchemaKey] = &[
     key("capture", Word(&["Auto", "Named", "Loopback", "Redirect"], &[]), Is("Auto")),
-    key("ports", List(&Shape::Text(&CAPTURED_PORT), 64), Is("[]")),
+    key("ports", List(&ValueType::Text(&CAPTURED_PORT), 64), Is("[]")),
     text("appListen", &APP_LISTEN, Absent("none")),
     text("recipe", &RECIPE, Is("Auto")),
-    key("cpuRequest", Shape::Quantity(&CPU), Is("50m")),
-    key("memoryRequest", Shape::Quantity(&MEMORY), Is("48Mi")),
-    key("memoryLimit", Shape::Quantity(&MEMORY), Is("128Mi")),
+    key("cpuRequest", ValueType::Quantity(&CPU), Is("50m")),
+    key("memoryRequest", ValueType::Quantity(&MEMORY), Is("48Mi")),
+    key("memoryLimit", ValueType::Quantity(&MEMORY), Is("128Mi")),
     text("logLevel", &LEVEL, Is("info")),
     key("drainTimeout", Time(SECOND, HOUR), Absent("the pod's grace period less 5s")),
     key("nativeSidecar", Word(&["Auto", "Always", "Never"], &[]), Is("Auto")),
 ];
 
 /// Returns the key at a path without indices, such as `proxy.listen`.
-pub(super) fn find(path: &str) -> Option<&'static Key> {
+pub(super) fn find(path: &str) -> Option<&'static SchemaKey> {
     let mut keys = SPEC;
     let mut found = None;
     for name in path.split('.') {
@@ -484,7 +484,7 @@ pub(super) fn find(path: &str) -> Option<&'static Key> {
 }
 
 /// Calls `each` with every key below and its path, in which `[]` is any index of a list of maps.
-pub(super) fn walk(keys: &'static [Key], prefix: &str, each: &mut dyn FnMut(&str, &'static Key)) {
+pub(super) fn walk(keys: &'static [SchemaKey], prefix: &str, each: &mut dyn FnMut(&str, &'static SchemaKey)) {
     for key in keys {
         let path = if prefix.is_empty() { key.name.to_owned() } else { format!("{prefix}.{}", key.name) };
         each(&path, key);
@@ -498,7 +498,7 @@ pub(super) fn walk(keys: &'static [Key], prefix: &str, each: &mut dyn FnMut(&str
 
 // === impl Shape ===
 
-impl Shape {
+impl ValueType {
     /// Describes the allowed values.
     pub(super) fn allowed(&self) -> String {
         use super::units::{format_duration, format_size};

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 
 use super::schema::{SPEC, walk};
 use super::*;
-use crate::api::v1alpha1::Late;
+use crate::api::v1alpha1::LateHandling;
 use crate::protocol::Pointer;
-use crate::protocol::generic::{CostWeights, Weigh};
+use crate::protocol::generic::{BatchWeight, CostWeights};
 
 pub(super) mod design;
 mod reference;
@@ -38,7 +38,7 @@ fn yaml_files(folder: &str) -> Vec<PathBuf> {
 }
 
 fn built(text: &str) -> Policy {
-    build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &Machine::default()).unwrap()
+    build(Some(&load(text, "test.yaml").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
 }
 
 fn setting<'a>(policy: &'a Policy, path: &str) -> (&'a str, String) {
@@ -77,12 +77,12 @@ fn every_problem_of_a_file_is_told_at_once_in_the_order_of_its_lines() {
     let errors = load(&text, "ranges.yaml").unwrap_err();
     let lines: Vec<_> = errors.findings.iter().map(|finding| finding.line().unwrap()).collect();
     assert_eq!(lines, [2, 3, 4, 5, 6, 8]);
-    assert!(errors.findings.iter().all(|finding| finding.code == Code::BadValue && finding.allowed.is_some()));
+    assert!(errors.findings.iter().all(|finding| finding.code == ConfigCode::BadValue && finding.allowed.is_some()));
 }
 
 #[test]
 fn nothing_said_is_a_whole_policy() {
-    let policy = build(None, &Overrides::default(), &Machine::default()).unwrap();
+    let policy = build(None, &Overrides::default(), &MachineLimits::default()).unwrap();
     assert_eq!((policy.mode, policy.slo, policy.routes.len()), (Mode::Batch, None, 0));
     assert_eq!(policy.limits.batch_items_max, 128);
     assert_eq!(policy.limits.queue_delay_max, Duration::from_millis(20));
@@ -118,13 +118,13 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
         _ => None,
     });
     let flags = Overrides {
-        upstream: Some(Given::flag("--upstream", "unix:/run/m.sock".to_owned())),
-        metrics: Some(Given::flag("--metrics", "127.0.0.1:0".to_owned())),
-        admin: Some(Given::flag("--admin", "off".to_owned())),
+        upstream: Some(Sourced::flag("--upstream", "unix:/run/m.sock".to_owned())),
+        metrics: Some(Sourced::flag("--metrics", "127.0.0.1:0".to_owned())),
+        admin: Some(Sourced::flag("--admin", "off".to_owned())),
         ..Overrides::default()
     };
-    let policy = build(Some(&loaded), &flags.or(env), &Machine::default()).unwrap();
-    assert_eq!(policy.proxy.upstream, Some(Upstream::Unix("/run/m.sock".into())));
+    let policy = build(Some(&loaded), &flags.or(env), &MachineLimits::default()).unwrap();
+    assert_eq!(policy.proxy.upstream, Some(UpstreamAddress::Unix("/run/m.sock".into())));
     assert_eq!(policy.proxy.metrics, Some(([127, 0, 0, 1], 0).into()));
     assert_eq!(policy.proxy.admin, None);
     assert_eq!(policy.proxy.log.level, "debug");
@@ -138,17 +138,17 @@ fn a_flag_wins_over_the_environment_over_the_file_over_the_default() {
 #[test]
 fn a_wrong_flag_is_told_by_its_name() {
     let flags = Overrides {
-        listen: Some(Given::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
-        upstream: Some(Given::flag("--upstream", "ftp://model".to_owned())),
+        listen: Some(Sourced::flag("--listen", vec![":0".to_owned(), "nowhere".to_owned()])),
+        upstream: Some(Sourced::flag("--upstream", "ftp://model".to_owned())),
         ..Overrides::default()
     };
-    let errors = build(None, &flags, &Machine::default()).unwrap_err();
+    let errors = build(None, &flags, &MachineLimits::default()).unwrap_err();
     let told: Vec<_> = errors.findings.iter().map(|finding| (finding.code, finding.message.as_str())).collect();
     assert_eq!(
         told,
         [
-            (Code::BadValue, "`--listen[1]` cannot be `nowhere`"),
-            (Code::BadValue, "`--upstream` cannot be `ftp://model`"),
+            (ConfigCode::BadValue, "`--listen[1]` cannot be `nowhere`"),
+            (ConfigCode::BadValue, "`--upstream` cannot be `ftp://model`"),
         ]
     );
     assert!(errors.render(false).contains("it must begin with http://, https:// or unix:"));
@@ -157,8 +157,8 @@ fn a_wrong_flag_is_told_by_its_name() {
 #[test]
 fn certificates_are_named_with_their_keys_and_for_an_upstream_that_has_tls() {
     let text = "proxy: {upstream: \"https://m\", tls: {certFile: /c, keyFile: /k}, upstreamTls: {caFile: /a, certFile: /d, keyFile: /l}}";
-    let proxy = build(Some(&load(text, "f").unwrap()), &Overrides::default(), &Machine::default()).unwrap().proxy;
-    let tls = Tls { cert_file: "/c".into(), key_file: "/k".into(), client_ca_file: None };
+    let proxy = build(Some(&load(text, "f").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap().proxy;
+    let tls = DownstreamTls { cert_file: "/c".into(), key_file: "/k".into(), client_ca_file: None };
     assert_eq!(proxy.tls, Some(tls));
     let upstream =
         UpstreamTls { ca_file: Some("/a".into()), server_name: None, pair: Some(("/d".into(), "/l".into())) };
@@ -174,22 +174,26 @@ fn certificates_are_named_with_their_keys_and_for_an_upstream_that_has_tls() {
     }
     for upstream in ["http://m", "unix:/m"] {
         let text = format!("proxy: {{upstream: \"{upstream}\", upstreamTls: {{caFile: /a}}}}");
-        let errors = build(Some(&load(&text, "f").unwrap()), &Overrides::default(), &Machine::default()).unwrap_err();
-        assert_eq!((errors.findings[0].code, errors.findings[0].path.as_str()), (Code::Excluded, "proxy.upstreamTls"));
+        let errors =
+            build(Some(&load(&text, "f").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap_err();
+        assert_eq!(
+            (errors.findings[0].code, errors.findings[0].path.as_str()),
+            (ConfigCode::Excluded, "proxy.upstreamTls")
+        );
     }
 }
 
 #[test]
 fn the_machine_bounds_connections_and_buffers() {
-    let machine = Machine { memory_bytes_max: Some(128 << 20), files_max: Some(1_000), terminal: true };
+    let machine = MachineLimits { memory_bytes_max: Some(128 << 20), files_max: Some(1_000), terminal: true };
     let policy = build(None, &Overrides::default(), &machine).unwrap();
-    assert_eq!(policy.proxy.process, Process { connections_max: 348, buffered_bytes_max: 32 << 20 });
+    assert_eq!(policy.proxy.process, ProcessLimits { connections_max: 348, buffered_bytes_max: 32 << 20 });
     let (value, source) = setting(&policy, "proxy.process.bufferedBytesMax");
     assert_eq!((value, source.as_str()), ("32Mi", "lowered to 25% of the memory limit"));
     assert_eq!(setting(&policy, "proxy.log.format").0, "Pretty");
-    let roomy = Machine { memory_bytes_max: Some(8 << 30), files_max: Some(1 << 20), terminal: false };
+    let roomy = MachineLimits { memory_bytes_max: Some(8 << 30), files_max: Some(1 << 20), terminal: false };
     let policy = build(None, &Overrides::default(), &roomy).unwrap();
-    assert_eq!(policy.proxy.process, Process { connections_max: 10_000, buffered_bytes_max: 64 << 20 });
+    assert_eq!(policy.proxy.process, ProcessLimits { connections_max: 10_000, buffered_bytes_max: 64 << 20 });
     assert_eq!(setting(&policy, "proxy.log.format").0, "Json");
 }
 
@@ -199,12 +203,15 @@ fn late_calls_are_served_unless_the_policy_or_the_route_refuses_them() {
         let policy = built(text);
         (policy.late, policy.routes.iter().map(|route| route.late).collect::<Vec<_>>())
     };
-    assert_eq!(late("slo: {latencyP99: 1s}\nroutes: [{path: /a}]"), (Late::Serve, vec![Late::Serve]));
+    assert_eq!(late("slo: {latencyP99: 1s}\nroutes: [{path: /a}]"), (LateHandling::Serve, vec![LateHandling::Serve]));
     let text =
         "slo: {late: Refuse}\nroutes: [{path: /a}, {path: /b, slo: {late: Serve}}, {path: /c, slo: {latencyP99: 1s}}]";
-    assert_eq!(late(text), (Late::Refuse, vec![Late::Refuse, Late::Serve, Late::Refuse]));
+    assert_eq!(
+        late(text),
+        (LateHandling::Refuse, vec![LateHandling::Refuse, LateHandling::Serve, LateHandling::Refuse])
+    );
     let text = "routes: [{path: /a, slo: {late: Refuse}}]";
-    assert_eq!(late(text), (Late::Serve, vec![Late::Refuse]));
+    assert_eq!(late(text), (LateHandling::Serve, vec![LateHandling::Refuse]));
 }
 
 #[test]
@@ -230,7 +237,7 @@ fn a_route_is_filled_and_its_limits_lie_over_the_policys() {
     let generic = b.generic.as_ref().unwrap();
     assert_eq!(generic.items.iter().map(Pointer::to_string).collect::<Vec<_>>(), ["/x", "/t"]);
     assert_eq!(generic.results.iter().map(Pointer::to_string).collect::<Vec<_>>(), [""]);
-    assert_eq!(generic.weight, Weigh::At(Pointer::parse("/n").unwrap()));
+    assert_eq!(generic.weight, BatchWeight::At(Pointer::parse("/n").unwrap()));
     assert_eq!(generic.cost.weights, CostWeights::Bytes);
     assert_eq!(generic.per_item_error.as_ref().map(|error| error.status), Some(422));
     assert_eq!(generic.too_large.len(), 2);
@@ -261,7 +268,10 @@ fn what_concerns_a_cluster_is_noticed_and_what_never_matches_too() {
         [("selector", 1), ("injection", 2), ("scheduling.slots", 3), ("routes[1].path", 4), ("routes[2].path", 4)]
     );
     let errors = load("injection: {cpuReqest: 10m}\ntargetRefs: [{kind: Pod, name: x}]\n", "p").unwrap_err();
-    assert_eq!(errors.findings.iter().map(|f| f.code).collect::<Vec<_>>(), [Code::UnknownKey, Code::BadValue]);
+    assert_eq!(
+        errors.findings.iter().map(|f| f.code).collect::<Vec<_>>(),
+        [ConfigCode::UnknownKey, ConfigCode::BadValue]
+    );
 }
 
 #[test]
@@ -368,7 +378,7 @@ proptest! {
     #[test]
     fn no_text_makes_the_loader_panic(text in prop_oneof!["\\PC*", "(?s).{0,200}", nearly_a_policy()]) {
         match load(&text, "any.yaml") {
-            Ok(loaded) => { prop_assert!(build(Some(&loaded), &Overrides::default(), &Machine::default()).is_ok()); }
+            Ok(loaded) => { prop_assert!(build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).is_ok()); }
             Err(errors) => {
                 prop_assert!(!errors.findings.is_empty());
                 prop_assert!(!errors.render(true).is_empty());

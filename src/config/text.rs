@@ -8,7 +8,7 @@ use http::HeaderName;
 use tracing_subscriber::EnvFilter;
 
 use super::listen;
-use super::policy::Upstream;
+use super::policy::UpstreamAddress;
 use crate::protocol::Pointer;
 
 /// Maximum length of any text, in characters. A path or a log filter has about a hundred.
@@ -20,7 +20,7 @@ const HEADER_CHARS_MAX: usize = 256;
 const LINE_CHARS_MAX: usize = 1_024;
 
 /// A validation rule for a text.
-pub(super) struct Text {
+pub(super) struct TextRule {
     /// Description of the allowed texts.
     pub(super) allowed: &'static str,
     /// Maximum length, in characters.
@@ -29,21 +29,21 @@ pub(super) struct Text {
     /// that RE2 and the `regex` crate share.
     pub(super) pattern: &'static str,
     /// Validates a text.
-    check: fn(&str) -> Result<(), Refusal>,
+    check: fn(&str) -> Result<(), RejectReason>,
 }
 
 /// Reason that a text is rejected: it violates the rule. The field may explain more and is empty
 /// otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) &'static str);
+pub(super) struct RejectReason(pub(super) &'static str);
 
-const BAD: Refusal = Refusal("");
+const BAD: RejectReason = RejectReason("");
 
 /// Any text.
-pub(super) const ANY: Text = Text { allowed: "a string", chars_max: CHARS_MAX, pattern: "", check: |_| Ok(()) };
+pub(super) const ANY: TextRule = TextRule { allowed: "a string", chars_max: CHARS_MAX, pattern: "", check: |_| Ok(()) };
 
 /// A name.
-pub(super) const NAME: Text = Text {
+pub(super) const NAME: TextRule = TextRule {
     allowed: "a name of 1 to 253 characters without spaces",
     chars_max: 253,
     pattern: r"^[^\pZ\p{Cc}]+$",
@@ -51,7 +51,7 @@ pub(super) const NAME: Text = Text {
 };
 
 /// Path of a file.
-pub(super) const FILE: Text = Text {
+pub(super) const FILE: TextRule = TextRule {
     allowed: "a path",
     chars_max: CHARS_MAX,
     pattern: r"^[^\x00]+$",
@@ -59,7 +59,7 @@ pub(super) const FILE: Text = Text {
 };
 
 /// The path of a route.
-pub(super) const ROUTE_PATH: Text = Text {
+pub(super) const ROUTE_PATH: TextRule = TextRule {
     allowed: "a path that begins with `/`, exact or ending in `/*`",
     chars_max: CHARS_MAX,
     pattern: r#"^(/[!"$-)+->@-~]*(/\*)?|/\*)$"#,
@@ -69,7 +69,7 @@ pub(super) const ROUTE_PATH: Text = Text {
 };
 
 /// Path to which calls are sent.
-pub(super) const PATH: Text = Text {
+pub(super) const PATH: TextRule = TextRule {
     allowed: "a path that begins with `/`",
     chars_max: CHARS_MAX,
     pattern: r#"^/[!"$-)+->@-~]*$"#,
@@ -77,7 +77,7 @@ pub(super) const PATH: Text = Text {
 };
 
 /// HTTP method.
-pub(super) const METHOD: Text = Text {
+pub(super) const METHOD: TextRule = TextRule {
     allowed: "a method in capitals, such as POST",
     chars_max: 32,
     pattern: "^[A-Z_-]+$",
@@ -85,7 +85,7 @@ pub(super) const METHOD: Text = Text {
 };
 
 /// HTTP header name.
-pub(super) const HEADER: Text = Text {
+pub(super) const HEADER: TextRule = TextRule {
     allowed: "a header name, such as x-tenant-id",
     chars_max: HEADER_CHARS_MAX,
     pattern: "^[!#-'*+.0-9A-Z^-z|~-]+$",
@@ -93,7 +93,7 @@ pub(super) const HEADER: Text = Text {
 };
 
 /// JSON Pointer (RFC 6901).
-pub(super) const POINTER: Text = Text {
+pub(super) const POINTER: TextRule = TextRule {
     allowed: "a JSON Pointer: \"\" or a string that begins with `/`",
     chars_max: LINE_CHARS_MAX,
     pattern: "^(/([^/~]|~[01])*)*$",
@@ -101,7 +101,7 @@ pub(super) const POINTER: Text = Text {
 };
 
 /// Member of an item.
-pub(super) const FIELD: Text = Text {
+pub(super) const FIELD: TextRule = TextRule {
     allowed: "a field's name, or a JSON Pointer that begins with `/`",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^([^/][\x00-\x{10FFFF}]*|(/([^/~]|~[01])*)+)$",
@@ -109,7 +109,7 @@ pub(super) const FIELD: Text = Text {
 };
 
 /// Quantity by which the items of a batch are weighed.
-pub(super) const WEIGHT: Text = Text {
+pub(super) const WEIGHT: TextRule = TextRule {
     allowed: "Items, Bytes, Chars, ListLen, or a JSON Pointer that begins with `/`",
     chars_max: LINE_CHARS_MAX,
     pattern: "^(Items|Bytes|Chars|ListLen|(/([^/~]|~[01])*)+)$",
@@ -117,7 +117,7 @@ pub(super) const WEIGHT: Text = Text {
 };
 
 /// Quantity by which results are weighed.
-pub(super) const RESULT_WEIGHT: Text = Text {
+pub(super) const RESULT_WEIGHT: TextRule = TextRule {
     allowed: "Bytes, Chars, ListLen, or a JSON Pointer that begins with `/`",
     chars_max: LINE_CHARS_MAX,
     pattern: "^(Bytes|Chars|ListLen|(/([^/~]|~[01])*)+)$",
@@ -128,7 +128,7 @@ pub(super) const RESULT_WEIGHT: Text = Text {
 pub(super) const PORTS: (u64, u64) = (1, 65_535);
 
 /// A captured port.
-pub(super) const CAPTURED_PORT: Text = Text {
+pub(super) const CAPTURED_PORT: TextRule = TextRule {
     allowed: "a port from 1 to 65535, or its name",
     chars_max: 15,
     pattern: "^([a-z0-9-]*[a-z-][a-z0-9-]*|0*([1-9][0-9]{0,3}|[1-5][0-9]{4}|6([0-4][0-9]{3}|5([0-4][0-9]{2}|5([0-2][0-9]|3[0-5])))))$",
@@ -141,7 +141,7 @@ pub(super) const CAPTURED_PORT: Text = Text {
 };
 
 /// Setting that makes an application listen on loopback.
-pub(super) const APP_LISTEN: Text = Text {
+pub(super) const APP_LISTEN: TextRule = TextRule {
     allowed: "env:NAME=ADDRESS or arg:FLAG=ADDRESS, where ADDRESS is a loopback address or a port and the name ends with HOST, HOSTNAME, IP, BIND, LISTEN, ADDR, ADDRESS or PORT; separate several by commas; prefix with CONTAINER/ if the pod has several containers",
     chars_max: LINE_CHARS_MAX,
     pattern: listen::PATTERN,
@@ -149,7 +149,7 @@ pub(super) const APP_LISTEN: Text = Text {
 };
 
 /// Name of a recipe.
-pub(super) const RECIPE: Text = Text {
+pub(super) const RECIPE: TextRule = TextRule {
     allowed: "Auto, None or the name of a recipe, such as uvicorn",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^[A-Za-z][A-Za-z0-9.-]*$",
@@ -160,7 +160,7 @@ pub(super) const RECIPE: Text = Text {
 };
 
 /// An address to listen on.
-pub(super) const ADDRESS: Text = Text {
+pub(super) const ADDRESS: TextRule = TextRule {
     allowed: "an address such as 127.0.0.1:8080, [::1]:8080 or :8080",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(localhost|[0-9.]+|\[[0-9A-Fa-f:.%]+\])?:[0-9]+$",
@@ -168,7 +168,7 @@ pub(super) const ADDRESS: Text = Text {
 };
 
 /// An address to listen on, or `off`.
-pub(super) const ADDRESS_OR_OFF: Text = Text {
+pub(super) const ADDRESS_OR_OFF: TextRule = TextRule {
     allowed: "an address such as 127.0.0.1:9190, or off",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(off|(localhost|[0-9.]+|\[[0-9A-Fa-f:.%]+\])?:[0-9]+)$",
@@ -176,20 +176,20 @@ pub(super) const ADDRESS_OR_OFF: Text = Text {
 };
 
 /// A loopback address to listen on, or `off`.
-pub(super) const LOCAL_OR_OFF: Text = Text {
+pub(super) const LOCAL_OR_OFF: TextRule = TextRule {
     allowed: "a loopback address such as 127.0.0.1:9191, or off",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(off|(localhost|127\.[0-9.]+|\[[0-9A-Fa-f:.%]+\]):[0-9]+)$",
     check: |text| match address(text) {
         Some(address) if !address.ip().is_loopback() => {
-            Err(Refusal("every client that can reach it can change the proxy"))
+            Err(RejectReason("every client that can reach it can change the proxy"))
         }
         found => ok(text == "off" || found.is_some()),
     },
 };
 
 /// Address of the model server.
-pub(super) const UPSTREAM: Text = Text {
+pub(super) const UPSTREAM: TextRule = TextRule {
     allowed: "http://HOST:PORT, https://HOST:PORT or unix:/PATH",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^(https?://[^/?#@]+/?|unix:/[^\x00]+)$",
@@ -197,7 +197,7 @@ pub(super) const UPSTREAM: Text = Text {
 };
 
 /// A log filter.
-pub(super) const LEVEL: Text = Text {
+pub(super) const LEVEL: TextRule = TextRule {
     allowed: "error, warn, info, debug, trace, off, or directives such as info,groupage::proxy=debug",
     chars_max: LINE_CHARS_MAX,
     pattern: r"^[\x00-\x{10FFFF}]+$",
@@ -206,9 +206,9 @@ pub(super) const LEVEL: Text = Text {
 
 // === impl Text ===
 
-impl Text {
+impl TextRule {
     /// Validates a text.
-    pub(super) fn judge(&self, text: &str) -> Result<(), Refusal> {
+    pub(super) fn judge(&self, text: &str) -> Result<(), RejectReason> {
         if text.chars().nth(self.chars_max).is_some() {
             return Err(BAD);
         }
@@ -227,24 +227,24 @@ pub(super) fn address(text: &str) -> Option<SocketAddr> {
 }
 
 /// Parses the address of the model server.
-pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
+pub(super) fn upstream(text: &str) -> Result<UpstreamAddress, RejectReason> {
     if let Some(path) = text.strip_prefix("unix:") {
         let path = path.strip_prefix("//").unwrap_or(path);
         // The kernel accepts at most 107 bytes for the path of a Unix socket.
         let fits = path.starts_with('/') && path.len() > 1 && path.len() <= 107 && !path.contains('\0');
-        return if fits { Ok(Upstream::Unix(PathBuf::from(path))) } else { Err(BAD) };
+        return if fits { Ok(UpstreamAddress::Unix(PathBuf::from(path))) } else { Err(BAD) };
     }
     let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
         (Some(rest), _) => (false, rest),
         (None, Some(rest)) => (true, rest),
-        (None, None) => return Err(Refusal("it must begin with http://, https:// or unix:")),
+        (None, None) => return Err(RejectReason("it must begin with http://, https:// or unix:")),
     };
     let authority = rest.strip_suffix('/').unwrap_or(rest);
     if authority.contains(['/', '?', '#']) {
-        return Err(Refusal("remove the path: every call keeps its own"));
+        return Err(RejectReason("remove the path: every call keeps its own"));
     }
     if authority.contains('@') {
-        return Err(Refusal("remove the user: callers' credentials are forwarded unchanged"));
+        return Err(RejectReason("remove the user: callers' credentials are forwarded unchanged"));
     }
     let parsed: http::uri::Authority = authority.parse().map_err(|_| BAD)?;
     // `http::uri::Authority` treats an empty or oversized port as absent.
@@ -258,7 +258,7 @@ pub(super) fn upstream(text: &str) -> Result<Upstream, Refusal> {
     if host.is_empty() {
         return Err(BAD);
     }
-    Ok(Upstream::Http { host, port, authority: authority.to_owned(), tls })
+    Ok(UpstreamAddress::Http { host, port, authority: authority.to_owned(), tls })
 }
 
 /// Parses a header name and converts it to lower case.
@@ -268,7 +268,7 @@ pub(super) fn header(text: &str) -> Option<HeaderName> {
 
 /// Validates a log filter. `tracing` treats a bare word, such as `inof` or `verbose`, as the name
 /// of a target and then logs nothing else. It is nearly always meant as a level, so it is rejected.
-fn level(text: &str) -> Result<(), Refusal> {
+fn level(text: &str) -> Result<(), RejectReason> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     if text.trim().is_empty() || EnvFilter::builder().parse(text).is_err() {
         return Err(BAD);
@@ -283,7 +283,7 @@ fn level(text: &str) -> Result<(), Refusal> {
         // A target is written with a level (`h2=debug`), or is a path.
         let target = word.contains('=') || word.contains("::");
         if !known && !target && !word.is_empty() {
-            return Err(Refusal("unknown log level"));
+            return Err(RejectReason("unknown log level"));
         }
     }
     Ok(())
@@ -297,7 +297,7 @@ fn is_weight(text: &str) -> bool {
     matches!(text, "Bytes" | "Chars" | "ListLen") || (text.starts_with('/') && Pointer::parse(text).is_ok())
 }
 
-const fn ok(holds: bool) -> Result<(), Refusal> {
+const fn ok(holds: bool) -> Result<(), RejectReason> {
     if holds { Ok(()) } else { Err(BAD) }
 }
 
@@ -307,13 +307,13 @@ mod tests {
 
     use super::*;
 
-    fn accepts(rule: &Text, texts: &[&str]) {
+    fn accepts(rule: &TextRule, texts: &[&str]) {
         for text in texts {
             assert_eq!(rule.judge(text), Ok(()), "{text}");
         }
     }
 
-    fn refuses(rule: &Text, texts: &[&str]) {
+    fn refuses(rule: &TextRule, texts: &[&str]) {
         for text in texts {
             assert!(rule.judge(text).is_err(), "{text}");
         }
@@ -344,14 +344,14 @@ mod tests {
     #[test]
     fn an_upstream_is_a_bare_host_or_a_socket() {
         let tcp = |host: &str, port, authority: &str, tls| {
-            Ok(Upstream::Http { host: host.to_owned(), port, authority: authority.to_owned(), tls })
+            Ok(UpstreamAddress::Http { host: host.to_owned(), port, authority: authority.to_owned(), tls })
         };
         let http = |host: &str, port, authority: &str| tcp(host, port, authority, false);
         assert_eq!(upstream("http://127.0.0.1:8080"), http("127.0.0.1", 8080, "127.0.0.1:8080"));
         assert_eq!(upstream("http://model/"), http("model", 80, "model"));
         assert_eq!(upstream("http://[::1]:81"), http("::1", 81, "[::1]:81"));
-        assert_eq!(upstream("unix:/run/m.sock"), Ok(Upstream::Unix("/run/m.sock".into())));
-        assert_eq!(upstream("unix:///run/m.sock"), Ok(Upstream::Unix("/run/m.sock".into())));
+        assert_eq!(upstream("unix:/run/m.sock"), Ok(UpstreamAddress::Unix("/run/m.sock".into())));
+        assert_eq!(upstream("unix:///run/m.sock"), Ok(UpstreamAddress::Unix("/run/m.sock".into())));
         refuses(
             &UPSTREAM,
             &[
@@ -391,7 +391,7 @@ mod tests {
     }
 
     /// Rules whose pattern is exact.
-    const SAID: [&Text; 12] = [
+    const EXACT_RULES: [&TextRule; 12] = [
         &ANY,
         &NAME,
         &FILE,
@@ -406,9 +406,10 @@ mod tests {
         &CAPTURED_PORT,
     ];
     /// Rules whose pattern accepts more texts than the rule.
-    const HALF_SAID: [&Text; 6] = [&APP_LISTEN, &ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL];
+    const APPROXIMATE_RULES: [&TextRule; 6] =
+        [&APP_LISTEN, &ADDRESS, &ADDRESS_OR_OFF, &LOCAL_OR_OFF, &UPSTREAM, &LEVEL];
 
-    fn matches(rule: &Text, text: &str) -> bool {
+    fn matches(rule: &TextRule, text: &str) -> bool {
         text.chars().count() <= rule.chars_max && regex::Regex::new(rule.pattern).unwrap().is_match(text)
     }
 
@@ -429,10 +430,10 @@ mod tests {
 
         #[test]
         fn the_pattern_of_a_rule_takes_what_the_rule_takes(text in nearly_a_text()) {
-            for rule in SAID {
+            for rule in EXACT_RULES {
                 prop_assert_eq!(matches(rule, &text), rule.judge(&text).is_ok(), "{}: {:?}", rule.allowed, text);
             }
-            for rule in HALF_SAID {
+            for rule in APPROXIMATE_RULES {
                 prop_assert!(matches(rule, &text) || rule.judge(&text).is_err(), "{}: {:?}", rule.allowed, text);
             }
         }
@@ -449,7 +450,7 @@ mod tests {
 
     #[test]
     fn half_said_rules_refuse_what_is_far_off() {
-        for rule in HALF_SAID.iter().filter(|rule| rule.allowed != LEVEL.allowed) {
+        for rule in APPROXIMATE_RULES.iter().filter(|rule| rule.allowed != LEVEL.allowed) {
             for text in ["", "x", "yes", "[", "/x y", "::"] {
                 assert!(!matches(rule, text), "{}: {text}", rule.allowed);
             }

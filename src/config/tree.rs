@@ -20,7 +20,7 @@ const NODES_MAX: usize = 100_000;
 
 /// A position in the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(super) struct Spot {
+pub(super) struct Span {
     /// Line, from 1.
     pub(super) line: usize,
     /// Column, from 1, in characters.
@@ -33,14 +33,14 @@ pub(super) struct Spot {
 
 /// A value and its position.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) at: Spot,
-    pub(super) value: Value,
+pub(super) struct YamlNode {
+    pub(super) at: Span,
+    pub(super) value: YamlValue,
 }
 
 /// A value before it is interpreted by the schema.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub(super) enum YamlValue {
     /// No value, `null` or `~`.
     Null,
     /// Text as written; `plain` if it is not quoted.
@@ -48,23 +48,23 @@ pub(super) enum Value {
         text: String,
         plain: bool,
     },
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// Keys as written, in order, duplicates included.
-    Map(Vec<(Node, Node)>),
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
 /// Reason that a text cannot be parsed.
 #[derive(Debug)]
-pub(super) struct Unreadable {
-    pub(super) at: Spot,
+pub(super) struct ParseError {
+    pub(super) at: Span,
     pub(super) message: String,
 }
 
 /// Parses one document.
-pub(super) fn parse(text: &str) -> Result<Node, Unreadable> {
+pub(super) fn parse(text: &str) -> Result<YamlNode, ParseError> {
     if text.len() > FILE_BYTES_MAX {
         let message = format!("the file has {} bytes; the limit is {FILE_BYTES_MAX}", text.len());
-        return Err(Unreadable { at: Spot::default(), message });
+        return Err(ParseError { at: Span::default(), message });
     }
     // `budget!` keeps the defaults of fields that another crate could add to the struct by enabling
     // a feature of `serde_saphyr`.
@@ -88,19 +88,21 @@ pub(super) fn parse(text: &str) -> Result<Node, Unreadable> {
         strict_booleans: true,
         with_snippet: false,
     };
-    serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options).map(|raw| node(text, raw)).map_err(|error| {
-        let at = error.location().map(|location| spot(text, location)).unwrap_or_default();
-        let message = match error.without_snippet() {
-            serde_saphyr::Error::MultipleDocuments { .. } => "a file can contain only one YAML document".to_owned(),
-            other => without_place(&other.to_string()),
-        };
-        Unreadable { at, message }
-    })
+    serde_saphyr::from_str_with_options::<Spanned<RawValue>>(text, options).map(|raw| node(text, raw)).map_err(
+        |error| {
+            let at = error.location().map(|location| to_span(text, location)).unwrap_or_default();
+            let message = match error.without_snippet() {
+                serde_saphyr::Error::MultipleDocuments { .. } => "a file can contain only one YAML document".to_owned(),
+                other => without_place(&other.to_string()),
+            };
+            ParseError { at, message }
+        },
+    )
 }
 
 /// A value as serde provides it. It only distinguishes numbers and booleans from text; their text
 /// is taken from the source.
-enum Raw {
+enum RawValue {
     Null,
     Resolved(String),
     Text(String),
@@ -111,28 +113,28 @@ enum Raw {
 struct RawVisitor;
 
 /// Attaches positions, and restores the written text of a scalar that was interpreted.
-fn node(source: &str, raw: Spanned<Raw>) -> Node {
-    let at = spot(source, raw.referenced);
-    let defined = spot(source, raw.defined);
+fn node(source: &str, raw: Spanned<RawValue>) -> YamlNode {
+    let at = to_span(source, raw.referenced);
+    let defined = to_span(source, raw.defined);
     let written = source.get(defined.offset..defined.offset + defined.len).unwrap_or_default();
     let value = match raw.value {
-        Raw::Null => Value::Null,
-        Raw::Resolved(shown) => {
+        RawValue::Null => YamlValue::Null,
+        RawValue::Resolved(shown) => {
             let text = if written.is_empty() { shown } else { written.trim().to_owned() };
-            Value::Scalar { text, plain: true }
+            YamlValue::Scalar { text, plain: true }
         }
-        Raw::Text(text) => Value::Scalar { plain: !written.starts_with(['"', '\'', '|', '>']), text },
-        Raw::List(items) => Value::List(items.into_iter().map(|item| node(source, item)).collect()),
-        Raw::Map(entries) => {
-            Value::Map(entries.into_iter().map(|(key, value)| (node(source, key), node(source, value))).collect())
+        RawValue::Text(text) => YamlValue::Scalar { plain: !written.starts_with(['"', '\'', '|', '>']), text },
+        RawValue::List(items) => YamlValue::List(items.into_iter().map(|item| node(source, item)).collect()),
+        RawValue::Map(entries) => {
+            YamlValue::Map(entries.into_iter().map(|(key, value)| (node(source, key), node(source, value))).collect())
         }
     };
-    Node { at, value }
+    YamlNode { at, value }
 }
 
 /// Converts a position. Where the parser provides characters only, byte offsets are found by
 /// counting.
-fn spot(source: &str, location: Location) -> Spot {
+fn to_span(source: &str, location: Location) -> Span {
     let span = location.span();
     let known = span.byte_offset().zip(span.byte_len());
     let (offset, len) = known.map_or_else(
@@ -143,7 +145,7 @@ fn spot(source: &str, location: Location) -> Spot {
         |(offset, len)| (usize::try_from(offset).unwrap_or(usize::MAX), usize::try_from(len).unwrap_or(0)),
     );
     let offset = offset.min(source.len());
-    Spot {
+    Span {
         line: usize::try_from(location.line()).unwrap_or(usize::MAX),
         column: usize::try_from(location.column()).unwrap_or(usize::MAX),
         offset,
@@ -158,26 +160,26 @@ fn without_place(message: &str) -> String {
 
 // === impl Node ===
 
-impl Node {
+impl YamlNode {
     /// Creates a scalar without a position, from a flag or the environment.
     pub(super) fn given(text: &str) -> Self {
-        Self { at: Spot::default(), value: Value::Scalar { text: text.to_owned(), plain: true } }
+        Self { at: Span::default(), value: YamlValue::Scalar { text: text.to_owned(), plain: true } }
     }
 
     /// Returns the text of a scalar.
     pub(super) fn text(&self) -> Option<&str> {
         match &self.value {
-            Value::Scalar { text, .. } => Some(text),
-            Value::Null => Some("null"),
-            Value::List(_) | Value::Map(_) => None,
+            YamlValue::Scalar { text, .. } => Some(text),
+            YamlValue::Null => Some("null"),
+            YamlValue::List(_) | YamlValue::Map(_) => None,
         }
     }
 
     /// Returns the entries of a map.
     pub(super) fn entries(&self) -> &[(Self, Self)] {
         match &self.value {
-            Value::Map(entries) => entries,
-            Value::Null | Value::Scalar { .. } | Value::List(_) => &[],
+            YamlValue::Map(entries) => entries,
+            YamlValue::Null | YamlValue::Scalar { .. } | YamlValue::List(_) => &[],
         }
     }
 
@@ -189,59 +191,59 @@ impl Node {
 
 // === impl Raw ===
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(RawVisitor)
     }
 }
 
 impl<'de> Visitor<'de> for RawVisitor {
-    type Value = Raw;
+    type Value = RawValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a value")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Raw, E> {
-        Ok(Raw::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<RawValue, E> {
+        Ok(RawValue::Text(text.to_owned()))
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
-        Ok(Raw::Resolved(value.to_string()))
+    fn visit_bool<E>(self, value: bool) -> Result<RawValue, E> {
+        Ok(RawValue::Resolved(value.to_string()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
-        Ok(Raw::Resolved(value.to_string()))
+    fn visit_u64<E>(self, value: u64) -> Result<RawValue, E> {
+        Ok(RawValue::Resolved(value.to_string()))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
-        Ok(Raw::Resolved(value.to_string()))
+    fn visit_i64<E>(self, value: i64) -> Result<RawValue, E> {
+        Ok(RawValue::Resolved(value.to_string()))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
-        Ok(Raw::Resolved(value.to_string()))
+    fn visit_f64<E>(self, value: f64) -> Result<RawValue, E> {
+        Ok(RawValue::Resolved(value.to_string()))
     }
 
-    fn visit_unit<E>(self) -> Result<Raw, E> {
-        Ok(Raw::Null)
+    fn visit_unit<E>(self) -> Result<RawValue, E> {
+        Ok(RawValue::Null)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Raw, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<RawValue, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = seq.next_element()? {
             items.push(item);
         }
-        Ok(Raw::List(items))
+        Ok(RawValue::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Raw, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawValue, A::Error> {
         let mut entries = Vec::new();
-        while let Some(entry) = map.next_entry::<Spanned<Raw>, Spanned<Raw>>()? {
-            if matches!(entry.0.value, Raw::List(_) | Raw::Map(_)) {
+        while let Some(entry) = map.next_entry::<Spanned<RawValue>, Spanned<RawValue>>()? {
+            if matches!(entry.0.value, RawValue::List(_) | RawValue::Map(_)) {
                 return Err(A::Error::custom("a key cannot be a list or a map"));
             }
             entries.push(entry);
         }
-        Ok(Raw::Map(entries))
+        Ok(RawValue::Map(entries))
     }
 }

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 
 use super::effective::Setting;
-use super::env::Source;
+use super::env::SettingSource;
 use super::policy::Policy;
 use super::units::{Share, parse_share};
-use crate::api::v1alpha1::{BatchPolicySpec, Bounds, TuningMode, Word};
+use crate::api::v1alpha1::{BatchPolicySpec, OpenEnum, TuningBounds, TuningMode};
 
 /// Maximum deadline shift in thousandths of the SLO if the policy sets none, the default of
 /// `tuning.bounds.deadlineShift.max`. The rest of the SLO must still suffice for an execution.
@@ -18,7 +18,7 @@ const SHIFT_PERMILLE_MAX: u32 = 600;
 
 /// Tuned values. An absent value is the policy's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Tuned {
+pub struct TunedValues {
     /// Minimum by which SLO deadlines are moved earlier, in thousandths of the SLO.
     pub shift_permille: u32,
     /// Maximum number of batches in flight.
@@ -31,17 +31,17 @@ pub struct Tuned {
 
 // === impl Tuned ===
 
-impl Tuned {
+impl TunedValues {
     /// Restricts the values to what the policy allows: none unless the tuning mode is `Auto`, and
     /// within its bounds.
     #[must_use]
     pub fn within(self, spec: &BatchPolicySpec) -> Self {
         let tuning = spec.tuning.as_ref();
-        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).map_or(Some(TuningMode::Auto), Word::known);
+        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).map_or(Some(TuningMode::Auto), OpenEnum::known);
         if mode != Some(TuningMode::Auto) {
             return Self::default();
         }
-        let none = Bounds::default();
+        let none = TuningBounds::default();
         let bounds = tuning.and_then(|tuning| tuning.bounds.as_ref()).unwrap_or(&none);
         let shift = bounds.deadline_shift.as_ref().and_then(|shift| parse_share(&shift.max.as_ref()?.0));
         let slots = bounds.slots_max.clone().unwrap_or_default();
@@ -71,7 +71,7 @@ impl Policy {
     /// Applies tuned values, which never exceed a limit of the policy. Each is marked with the
     /// source `tuned`.
     #[must_use]
-    pub fn tuned(mut self, tuned: &Tuned) -> Self {
+    pub fn tuned(mut self, tuned: &TunedValues) -> Self {
         if let Some(slots) = tuned.slots_max.filter(|slots| self.limits.slots_max.is_none_or(|own| *slots < own)) {
             self.limits.slots_max = Some(slots);
             self.told("limits.slotsMax", slots.to_string());
@@ -103,7 +103,7 @@ impl Policy {
     /// Records the setting of a tuned value, in its place or before the settings that are fixed at
     /// startup.
     fn told(&mut self, path: &str, value: String) {
-        let setting = Setting { path: path.to_owned(), value, source: Source::Tuned };
+        let setting = Setting { path: path.to_owned(), value, source: SettingSource::Tuned };
         match self.settings.iter_mut().find(|known| known.path == path) {
             Some(known) => *known = setting,
             None => {
@@ -116,19 +116,19 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Machine, Overrides, build, load};
+    use super::super::{MachineLimits, Overrides, build, load};
     use super::*;
 
     fn policy(text: &str) -> Policy {
-        build(Some(&load(text, "p").unwrap()), &Overrides::default(), &Machine::default()).unwrap()
+        build(Some(&load(text, "p").unwrap()), &Overrides::default(), &MachineLimits::default()).unwrap()
     }
 
     fn spec(text: &str) -> BatchPolicySpec {
         load(text, "p").unwrap().spec
     }
 
-    fn tuned() -> Tuned {
-        Tuned {
+    fn tuned() -> TunedValues {
+        TunedValues {
             shift_permille: 700,
             slots_max: Some(6),
             batch_weight_max: Some(900),
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn what_is_tuned_stays_within_the_bounds_of_its_policy() {
         let within = |text: &str| {
-            let Tuned { shift_permille, slots_max, batch_weight_max, .. } = tuned().within(&spec(text));
+            let TunedValues { shift_permille, slots_max, batch_weight_max, .. } = tuned().within(&spec(text));
             (shift_permille, slots_max, batch_weight_max)
         };
         assert_eq!(within("{}"), (600, Some(6), None), "a weight that the policy does not bound is not tuned");
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(within(text), (250, Some(4), Some(1000)));
         assert_eq!(within("tuning: {bounds: {slotsMax: {min: 8, max: 9}}}"), (600, Some(8), None));
         for mode in ["Recommend", "Manual"] {
-            assert_eq!(tuned().within(&spec(&format!("tuning: {{mode: {mode}}}"))), Tuned::default());
+            assert_eq!(tuned().within(&spec(&format!("tuning: {{mode: {mode}}}"))), TunedValues::default());
         }
     }
 
@@ -178,6 +178,6 @@ mod tests {
         let changes = now.changes(&before);
         let paths: Vec<_> = changes.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["limits.batchWeightMax", "limits.slotsMax", "tenants.weights", "tuned.deadlineShift"]);
-        assert_eq!(policy("{}").tuned(&Tuned::default()), policy("{}"));
+        assert_eq!(policy("{}").tuned(&TunedValues::default()), policy("{}"));
     }
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::EXIT_CONFIG;
-use super::env::{Machine, Overrides};
+use super::env::{MachineLimits, Overrides};
 use super::file::{LoadError, load, read, read_from};
 
 /// Exit code if there are findings, the same as that of `istioctl analyze`.
@@ -13,7 +13,7 @@ pub const EXIT_FINDINGS: u8 = 79;
 
 /// Result of a validation, ready to be printed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ValidationReport {
     /// Text for standard output.
     pub output: String,
     /// Exit code: 0, 79 if there are findings, 78 if a file cannot be read.
@@ -22,7 +22,7 @@ pub struct Verdict {
 
 /// Validates every file, with `-` for standard input, and reports all findings: as JSON if
 /// `as_json` is set, otherwise as text with snippets.
-pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Verdict {
+pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> ValidationReport {
     let (mut findings, mut unreadable) = (false, false);
     let mut text = String::new();
     let mut files = Vec::new();
@@ -37,12 +37,12 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Ver
             read(path)
         };
         let found = loaded.and_then(|loaded| {
-            super::build(Some(&loaded), &Overrides::default(), &Machine::default())?;
+            super::build(Some(&loaded), &Overrides::default(), &MachineLimits::default())?;
             Ok(loaded)
         });
         match found {
             Ok(loaded) => {
-                let settings = leaves(&loaded.json);
+                let settings = count_settings(&loaded.json);
                 text.push_str(&format!("√ {name}: {settings} settings, defaults for the rest\n"));
                 for notice in &loaded.notices {
                     text.push_str(&format!("  {name}:{}: {}\n", notice.line, notice.message));
@@ -69,15 +69,15 @@ pub fn validate<P: AsRef<Path>>(paths: &[P], as_json: bool, colour: bool) -> Ver
         (false, true) => EXIT_FINDINGS,
         (false, false) => 0,
     };
-    Verdict { output, exit }
+    ValidationReport { output, exit }
 }
 
 /// Returns the number of values that a file sets. A list of scalars counts once.
-fn leaves(json: &serde_json::Value) -> usize {
+fn count_settings(json: &serde_json::Value) -> usize {
     match json {
-        serde_json::Value::Object(entries) => entries.values().map(leaves).sum(),
+        serde_json::Value::Object(entries) => entries.values().map(count_settings).sum(),
         serde_json::Value::Array(items) if items.iter().any(serde_json::Value::is_object) => {
-            items.iter().map(leaves).sum()
+            items.iter().map(count_settings).sum()
         }
         _ => 1,
     }

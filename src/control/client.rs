@@ -1,5 +1,5 @@
 //! The sidecar's end of the control stream: opens the stream, keeps it open, and passes received
-//! messages to a [`Sidecar`].
+//! messages to a [`StreamHandler`].
 //!
 //! It runs beside the data path, on the runtime of the admin ports, and serving never waits for it.
 //! Without a controller it reconnects after 0.5 to 30 s, with exponential backoff and jitter, while
@@ -10,7 +10,7 @@
 //! bundle received last over a stream, or else of the bundle that the pod was started with. The
 //! token is read from its file at each connect, because the kubelet rotates it.
 //!
-//! Applying a `Config`, filling a `Report` and storing a bundle are left to the [`Sidecar`].
+//! Applying a `ControlClientConfig`, filling a `SidecarReport` and storing a bundle are left to the [`StreamHandler`].
 
 mod connect;
 mod pace;
@@ -25,51 +25,51 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 
-pub use self::connect::Address;
-pub use self::pace::Times;
-pub use self::trust::{NoTrust, Trust};
-use super::ledger::Outbox;
-use super::wire::{Config as Settings, Event, Hello, Report};
+pub use self::connect::ControllerAddress;
+pub use self::pace::StreamTimeouts;
+pub use self::trust::{CaBundleError, CaBundles};
+use super::ledger::ReportOutbox;
+use super::wire::{Hello, SidecarConfig, SidecarEvent, SidecarReport};
 use crate::clock::Clock;
 
 /// Configuration of the stream.
 #[derive(Debug)]
-pub struct Config {
+pub struct ControlClientConfig {
     /// Address of the controller.
-    pub address: Address,
+    pub address: ControllerAddress,
     /// Name that the controller's certificate must be valid for, whatever address is dialled.
     pub server_name: String,
     /// Trusted CA bundles.
-    pub trust: Trust,
+    pub trust: CaBundles,
     /// Path of the token file.
     pub token: PathBuf,
     /// Intervals and timeouts.
-    pub times: Times,
+    pub times: StreamTimeouts,
 }
 
 /// The process that the stream serves.
-pub trait Sidecar: Send + Sync + 'static {
+pub trait StreamHandler: Send + Sync + 'static {
     /// Returns the sidecar's identity and the settings in force. The client fills in version,
     /// features and epoch.
     fn hello(&self) -> Hello;
 
     /// Returns the counts since the previous call. The client fills in epoch and number.
-    fn report(&self) -> BoxFuture<'_, Report>;
+    fn report(&self) -> BoxFuture<'_, SidecarReport>;
 
     /// Applies settings, or rejects them and keeps the previous ones; a rejection is reported as an
     /// event.
-    fn config(&self, config: Settings) -> BoxFuture<'_, ()>;
+    fn config(&self, config: SidecarConfig) -> BoxFuture<'_, ()>;
 
     /// Stores a CA bundle, which is trusted from now on.
     fn bundle(&self, pem: String) -> BoxFuture<'_, ()>;
 
     /// Receives changes of the stream's status, for logs and metrics.
-    fn status(&self, status: &Status);
+    fn status(&self, status: &StreamStatus);
 }
 
 /// Status of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Status {
+pub enum StreamStatus {
     /// The stream is open.
     Open {
         /// Address that it is connected to.
@@ -80,7 +80,7 @@ pub enum Status {
     /// The stream ended or could not be opened.
     Lost {
         /// Reason, for a metric label.
-        reason: Reason,
+        reason: DisconnectReason,
         /// Explanation in one sentence.
         message: String,
         /// Time until the next attempt.
@@ -97,7 +97,7 @@ pub enum Status {
 
 /// Reason why a stream ended or could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum DisconnectReason {
     /// The token cannot be read.
     Token,
     /// No connection could be established in time.
@@ -128,21 +128,21 @@ pub enum Reason {
 
 /// A handle for sending events on the stream. Cheap to clone.
 #[derive(Clone)]
-pub struct Handle {
-    shared: Arc<Shared>,
+pub struct EventSender {
+    shared: Arc<ClientShared>,
 }
 
-struct Shared {
-    outbox: Mutex<Outbox>,
+struct ClientShared {
+    outbox: Mutex<ReportOutbox>,
     news: Notify,
 }
 
 /// The control stream of one sidecar.
 #[derive(Debug)]
 pub struct Client {
-    config: Config,
+    config: ControlClientConfig,
     clock: Clock,
-    handle: Handle,
+    handle: EventSender,
 }
 
 // === impl Client ===
@@ -151,61 +151,61 @@ impl Client {
     /// Creates a client, which connects once it runs. `epoch` must differ from that of every
     /// earlier process of this pod.
     #[must_use]
-    pub fn new(config: Config, clock: Clock, epoch: u64) -> Self {
-        let shared = Shared { outbox: Mutex::new(Outbox::new(epoch)), news: Notify::new() };
-        Self { config, clock, handle: Handle { shared: Arc::new(shared) } }
+    pub fn new(config: ControlClientConfig, clock: Clock, epoch: u64) -> Self {
+        let shared = ClientShared { outbox: Mutex::new(ReportOutbox::new(epoch)), news: Notify::new() };
+        Self { config, clock, handle: EventSender { shared: Arc::new(shared) } }
     }
 
     /// Returns a handle for sending events.
     #[must_use]
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> EventSender {
         self.handle.clone()
     }
 
     /// Keeps the stream open until the process ends.
-    pub async fn run(self, sidecar: Arc<dyn Sidecar>) {
+    pub async fn run(self, sidecar: Arc<dyn StreamHandler>) {
         let Self { mut config, clock, handle } = self;
-        let mut pace = pace::Pace::default();
+        let mut pace = pace::Backoff::default();
         let mut named = None;
         loop {
             let began = clock.now();
             let end = session::once(&mut config, clock, &handle, &*sidecar, named.take()).await;
-            if end.reason == Reason::Certificate {
+            if end.reason == DisconnectReason::Certificate {
                 config.trust.next();
             }
             let lived = end.open.map(|opened| clock.now().since(opened));
             let again = pace.again(&end, lived, clock.now().since(began), rand::random());
             tracing::debug!(reason = end.reason.as_str(), message = end.message, ?again, "the control stream ended");
-            sidecar.status(&Status::Lost { reason: end.reason, message: end.message, again });
+            sidecar.status(&StreamStatus::Lost { reason: end.reason, message: end.message, again });
             named = end.named;
             tokio::time::sleep(again).await;
         }
     }
 }
 
-// === impl Handle ===
+// === impl EventSender ===
 
-impl Handle {
+impl EventSender {
     /// Sends an event: immediately if a stream is open, otherwise on the next one.
-    pub fn event(&self, event: Event) {
+    pub fn event(&self, event: SidecarEvent) {
         self.outbox().event(event);
         self.shared.news.notify_one();
     }
 
-    fn outbox(&self) -> MutexGuard<'_, Outbox> {
+    fn outbox(&self) -> MutexGuard<'_, ReportOutbox> {
         self.shared.outbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Handle {
+impl fmt::Debug for EventSender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle").field("epoch", &self.outbox().epoch()).finish_non_exhaustive()
     }
 }
 
-// === impl Reason ===
+// === impl DisconnectReason ===
 
-impl Reason {
+impl DisconnectReason {
     /// All reasons.
     pub const ALL: [Self; 13] = [
         Self::Token,

@@ -29,7 +29,7 @@ pub enum FrameError {
 /// The decoded frames do not depend on how the bytes are split into chunks. The decoder holds only
 /// bytes that were fed and not yet taken; between frames it holds none.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct FrameDecoder {
     bytes: BytesMut,
 }
 
@@ -38,16 +38,16 @@ pub struct Decoder {
 /// # Errors
 /// Returns an error if `json` is empty or exceeds [`FRAME_BYTES_MAX`].
 pub fn encode(json: &[u8]) -> Result<Bytes, FrameError> {
-    let length = checked(json.len())?;
+    let length = check_length(json.len())?;
     let mut frame = BytesMut::with_capacity(LENGTH_BYTES + json.len());
     frame.put_u32(length);
     frame.put_slice(json);
     Ok(frame.freeze())
 }
 
-// === impl Decoder ===
+// === impl FrameDecoder ===
 
-impl Decoder {
+impl FrameDecoder {
     /// Appends received bytes. The caller then takes frames until [`Self::frame`] returns `None`.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -60,7 +60,7 @@ impl Decoder {
     pub fn frame(&mut self) -> Result<Option<Bytes>, FrameError> {
         let Some(length) = self.bytes.first_chunk::<LENGTH_BYTES>() else { return Ok(None) };
         let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
-        checked(length)?;
+        check_length(length)?;
         if self.bytes.len() < LENGTH_BYTES + length {
             return Ok(None);
         }
@@ -75,12 +75,12 @@ impl Decoder {
 
     /// Returns `true` if the buffer contains an incomplete frame.
     #[must_use]
-    pub fn is_within(&self) -> bool {
+    pub fn has_partial_frame(&self) -> bool {
         !self.bytes.is_empty()
     }
 }
 
-fn checked(length: usize) -> Result<u32, FrameError> {
+fn check_length(length: usize) -> Result<u32, FrameError> {
     match u32::try_from(length) {
         Ok(0) => Err(FrameError::Empty),
         Ok(fits) if length <= FRAME_BYTES_MAX => Ok(fits),
@@ -94,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    fn all(decoder: &mut Decoder) -> Result<Vec<Bytes>, FrameError> {
+    fn all(decoder: &mut FrameDecoder) -> Result<Vec<Bytes>, FrameError> {
         std::iter::from_fn(|| decoder.frame().transpose()).collect()
     }
 
@@ -106,7 +106,7 @@ mod tests {
             ([0; 4], FrameError::Empty),
             (*b"POST", FrameError::TooLarge(0x504f_5354)),
         ] {
-            let mut decoder = Decoder::default();
+            let mut decoder = FrameDecoder::default();
             decoder.feed(&length[..3]);
             assert_eq!(decoder.frame(), Ok(None));
             decoder.feed(&length[3..]);
@@ -116,20 +116,20 @@ mod tests {
         assert_eq!(encode(&[]), Err(FrameError::Empty));
         assert_eq!(encode(&vec![b' '; FRAME_BYTES_MAX + 1]), Err(FrameError::TooLarge(FRAME_BYTES_MAX + 1)));
         let largest = encode(&vec![b' '; FRAME_BYTES_MAX]).unwrap();
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         decoder.feed(&largest);
         assert_eq!(decoder.frame().unwrap().unwrap().len(), FRAME_BYTES_MAX);
     }
 
     #[test]
     fn half_a_frame_is_none_and_no_room_is_kept_after_a_whole_one() {
-        let mut decoder = Decoder::default();
+        let mut decoder = FrameDecoder::default();
         let frame = encode(&[b'x'; 1000]).unwrap();
         decoder.feed(&frame[..500]);
-        assert_eq!((decoder.frame(), decoder.is_within()), (Ok(None), true));
+        assert_eq!((decoder.frame(), decoder.has_partial_frame()), (Ok(None), true));
         decoder.feed(&frame[500..]);
         assert_eq!(decoder.frame().unwrap().unwrap().len(), 1000);
-        assert_eq!((decoder.is_within(), decoder.bytes.capacity()), (false, 0));
+        assert_eq!((decoder.has_partial_frame(), decoder.bytes.capacity()), (false, 0));
     }
 
     proptest! {
@@ -139,7 +139,7 @@ mod tests {
             cuts in prop::collection::vec(1..64_usize, 1..80),
         ) {
             let stream: Vec<u8> = frames.iter().flat_map(|frame| encode(frame).unwrap()).collect();
-            let mut decoder = Decoder::default();
+            let mut decoder = FrameDecoder::default();
             let (mut rest, mut out, mut cuts) = (&stream[..], Vec::new(), cuts.into_iter().cycle());
             while !rest.is_empty() {
                 let (now, later) = rest.split_at(cuts.next().unwrap().min(rest.len()));
@@ -148,12 +148,12 @@ mod tests {
                 rest = later;
             }
             prop_assert_eq!(out.iter().map(|frame| frame.to_vec()).collect::<Vec<_>>(), frames);
-            prop_assert!(!decoder.is_within());
+            prop_assert!(!decoder.has_partial_frame());
         }
 
         #[test]
         fn garbage_never_panics_and_never_holds_more_than_was_fed(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let mut decoder = Decoder::default();
+            let mut decoder = FrameDecoder::default();
             for byte in &bytes {
                 decoder.feed(&[*byte]);
                 if all(&mut decoder).is_err() {

@@ -19,7 +19,7 @@
 
 use std::collections::VecDeque;
 
-use super::wire::{Acked, Event, Report};
+use super::wire::{Acknowledgement, SidecarEvent, SidecarReport};
 
 /// Maximum number of unacknowledged events. Beyond it the oldest is dropped, and the number of
 /// dropped events is reported. A pod emits a handful in its lifetime.
@@ -27,14 +27,14 @@ const EVENTS_MAX: usize = 32;
 
 /// The sidecar's half: messages in flight and their numbers.
 #[derive(Debug)]
-pub struct Outbox {
+pub struct ReportOutbox {
     epoch: u64,
     reports: u64,
     events: u64,
     /// The report in flight, as it was first written.
-    report: Option<Report>,
+    report: Option<SidecarReport>,
     /// Unacknowledged events, oldest first.
-    waiting: VecDeque<Event>,
+    waiting: VecDeque<SidecarEvent>,
     /// Number of the last event that was written on the current stream.
     written: u64,
     dropped: u64,
@@ -42,13 +42,13 @@ pub struct Outbox {
 
 /// The controller's half for one pod: the last numbers received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Inbox {
-    acked: Acked,
+pub struct DuplicateFilter {
+    acked: Acknowledgement,
 }
 
-// === impl Outbox ===
+// === impl ReportOutbox ===
 
-impl Outbox {
+impl ReportOutbox {
     /// Creates an empty outbox. `epoch` must differ from that of every earlier process of the same
     /// pod.
     #[must_use]
@@ -70,13 +70,13 @@ impl Outbox {
 
     /// Returns the report in flight, to be sent again.
     #[must_use]
-    pub const fn again(&self) -> Option<&Report> {
+    pub const fn again(&self) -> Option<&SidecarReport> {
         self.report.as_ref()
     }
 
     /// Numbers a report and puts it in flight. If one is already in flight, `report` is discarded;
     /// the caller checks [`Self::is_waiting`] first.
-    pub fn report(&mut self, mut report: Report) -> &Report {
+    pub fn report(&mut self, mut report: SidecarReport) -> &SidecarReport {
         let reports = &mut self.reports;
         let epoch = self.epoch;
         self.report.get_or_insert_with(|| {
@@ -87,7 +87,7 @@ impl Outbox {
     }
 
     /// Numbers an event and enqueues it.
-    pub fn event(&mut self, mut event: Event) {
+    pub fn event(&mut self, mut event: SidecarEvent) {
         self.events += 1;
         (event.epoch, event.seq) = (self.epoch, self.events);
         if self.waiting.len() >= EVENTS_MAX {
@@ -99,7 +99,7 @@ impl Outbox {
     }
 
     /// Returns the next event that has not been written on this stream, and marks it as written.
-    pub fn next_event(&mut self) -> Option<&Event> {
+    pub fn next_event(&mut self) -> Option<&SidecarEvent> {
         let next = self.waiting.iter().find(|event| event.seq > self.written)?;
         self.written = next.seq;
         Some(next)
@@ -111,7 +111,7 @@ impl Outbox {
     }
 
     /// Processes an acknowledgement. Acknowledgements of another epoch are ignored.
-    pub fn acked(&mut self, acked: &Acked) {
+    pub fn acked(&mut self, acked: &Acknowledgement) {
         if acked.epoch != self.epoch {
             return;
         }
@@ -128,9 +128,9 @@ impl Outbox {
     }
 }
 
-// === impl Inbox ===
+// === impl DuplicateFilter ===
 
-impl Inbox {
+impl DuplicateFilter {
     /// Returns `true` if the report with this number is new, and `false` if it is a duplicate.
     pub fn report(&mut self, epoch: u64, seq: u64) -> bool {
         self.is_new(epoch, seq, |acked| &mut acked.report)
@@ -143,18 +143,18 @@ impl Inbox {
 
     /// Returns the acknowledgement to send to the sidecar.
     #[must_use]
-    pub const fn acked(&self) -> Acked {
+    pub const fn acked(&self) -> Acknowledgement {
         self.acked
     }
 
-    fn is_new(&mut self, epoch: u64, seq: u64, last: impl FnOnce(&mut Acked) -> &mut u64) -> bool {
+    fn is_new(&mut self, epoch: u64, seq: u64, last: impl FnOnce(&mut Acknowledgement) -> &mut u64) -> bool {
         if seq == 0 {
             // The sidecar does not number its messages, and therefore sends none twice.
             return true;
         }
         if epoch != self.acked.epoch {
             // A new epoch: the numbers of the previous process no longer apply.
-            self.acked = Acked { epoch, ..Acked::default() };
+            self.acked = Acknowledgement { epoch, ..Acknowledgement::default() };
         }
         let last = last(&mut self.acked);
         let new = seq > *last;
@@ -169,24 +169,24 @@ mod tests {
 
     use super::*;
 
-    fn report(over_ms: u64) -> Report {
-        Report { over_ms, ..Report::default() }
+    fn report(over_ms: u64) -> SidecarReport {
+        SidecarReport { over_ms, ..SidecarReport::default() }
     }
 
-    fn event(message: &str) -> Event {
-        Event { message: message.to_owned(), ..Event::default() }
+    fn event(message: &str) -> SidecarEvent {
+        SidecarEvent { message: message.to_owned(), ..SidecarEvent::default() }
     }
 
     #[test]
     fn a_report_goes_again_as_it_was_until_it_is_acknowledged() {
-        let mut out = Outbox::new(7);
+        let mut out = ReportOutbox::new(7);
         assert_eq!((out.report(report(5)).seq, out.is_waiting()), (1, true));
         assert_eq!(out.report(report(9)).over_ms, 5, "one at a time");
         out.opened();
         assert_eq!(out.again().map(|report| (report.epoch, report.seq, report.over_ms)), Some((7, 1, 5)));
-        out.acked(&Acked { epoch: 6, report: 1, event: 0 });
+        out.acked(&Acknowledgement { epoch: 6, report: 1, event: 0 });
         assert!(out.is_waiting(), "of another epoch");
-        out.acked(&Acked { epoch: 7, report: 1, event: 0 });
+        out.acked(&Acknowledgement { epoch: 7, report: 1, event: 0 });
         assert_eq!((out.is_waiting(), out.report(report(9)).seq), (false, 2));
         out.written();
         assert!(!out.is_waiting());
@@ -194,14 +194,14 @@ mod tests {
 
     #[test]
     fn events_go_once_on_a_stream_and_again_on_the_next_one() {
-        let mut out = Outbox::new(1);
+        let mut out = ReportOutbox::new(1);
         out.event(event("a"));
         out.event(event("b"));
-        let all = |out: &mut Outbox| {
+        let all = |out: &mut ReportOutbox| {
             std::iter::from_fn(|| out.next_event().map(|event| event.message.clone())).collect::<Vec<_>>()
         };
         assert_eq!((all(&mut out), all(&mut out)), (vec!["a".to_owned(), "b".to_owned()], vec![]));
-        out.acked(&Acked { epoch: 1, report: 0, event: 1 });
+        out.acked(&Acknowledgement { epoch: 1, report: 0, event: 1 });
         out.opened();
         out.event(event("c"));
         assert_eq!(all(&mut out), ["b", "c"]);
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn of_too_many_events_the_oldest_go_and_it_is_told_how_many() {
-        let mut out = Outbox::new(1);
+        let mut out = ReportOutbox::new(1);
         (0..EVENTS_MAX + 5).for_each(|at| out.event(event(&at.to_string())));
         let mut dropped = 0;
         let mut kept = Vec::new();
@@ -225,12 +225,12 @@ mod tests {
 
     #[test]
     fn a_process_that_starts_again_is_heard_from_the_beginning() {
-        let mut inbox = Inbox::default();
+        let mut inbox = DuplicateFilter::default();
         assert!(inbox.report(1, 1) && inbox.report(1, 2) && !inbox.report(1, 2) && !inbox.report(1, 1));
         assert!(inbox.event(1, 1));
         assert!(inbox.report(2, 1) && inbox.event(2, 1), "of another epoch");
         assert!(inbox.report(0, 0) && inbox.report(0, 0), "not counted");
-        assert_eq!(inbox.acked(), Acked { epoch: 2, report: 1, event: 1 });
+        assert_eq!(inbox.acked(), Acknowledgement { epoch: 2, report: 1, event: 1 });
     }
 
     /// Delivery of one report in the simulation.
@@ -247,7 +247,7 @@ mod tests {
         fn whatever_is_lost_on_the_way_everything_is_counted_once(
             steps in prop::collection::vec((1..100_u64, 0..4_u8), 1..60),
         ) {
-            let (mut out, mut inbox, mut counted, mut happened, mut since) = (Outbox::new(3), Inbox::default(), 0, 0, 0);
+            let (mut out, mut inbox, mut counted, mut happened, mut since) = (ReportOutbox::new(3), DuplicateFilter::default(), 0, 0, 0);
             let mut step = |amount: u64, fate: Fate| {
                 happened += amount;
                 since += amount;
@@ -256,7 +256,7 @@ mod tests {
                     since = 0;
                 }
                 let sent = out.again().cloned().unwrap();
-                let mut arrives = |sent: &Report| if inbox.report(sent.epoch, sent.seq) { counted += sent.over_ms };
+                let mut arrives = |sent: &SidecarReport| if inbox.report(sent.epoch, sent.seq) { counted += sent.over_ms };
                 match fate {
                     Fate::Lost => out.opened(),
                     Fate::AnswerLost => {

@@ -12,7 +12,7 @@ use crate::batching::Tick;
 /// # Properties
 /// In any time span, at most `most` + `per_second` × span tokens are taken.
 #[derive(Debug, Clone)]
-pub struct Meter {
+pub struct TokenBucket {
     per_second: u64,
     most: u64,
     /// Available tokens, in billionths of a token.
@@ -22,9 +22,9 @@ pub struct Meter {
 
 const BILLION: u128 = 1_000_000_000;
 
-// === impl Meter ===
+// === impl TokenBucket ===
 
-impl Meter {
+impl TokenBucket {
     /// Creates a full bucket with a burst of `most` tokens and a refill rate of `per_second`.
     #[must_use]
     pub fn new(now: Tick, per_second: u64, most: u64) -> Self {
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn a_full_meter_gives_what_it_holds_and_then_what_comes() {
-        let mut meter = Meter::new(Tick(0), 2, 5);
+        let mut meter = TokenBucket::new(Tick(0), 2, 5);
         assert!((0..5).all(|_| meter.take(Tick(0), 1)));
         assert!(!meter.take(Tick(0), 1));
         assert_eq!(meter.wait(Tick(0), 1), Duration::from_millis(500));
@@ -80,7 +80,7 @@ mod tests {
         #[test]
         fn no_more_is_taken_than_was_given(steps in prop::collection::vec((0..2_000_u64, 1..20_u64), 1..100)) {
             let (mut now, mut taken) = (0, 0);
-            let mut meter = Meter::new(Tick(0), 10, 30);
+            let mut meter = TokenBucket::new(Tick(0), 10, 30);
             for (millis, amount) in steps {
                 now += millis;
                 if meter.take(Tick::from_millis(now), amount) {

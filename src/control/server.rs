@@ -12,8 +12,8 @@
 //! they share. A mailbox has one slot per kind of message: a slow reader receives the newest
 //! message of each kind, and a sidecar that reads nothing is disconnected.
 //!
-//! Authentication is left to [`Authenticate`], which [`Reviews`] implements, and the handling of
-//! messages to [`Hub`].
+//! Authentication is left to [`Authenticate`], which [`TokenReviewer`] implements, and the handling of
+//! messages to [`StreamHandler`].
 
 mod count;
 mod jwt;
@@ -30,17 +30,17 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use rustls::server::{NoServerSessionStorage, ResolvesServerCert, ServerConfig};
 
-pub use self::count::Count;
+pub use self::count::StreamEvent;
 pub use self::listener::serve;
-pub use self::mailbox::Push;
-pub use self::review::{AUDIENCE, Pods, Reviews};
-pub use self::streams::Streams;
-use super::wire::{Event, Hello, Report};
+pub use self::mailbox::EncodedPush;
+pub use self::review::{AUDIENCE, InjectedPods, TokenReviewer};
+pub use self::streams::StreamRegistry;
+use super::wire::{Hello, SidecarEvent, SidecarReport};
 
 /// Verified identity of a stream's pod. It is taken from the token and never from what the pod
 /// sends.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Identity {
+pub struct PodIdentity {
     /// UID of the pod.
     pub uid: String,
     /// Name of the pod.
@@ -51,7 +51,7 @@ pub struct Identity {
 
 /// Reason why a token is rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
+pub enum AuthError {
     /// The token is invalid: 401. The sidecar reads its file again.
     Invalid(&'static str),
     /// The token is valid but its pod is not allowed to open a stream: 403.
@@ -66,29 +66,29 @@ pub enum Refusal {
 pub trait Authenticate: Send + Sync + 'static {
     /// Returns the identity of a token's pod, or the reason why the token is rejected. It may take
     /// several seconds, during which the stream waits.
-    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<Identity, Refusal>>;
+    fn authenticate<'a>(&'a self, token: &'a str) -> BoxFuture<'a, Result<PodIdentity, AuthError>>;
 }
 
 /// Receives the messages of sidecars. The methods are called on the tasks that serve the streams:
 /// they must not block, and store what they need later.
-pub trait Hub: Send + Sync + 'static {
+pub trait StreamHandler: Send + Sync + 'static {
     /// A sidecar sent `Hello` and can be pushed to, also from within this call. It replaces an
     /// earlier stream of the same UID, for which `closed` is not called.
-    fn opened(&self, streams: &Streams, pod: &Arc<Identity>, hello: &Hello);
+    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello);
 
     /// A sidecar sent a report. Each report is delivered once.
-    fn report(&self, pod: &Arc<Identity>, report: Report);
+    fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport);
 
     /// A sidecar sent an event. Each event is delivered once.
-    fn event(&self, pod: &Arc<Identity>, event: Event);
+    fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent);
 
     /// The stream of a sidecar was closed.
-    fn closed(&self, pod: &Arc<Identity>);
+    fn closed(&self, pod: &Arc<PodIdentity>);
 }
 
 /// Limits of the server and of each stream.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Maximum number of connections. Further connections are closed on accept, and their sidecars
     /// try another replica.
     pub streams_max: usize,
@@ -110,9 +110,9 @@ pub struct Limits {
     pub bytes: (u64, u64),
 }
 
-// === impl Limits ===
+// === impl ServerLimits ===
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             streams_max: 12_000,
@@ -127,9 +127,9 @@ impl Default for Limits {
     }
 }
 
-// === impl Refusal ===
+// === impl AuthError ===
 
-impl fmt::Display for Refusal {
+impl fmt::Display for AuthError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Invalid(why) | Self::Forbidden(why) | Self::Unavailable(why) => f.write_str(why),

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 /// Binary logarithm of the number of buckets per power of two: 16 buckets, each at most 1/16 as
 /// wide as its lower bound.
 const PART_BITS: u32 = 4;
-const PARTS: u64 = 1 << PART_BITS;
+const BUCKETS_PER_OCTAVE: u64 = 1 << PART_BITS;
 /// Values below this one have their own bucket.
-const EXACT: u64 = 2 * PARTS;
+const LINEAR_BUCKETS: u64 = 2 * BUCKETS_PER_OCTAVE;
 /// Largest value, 2^36 - 1; larger values are counted as this one. In microseconds it is 19 hours,
 /// and no batch has this number of items.
 const VALUE_MAX: u64 = (1 << 36) - 1;
@@ -31,8 +31,8 @@ const VALUE_MAX: u64 = (1 << 36) - 1;
 /// quantile lies within the bucket of the true value: it is exact below 32, and otherwise off by
 /// less than 1/16. Counts saturate.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "Written")]
-pub struct Sketch {
+#[serde(try_from = "EncodedHistogram")]
+pub struct Histogram {
     /// Pairs of bucket and count, sorted by bucket. No count is zero.
     counts: Vec<(u16, u64)>,
     /// Exact sum of all values.
@@ -41,22 +41,22 @@ pub struct Sketch {
 
 /// The encoded form of a histogram. It comes from a peer and is validated in the conversion.
 #[derive(Debug, Deserialize)]
-struct Written {
+struct EncodedHistogram {
     #[serde(default)]
     counts: Vec<(u16, u64)>,
     #[serde(default)]
     sum: u64,
 }
 
-// === impl Sketch ===
+// === impl Histogram ===
 
-impl Sketch {
+impl Histogram {
     /// Number of buckets.
     pub const BUCKETS: u16 = bucket(VALUE_MAX) + 1;
 
     /// Records a value.
     pub fn add(&mut self, value: u64) {
-        self.add_many(value, 1);
+        self.record_n(value, 1);
     }
 
     /// Records a duration in microseconds.
@@ -65,7 +65,7 @@ impl Sketch {
     }
 
     /// Records a value `count` times.
-    pub fn add_many(&mut self, value: u64, count: u64) {
+    pub fn record_n(&mut self, value: u64, count: u64) {
         if count == 0 {
             return;
         }
@@ -117,7 +117,7 @@ impl Sketch {
         for (bucket, count) in &self.counts {
             let count = u128::from(*count);
             if before + count >= rank {
-                let (from, width) = bounds(*bucket);
+                let (from, width) = bucket_range(*bucket);
                 // The bucket is divided into `count` equal parts, and the result is the middle of
                 // the part of this rank.
                 let within = u128::from(width) * (2 * (rank - before) - 1) / (2 * count);
@@ -139,7 +139,7 @@ impl Sketch {
                 std::cmp::Ordering::Less => 0,
                 std::cmp::Ordering::Greater => *count,
                 std::cmp::Ordering::Equal => {
-                    let (from, width) = bounds(own);
+                    let (from, width) = bucket_range(own);
                     let beyond = (from + width - 1).saturating_sub(value);
                     u64::try_from(u128::from(*count) * u128::from(beyond) / u128::from(width)).unwrap_or(0)
                 }
@@ -151,7 +151,7 @@ impl Sketch {
 
     /// Returns the non-empty buckets as pairs of lower bound and count.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.counts.iter().map(|(bucket, count)| (bounds(*bucket).0, *count))
+        self.counts.iter().map(|(bucket, count)| (bucket_range(*bucket).0, *count))
     }
 
     fn raise(&mut self, bucket: u16, by: u64) {
@@ -169,12 +169,12 @@ impl Sketch {
 /// Returns the bucket of a value.
 const fn bucket(value: u64) -> u16 {
     let value = if value > VALUE_MAX { VALUE_MAX } else { value };
-    let index = if value < EXACT {
+    let index = if value < LINEAR_BUCKETS {
         value
     } else {
         let octave = value.ilog2() - PART_BITS;
         // Octave 1 is the first power of two above the exact values.
-        (octave as u64 - 1) * PARTS + EXACT + ((value >> octave) - PARTS)
+        (octave as u64 - 1) * BUCKETS_PER_OCTAVE + LINEAR_BUCKETS + ((value >> octave) - BUCKETS_PER_OCTAVE)
     };
     #[expect(clippy::cast_possible_truncation, reason = "VALUE_MAX has bucket 527")]
     let index = index as u16;
@@ -182,22 +182,22 @@ const fn bucket(value: u64) -> u16 {
 }
 
 /// Returns the lower bound of a bucket and the number of values in it.
-const fn bounds(bucket: u16) -> (u64, u64) {
+const fn bucket_range(bucket: u16) -> (u64, u64) {
     let index = bucket as u64;
-    if index < EXACT {
+    if index < LINEAR_BUCKETS {
         return (index, 1);
     }
-    let octave = (index - EXACT) / PARTS + 1;
-    ((PARTS + (index - EXACT) % PARTS) << octave, 1 << octave)
+    let octave = (index - LINEAR_BUCKETS) / BUCKETS_PER_OCTAVE + 1;
+    ((BUCKETS_PER_OCTAVE + (index - LINEAR_BUCKETS) % BUCKETS_PER_OCTAVE) << octave, 1 << octave)
 }
 
 // === impl Written ===
 
-impl TryFrom<Written> for Sketch {
+impl TryFrom<EncodedHistogram> for Histogram {
     type Error = &'static str;
 
-    fn try_from(written: Written) -> Result<Self, Self::Error> {
-        let Written { counts, sum } = written;
+    fn try_from(written: EncodedHistogram) -> Result<Self, Self::Error> {
+        let EncodedHistogram { counts, sum } = written;
         if counts.len() > usize::from(Self::BUCKETS) || counts.iter().any(|(bucket, _)| *bucket >= Self::BUCKETS) {
             return Err("a sketch contains a bucket that does not exist");
         }
@@ -214,8 +214,8 @@ mod tests {
 
     use super::*;
 
-    fn of(values: &[u64]) -> Sketch {
-        let mut sketch = Sketch::default();
+    fn of(values: &[u64]) -> Histogram {
+        let mut sketch = Histogram::default();
         values.iter().for_each(|value| sketch.add(*value));
         sketch
     }
@@ -223,13 +223,13 @@ mod tests {
     #[test]
     fn every_bucket_begins_where_the_one_before_ends() {
         let mut next = 0;
-        for index in 0..Sketch::BUCKETS {
-            let (from, width) = bounds(index);
+        for index in 0..Histogram::BUCKETS {
+            let (from, width) = bucket_range(index);
             assert_eq!((from, bucket(from), bucket(from + width - 1)), (next, index, index));
             next = from + width;
         }
-        assert_eq!((next, Sketch::BUCKETS), (VALUE_MAX + 1, 528));
-        assert_eq!(bucket(u64::MAX), Sketch::BUCKETS - 1);
+        assert_eq!((next, Histogram::BUCKETS), (VALUE_MAX + 1, 528));
+        assert_eq!(bucket(u64::MAX), Histogram::BUCKETS - 1);
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
         let sketch = of(&(1..=20).collect::<Vec<_>>());
         assert_eq!([0, 50, 500, 950, 1000].map(|permille| sketch.quantile(permille)), [1, 1, 10, 19, 20].map(Some));
         assert_eq!((sketch.count(), sketch.sum(), sketch.mean(), sketch.above(15)), (20, 210, Some(10), 5));
-        let empty = Sketch::default();
+        let empty = Histogram::default();
         assert_eq!((empty.quantile(990), empty.mean(), empty.above(0), empty.is_empty()), (None, None, 0, true));
     }
 
@@ -246,8 +246,8 @@ mod tests {
         let sketch = of(&[3, 3, 40, 150_000]);
         let text = serde_json::to_string(&sketch).unwrap();
         assert_eq!(text, r#"{"counts":[[3,2],[36,1],[226,1]],"sum":150046}"#);
-        assert_eq!(serde_json::from_str::<Sketch>(&text).unwrap(), sketch);
-        assert_eq!(serde_json::from_str::<Sketch>(r#"{"new": 1}"#).unwrap(), Sketch::default());
+        assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), sketch);
+        assert_eq!(serde_json::from_str::<Histogram>(r#"{"new": 1}"#).unwrap(), Histogram::default());
         for wrong in [
             r#"{"counts":[[528,1]]}"#,
             r#"{"counts":[[3,1],[3,1]]}"#,
@@ -256,13 +256,13 @@ mod tests {
             r#"{"counts":[[70000,1]]}"#,
             r#"{"counts":[[1,-1]]}"#,
         ] {
-            assert!(serde_json::from_str::<Sketch>(wrong).is_err(), "{wrong}");
+            assert!(serde_json::from_str::<Histogram>(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn counts_from_outside_saturate() {
-        let huge: Sketch =
+        let huge: Histogram =
             serde_json::from_str(&format!(r#"{{"counts":[[1,{0}],[5,{0}]],"sum":{0}}}"#, u64::MAX)).unwrap();
         let mut twice = huge.clone();
         twice.merge(&huge);
@@ -277,7 +277,7 @@ mod tests {
             let found = of(&values).quantile(permille).unwrap();
             values.sort_unstable();
             let rank = (values.len() * usize::try_from(permille).unwrap()).div_ceil(1000);
-            let (from, width) = bounds(bucket(values[rank - 1]));
+            let (from, width) = bucket_range(bucket(values[rank - 1]));
             prop_assert!((from..from + width).contains(&found), "{found} is not in {from}+{width}");
             prop_assert!(width == 1 || width * 16 <= from);
         }

@@ -9,25 +9,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::wire::{Outcomes, RouteReport};
+use super::wire::{OutcomeCounts, RouteReport};
 use crate::batching::ScopeId;
 use crate::telemetry::names::Outcome;
-use crate::telemetry::{CallEnd, Observer};
+use crate::telemetry::{CallObserver, CompletedCall};
 
 /// Maximum number of routes that are counted separately between two reports. A route takes at most
 /// about 10 KiB with real traffic. A report names fewer routes.
 const SCOPES_MAX: usize = 64;
 
-/// Counts since the last [`Tally::take`].
+/// Counts since the last [`RouteCounts::take`].
 #[derive(Debug, Default)]
-pub struct Tally {
+pub struct RouteCounts {
     routes: Mutex<BTreeMap<Option<ScopeId>, RouteReport>>,
     isolated: AtomicU64,
 }
 
-// === impl Tally ===
+// === impl RouteCounts ===
 
-impl Tally {
+impl RouteCounts {
     /// Takes the counts by route. Routes beyond the maximum are counted together under `None`.
     /// Route names are empty.
     #[must_use]
@@ -37,7 +37,7 @@ impl Tally {
 
     /// Takes the number of upstream calls made by isolation.
     #[must_use]
-    pub fn take_isolated(&self) -> u64 {
+    pub fn take_isolation_executions(&self) -> u64 {
         self.isolated.swap(0, Ordering::Relaxed)
     }
 
@@ -48,12 +48,12 @@ impl Tally {
     }
 }
 
-impl Observer for Tally {
-    fn ended(&self, scope: ScopeId, call: &CallEnd) {
-        let CallEnd { outcome, latency, items, slo, server_error } = *call;
+impl CallObserver for RouteCounts {
+    fn ended(&self, scope: ScopeId, call: &CompletedCall) {
+        let CompletedCall { outcome, latency, items, slo, server_error } = *call;
         self.count(scope, |route| {
-            *of(&mut route.calls, outcome) += 1;
-            *of(&mut route.items, outcome) += u64::from(items);
+            *count_for_outcome(&mut route.calls, outcome) += 1;
+            *count_for_outcome(&mut route.items, outcome) += u64::from(items);
             match outcome {
                 // A fast error response is not a good latency, so it is excluded from the latency
                 // histograms.
@@ -98,7 +98,7 @@ impl Observer for Tally {
     }
 }
 
-const fn of(counts: &mut Outcomes, outcome: Outcome) -> &mut u64 {
+const fn count_for_outcome(counts: &mut OutcomeCounts, outcome: Outcome) -> &mut u64 {
     match outcome {
         Outcome::Served => &mut counts.served,
         Outcome::Rejected => &mut counts.rejected,
@@ -112,14 +112,14 @@ const fn of(counts: &mut Outcomes, outcome: Outcome) -> &mut u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::sketch::Sketch;
+    use crate::control::sketch::Histogram;
 
     const MS: Duration = Duration::from_millis(1);
 
     #[test]
     fn a_call_is_counted_by_route_and_by_how_it_ended() {
-        let tally = Tally::default();
-        let end = |outcome, millis: u32, slo: Option<u32>| CallEnd {
+        let tally = RouteCounts::default();
+        let end = |outcome, millis: u32, slo: Option<u32>| CompletedCall {
             outcome,
             latency: MS * millis,
             items: 2,
@@ -137,14 +137,14 @@ mod tests {
         tally.executed(ScopeId(0), 4 * MS, true);
         tally.executed(ScopeId(0), 400 * MS, false);
         for outcome in [Outcome::Served, Outcome::Passed] {
-            tally.ended(ScopeId(2), &CallEnd { server_error: true, ..end(outcome, 1, Some(10)) });
+            tally.ended(ScopeId(2), &CompletedCall { server_error: true, ..end(outcome, 1, Some(10)) });
         }
         let taken = tally.take();
         let refused = &taken[&Some(ScopeId(2))];
         assert_eq!((refused.server_errors, refused.calls.served, refused.calls.passed), (2, 1, 1));
-        assert_eq!([&refused.latency, &refused.slo_latency, &refused.passed_latency].map(Sketch::count), [0; 3]);
+        assert_eq!([&refused.latency, &refused.slo_latency, &refused.passed_latency].map(Histogram::count), [0; 3]);
         let route = &taken[&Some(ScopeId(0))];
-        let calls = Outcomes { served: 3, expired: 1, rejected: 1, cancelled: 1, ..Outcomes::default() };
+        let calls = OutcomeCounts { served: 3, expired: 1, rejected: 1, cancelled: 1, ..OutcomeCounts::default() };
         assert_eq!((route.calls, route.items.served, route.late, route.lost), (calls, 6, 1, 1));
         assert_eq!((route.latency.count(), route.slo_latency.count(), route.slo_latency.sum()), (3, 2, 20_000));
         assert_eq!((route.executions, route.carried, route.saved(), route.failed), (1, 2, 1, 1));
@@ -157,12 +157,12 @@ mod tests {
         assert!(tally.take().is_empty(), "what was taken is gone");
         tally.isolated();
         tally.isolated();
-        assert_eq!((tally.take_isolated(), tally.take_isolated()), (2, 0));
+        assert_eq!((tally.take_isolation_executions(), tally.take_isolation_executions()), (2, 0));
     }
 
     #[test]
     fn routes_beyond_the_bound_are_counted_together() {
-        let tally = Tally::default();
+        let tally = RouteCounts::default();
         for scope in 0..200 {
             tally.executed(ScopeId(scope), MS, true);
             tally.executed(ScopeId(0), MS, true);

@@ -1,5 +1,5 @@
-//! Messages of the control stream, encoded as JSON in frames: `Hello`, `Report` and `Event` from
-//! the sidecar, `Config`, `Bundle`, `Goaway` and `Ping` from the controller.
+//! Messages of the control stream, encoded as JSON in frames: `Hello`, `SidecarReport` and `SidecarEvent` from
+//! the sidecar, `SidecarConfig`, `CaBundle`, `Goaway` and `Ping` from the controller.
 //!
 //! Both ends may be one minor version apart. Unknown fields are ignored, messages of an unknown
 //! kind are skipped, and both are counted; a missing field has a default that changes nothing.
@@ -19,10 +19,13 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-pub use self::down::{Bundle, Config, Curve, Experiment, Goaway, Limiter, Ping, Settings, Start};
+pub use self::down::{
+    CaBundle, ExperimentArm, Goaway, LimiterState, Ping, PushedCurve, SidecarConfig, StartValues, TunedSettings,
+};
 pub use self::up::{
-    CapturedPort, Concurrency, Event, Hello, InForce, Infeasible, Learned, LearnedClass, Outcomes, Pod, Predicted,
-    Report, RouteReport, Suspended, UpstreamReport,
+    AppliedConfig, CapturedPort, ClassCostReport, Hello, InfeasibleSlo, LearnedReport, LimiterSummary,
+    MergingSuspension, OutcomeCounts, PodIdentity, PredictedReport, RouteReport, SidecarEvent, SidecarReport,
+    UpstreamReport,
 };
 use super::frame::{self, FrameError};
 
@@ -38,9 +41,9 @@ pub const FEATURES_HEADER: &str = "x-groupage-features";
 /// `Ping` acknowledges reports and events. Without this feature they count as delivered once they
 /// are written.
 pub const ACKS: &str = "acks";
-/// `Config` may contain an `experiment`, which expires by itself.
+/// `SidecarConfig` may contain an `experiment`, which expires by itself.
 pub const EXPERIMENT: &str = "experiment";
-/// `Config` may contain start values for a sidecar that has learned nothing yet.
+/// `SidecarConfig` may contain start values for a sidecar that has learned nothing yet.
 pub const START: &str = "start";
 /// Features that this version supports beyond minor version 0.
 pub const FEATURES: [&str; 3] = [ACKS, EXPERIMENT, START];
@@ -48,23 +51,23 @@ pub const FEATURES: [&str; 3] = [ACKS, EXPERIMENT, START];
 /// A message from the sidecar to the controller.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind")]
-pub enum Up {
+pub enum SidecarMessage {
     /// Identity and state of the sidecar. It is the first message and is sent once per stream.
     Hello(Box<Hello>),
     /// Counts since the previous report.
-    Report(Box<Report>),
+    Report(Box<SidecarReport>),
     /// An occurrence to be published as a Kubernetes Event.
-    Event(Event),
+    Event(SidecarEvent),
 }
 
 /// A message from the controller to the sidecar.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "kind")]
-pub enum Down {
+pub enum ControllerMessage {
     /// Settings to apply.
-    Config(Box<Config>),
+    Config(Box<SidecarConfig>),
     /// CA certificates to trust from now on.
-    Bundle(Bundle),
+    Bundle(CaBundle),
     /// Request to open the stream elsewhere.
     Goaway(Goaway),
     /// Keep-alive, with the acknowledgement of reports and events.
@@ -74,7 +77,7 @@ pub enum Down {
 /// Acknowledgement of reports and events. The numbers are scoped to one epoch of a sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Acked {
+pub struct Acknowledgement {
     /// Epoch of the sidecar: the process that the numbers belong to.
     pub epoch: u64,
     /// Number of the last report received.
@@ -85,7 +88,7 @@ pub struct Acked {
 
 /// A decoded message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Read<T> {
+pub struct DecodedMessage<T> {
     /// The message, or `None` if its kind is unknown to this version.
     pub message: Option<T>,
     /// Number of top-level fields that are unknown to this version.
@@ -96,11 +99,11 @@ pub struct Read<T> {
 /// type.
 #[derive(Debug, thiserror::Error)]
 #[error("a frame is not a valid message: {0}")]
-pub struct Malformed(#[from] serde_json::Error);
+pub struct DecodeError(#[from] serde_json::Error);
 
 /// An error that prevents a message from being sent.
 #[derive(Debug, thiserror::Error)]
-pub enum Unsendable {
+pub enum EncodeError {
     /// The message cannot be encoded as JSON.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
@@ -112,11 +115,11 @@ pub enum Unsendable {
 /// Number of unknown fields. Used with `serde(flatten)` at the top level of messages only; the
 /// fields are counted and not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Unknown(pub u32);
+pub struct UnknownFields(pub u32);
 
 /// The field that every message has.
 #[derive(Deserialize)]
-struct Kind {
+struct MessageKind {
     kind: String,
 }
 
@@ -124,12 +127,12 @@ struct Kind {
 ///
 /// # Errors
 /// Returns an error if `json` is not a valid message.
-pub fn read_up(json: &[u8]) -> Result<Read<Up>, Malformed> {
+pub fn decode_sidecar_message(json: &[u8]) -> Result<DecodedMessage<SidecarMessage>, DecodeError> {
     match kind(json)?.as_str() {
-        "Hello" => read(json, |hello: Box<Hello>| (hello.unknown.0, Up::Hello(hello))),
-        "Report" => read(json, |report: Box<Report>| (report.unknown.0, Up::Report(report))),
-        "Event" => read(json, |event: Event| (event.unknown.0, Up::Event(event))),
-        _ => Ok(Read { message: None, unknown_fields: 0 }),
+        "Hello" => read(json, |hello: Box<Hello>| (hello.unknown.0, SidecarMessage::Hello(hello))),
+        "Report" => read(json, |report: Box<SidecarReport>| (report.unknown.0, SidecarMessage::Report(report))),
+        "Event" => read(json, |event: SidecarEvent| (event.unknown.0, SidecarMessage::Event(event))),
+        _ => Ok(DecodedMessage { message: None, unknown_fields: 0 }),
     }
 }
 
@@ -137,13 +140,13 @@ pub fn read_up(json: &[u8]) -> Result<Read<Up>, Malformed> {
 ///
 /// # Errors
 /// Returns an error if `json` is not a valid message.
-pub fn read_down(json: &[u8]) -> Result<Read<Down>, Malformed> {
+pub fn decode_controller_message(json: &[u8]) -> Result<DecodedMessage<ControllerMessage>, DecodeError> {
     match kind(json)?.as_str() {
-        "Config" => read(json, |config: Box<Config>| (config.unknown.0, Down::Config(config))),
-        "Bundle" => read(json, |bundle: Bundle| (bundle.unknown.0, Down::Bundle(bundle))),
-        "Goaway" => read(json, |goaway: Goaway| (goaway.unknown.0, Down::Goaway(goaway))),
-        "Ping" => read(json, |ping: Ping| (ping.unknown.0, Down::Ping(ping))),
-        _ => Ok(Read { message: None, unknown_fields: 0 }),
+        "Config" => read(json, |config: Box<SidecarConfig>| (config.unknown.0, ControllerMessage::Config(config))),
+        "Bundle" => read(json, |bundle: CaBundle| (bundle.unknown.0, ControllerMessage::Bundle(bundle))),
+        "Goaway" => read(json, |goaway: Goaway| (goaway.unknown.0, ControllerMessage::Goaway(goaway))),
+        "Ping" => read(json, |ping: Ping| (ping.unknown.0, ControllerMessage::Ping(ping))),
+        _ => Ok(DecodedMessage { message: None, unknown_fields: 0 }),
     }
 }
 
@@ -151,43 +154,46 @@ pub fn read_down(json: &[u8]) -> Result<Read<Down>, Malformed> {
 ///
 /// # Errors
 /// Returns an error if the message does not fit into a frame.
-pub fn frame(message: &impl Serialize) -> Result<Bytes, Unsendable> {
+pub fn frame(message: &impl Serialize) -> Result<Bytes, EncodeError> {
     Ok(frame::encode(&serde_json::to_vec(message)?)?)
 }
 
-fn kind(json: &[u8]) -> Result<String, Malformed> {
-    Ok(serde_json::from_slice::<Kind>(json)?.kind)
+fn kind(json: &[u8]) -> Result<String, DecodeError> {
+    Ok(serde_json::from_slice::<MessageKind>(json)?.kind)
 }
 
-fn read<'a, T: Deserialize<'a>, M>(json: &'a [u8], known: impl FnOnce(T) -> (u32, M)) -> Result<Read<M>, Malformed> {
+fn read<'a, T: Deserialize<'a>, M>(
+    json: &'a [u8],
+    known: impl FnOnce(T) -> (u32, M),
+) -> Result<DecodedMessage<M>, DecodeError> {
     let (unknown_fields, message) = known(serde_json::from_slice(json)?);
-    Ok(Read { message: Some(message), unknown_fields })
+    Ok(DecodedMessage { message: Some(message), unknown_fields })
 }
 
-// === impl Unknown ===
+// === impl UnknownFields ===
 
-impl Serialize for Unknown {
+impl Serialize for UnknownFields {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_map(Some(0))?.end()
     }
 }
 
-impl<'de> Deserialize<'de> for Unknown {
+impl<'de> Deserialize<'de> for UnknownFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Counts;
         impl<'de> Visitor<'de> for Counts {
-            type Value = Unknown;
+            type Value = UnknownFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a map")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Unknown, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UnknownFields, A::Error> {
                 let mut count = 0_u32;
                 while let Some((name, IgnoredAny)) = map.next_entry::<String, IgnoredAny>()? {
                     count = count.saturating_add(u32::from(name != "kind"));
                 }
-                Ok(Unknown(count))
+                Ok(UnknownFields(count))
             }
         }
         deserializer.deserialize_map(Counts)

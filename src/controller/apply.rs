@@ -21,23 +21,23 @@ use tokio::sync::watch;
 use super::MANAGER;
 use super::lease::Leadership;
 use super::recompute::NewProfile;
-use super::reconcile::Round;
-use super::status::Type;
-use super::world::Key;
+use super::reconcile::ReconcileResult;
+use super::status::ConditionType;
+use super::world::ObjectKey;
 use crate::api::v1alpha1::{API_VERSION, BatchPolicy, BatchPolicyStatus, BatchProfile, BatchProfileStatus};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
-use crate::telemetry::names::Done;
+use crate::telemetry::names::WriteResult;
 
 /// Minimum interval between two writes of a status for gradual changes, such as counts and
 /// latencies.
-const QUIET: Duration = Duration::from_secs(15);
+const GRADUAL_INTERVAL: Duration = Duration::from_secs(15);
 /// Minimum interval between two writes for discrete changes, such as a condition. It is shorter
 /// than the second between two rounds, so that a write never slips to the round after the next.
-const URGENT: Duration = Duration::from_millis(500);
+const DISCRETE_INTERVAL: Duration = Duration::from_millis(500);
 /// Time after which a write that is not observed in the watch is repeated.
-const UNSEEN: Duration = Duration::from_secs(60);
+const UNOBSERVED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Bounds of the exponential backoff after failures.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 /// Timeout of one API call.
@@ -48,15 +48,15 @@ const CALLS_MAX: usize = 8;
 /// Maximum number of writes per round; the next one, seconds later, continues.
 const WRITES_MAX: usize = 500;
 /// Interval between two checks of deferred writes.
-const LOOK: Duration = Duration::from_secs(1);
+const DEFERRED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The last written status of each policy, with the time of the write.
 #[derive(Debug, Clone, Default)]
-pub struct Written(Arc<Mutex<BTreeMap<Key, (BatchPolicyStatus, Tick)>>>);
+pub struct WrittenStatuses(Arc<Mutex<BTreeMap<ObjectKey, (BatchPolicyStatus, Tick)>>>);
 
 /// The subject of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum About {
+enum WriteKind {
     Policy,
     Profile,
     Make,
@@ -65,7 +65,7 @@ enum About {
 
 /// State of the last attempt of a write.
 #[derive(Debug, Clone, Copy)]
-struct Tried {
+struct Attempt {
     at: Tick,
     fails: u32,
     /// Set if the last attempt got no response.
@@ -73,19 +73,19 @@ struct Tried {
 }
 
 /// A pending write.
-enum Write {
-    Policy(Key, Box<BatchPolicyStatus>),
-    Profile(Key, Box<BatchProfileStatus>),
+enum PendingWrite {
+    Policy(ObjectKey, Box<BatchPolicyStatus>),
+    Profile(ObjectKey, Box<BatchProfileStatus>),
     Make(Box<NewProfile>),
-    Remove(Key, String),
+    Remove(ObjectKey, String),
 }
 
-// === impl Written ===
+// === impl WrittenStatuses ===
 
-impl Written {
+impl WrittenStatuses {
     /// Returns the last written status of each policy.
     #[must_use]
-    pub fn statuses(&self) -> BTreeMap<Key, BatchPolicyStatus> {
+    pub fn statuses(&self) -> BTreeMap<ObjectKey, BatchPolicyStatus> {
         self.lock().iter().map(|(key, (status, _))| (key.clone(), status.clone())).collect()
     }
 
@@ -95,7 +95,7 @@ impl Written {
         self.lock().clear();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Key, (BatchPolicyStatus, Tick)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<ObjectKey, (BatchPolicyStatus, Tick)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -103,18 +103,18 @@ impl Written {
 /// Writes the desired state of each round while this replica leads, until shutdown is signalled.
 pub async fn apply(
     client: kube::Client,
-    mut rounds: watch::Receiver<Arc<Round>>,
+    mut rounds: watch::Receiver<Arc<ReconcileResult>>,
     leadership: Leadership,
-    written: Written,
+    written: WrittenStatuses,
     (clock, metrics, mut reach): (Clock, ControllerMetrics, watch::Receiver<bool>),
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut writer = Writer { client, written, clock, metrics, tried: BTreeMap::new(), led: false };
+    let mut writer = StatusWriter { client, written, clock, metrics, tried: BTreeMap::new(), led: false };
     loop {
         tokio::select! {
             changed = rounds.changed() => if changed.is_err() { return },
             // Deferred writes may have become due.
-            () = tokio::time::sleep(LOOK), if writer.waits() => {}
+            () = tokio::time::sleep(DEFERRED_CHECK_INTERVAL), if writer.waits() => {}
             changed = reach.changed() => if changed.is_ok() && *reach.borrow_and_update() {
                 writer.forgive();
             },
@@ -135,18 +135,18 @@ pub async fn apply(
     }
 }
 
-struct Writer {
+struct StatusWriter {
     client: kube::Client,
-    written: Written,
+    written: WrittenStatuses,
     clock: Clock,
     metrics: ControllerMetrics,
-    tried: BTreeMap<(About, Key), Tried>,
+    tried: BTreeMap<(WriteKind, ObjectKey), Attempt>,
     led: bool,
 }
 
-// === impl Writer ===
+// === impl StatusWriter ===
 
-impl Writer {
+impl StatusWriter {
     /// Returns `true` if writes may be deferred.
     fn waits(&self) -> bool {
         self.led && !self.tried.is_empty()
@@ -157,10 +157,10 @@ impl Writer {
         self.tried.retain(|_, tried| !tried.unanswered);
     }
 
-    async fn write(&mut self, round: &Round, leadership: &Leadership) {
+    async fn write(&mut self, round: &ReconcileResult, leadership: &Leadership) {
         let now = self.clock.now();
         let writes = self.due(round, now);
-        self.tried.retain(|_, tried| now.since(tried.at) < UNSEEN);
+        self.tried.retain(|_, tried| now.since(tried.at) < UNOBSERVED_TIMEOUT);
         if writes.is_empty() {
             return;
         }
@@ -168,20 +168,20 @@ impl Writer {
         let calls = futures_util::stream::iter(writes.into_iter().take(WRITES_MAX).map(|write| async move {
             // Leadership may end while writes wait for their turn.
             let (done, unanswered) =
-                if leadership.leads() { one(client, &write).await } else { (Done::Conflict, false) };
+                if leadership.leads() { one(client, &write).await } else { (WriteResult::Conflict, false) };
             (write, done, unanswered)
         }));
-        let done: Vec<(Write, Done, bool)> = calls.buffer_unordered(CALLS_MAX).collect().await;
+        let done: Vec<(PendingWrite, WriteResult, bool)> = calls.buffer_unordered(CALLS_MAX).collect().await;
         let now = self.clock.now();
-        let mut worst = Done::Ok;
+        let mut worst = WriteResult::Ok;
         for (write, done, unanswered) in done {
             self.metrics.written(done);
             let (about, key) = write.key();
             let fails = self.tried.get(&(about, key.clone())).map_or(0, |tried| tried.fails);
-            let fails = if done == Done::Ok { 0 } else { fails.saturating_add(1) };
-            self.tried.insert((about, key.clone()), Tried { at: now, fails, unanswered });
-            if done == Done::Ok {
-                if let Write::Policy(key, status) = write {
+            let fails = if done == WriteResult::Ok { 0 } else { fails.saturating_add(1) };
+            self.tried.insert((about, key.clone()), Attempt { at: now, fails, unanswered });
+            if done == WriteResult::Ok {
+                if let PendingWrite::Policy(key, status) = write {
                     self.written.lock().insert(key, (*status, now));
                 }
             } else {
@@ -192,35 +192,35 @@ impl Writer {
     }
 
     /// Returns the writes of a round that are due.
-    fn due(&self, round: &Round, now: Tick) -> Vec<Write> {
+    fn due(&self, round: &ReconcileResult, now: Tick) -> Vec<PendingWrite> {
         let desired = &round.desired;
         let mut writes = Vec::new();
         for profile in &desired.make {
-            if self.may(About::Make, &profile.key, URGENT, now) {
-                writes.push(Write::Make(Box::new(profile.clone())));
+            if self.may(WriteKind::Make, &profile.key, DISCRETE_INTERVAL, now) {
+                writes.push(PendingWrite::Make(Box::new(profile.clone())));
             }
         }
         let written = self.written.lock();
         for (key, wanted) in &desired.policies {
             let Some(policy) = round.world.policies.get(key) else { continue };
-            let last = written.get(key).filter(|(_, at)| now.since(*at) < UNSEEN).map(|(status, _)| status);
+            let last = written.get(key).filter(|(_, at)| now.since(*at) < UNOBSERVED_TIMEOUT).map(|(status, _)| status);
             // A status differs from the observed one, or from the last written one if the watch has
             // not delivered that yet.
-            if let Some(wait) = differs(&ours(&policy.status), last, wanted)
-                && self.may(About::Policy, key, wait, now)
+            if let Some(wait) = write_interval(&own_conditions(&policy.status), last, wanted)
+                && self.may(WriteKind::Policy, key, wait, now)
             {
-                writes.push(Write::Policy(key.clone(), Box::new(wanted.clone())));
+                writes.push(PendingWrite::Policy(key.clone(), Box::new(wanted.clone())));
             }
         }
         for (key, wanted) in &desired.profiles {
             let known = round.world.profiles.get(key).map(|profile| &profile.status);
-            if known.is_some_and(|known| known != wanted) && self.may(About::Profile, key, QUIET, now) {
-                writes.push(Write::Profile(key.clone(), Box::new(wanted.clone())));
+            if known.is_some_and(|known| known != wanted) && self.may(WriteKind::Profile, key, GRADUAL_INTERVAL, now) {
+                writes.push(PendingWrite::Profile(key.clone(), Box::new(wanted.clone())));
             }
         }
         for (key, uid) in &desired.remove {
-            if self.may(About::Remove, key, QUIET, now) {
-                writes.push(Write::Remove(key.clone(), uid.clone()));
+            if self.may(WriteKind::Remove, key, GRADUAL_INTERVAL, now) {
+                writes.push(PendingWrite::Remove(key.clone(), uid.clone()));
             }
         }
         writes
@@ -228,29 +228,29 @@ impl Writer {
 
     /// Returns `true` if a write may be attempted now: `gap` after the last success, or after the
     /// backoff if it failed.
-    fn may(&self, about: About, key: &Key, gap: Duration, now: Tick) -> bool {
+    fn may(&self, about: WriteKind, key: &ObjectKey, gap: Duration, now: Tick) -> bool {
         let Some(tried) = self.tried.get(&(about, key.clone())) else { return true };
         let back = (0..tried.fails.saturating_sub(1).min(8)).fold(BACKOFF.0, |wait, _| wait * 2).min(BACKOFF.1);
         now.since(tried.at) >= if tried.fails > 0 { back } else { gap }
     }
 }
 
-// === impl Write ===
+// === impl PendingWrite ===
 
-impl Write {
-    const fn key(&self) -> (About, &Key) {
+impl PendingWrite {
+    const fn key(&self) -> (WriteKind, &ObjectKey) {
         match self {
-            Self::Policy(key, _) => (About::Policy, key),
-            Self::Profile(key, _) => (About::Profile, key),
-            Self::Make(profile) => (About::Make, &profile.key),
-            Self::Remove(key, _) => (About::Remove, key),
+            Self::Policy(key, _) => (WriteKind::Policy, key),
+            Self::Profile(key, _) => (WriteKind::Profile, key),
+            Self::Make(profile) => (WriteKind::Make, &profile.key),
+            Self::Remove(key, _) => (WriteKind::Remove, key),
         }
     }
 }
 
 /// Compares a status with the observed one and with the one written since. Returns the minimum
 /// interval since the last write if it differs, `None` if it does not.
-fn differs(
+fn write_interval(
     known: &BatchPolicyStatus,
     last: Option<&BatchPolicyStatus>,
     wanted: &BatchPolicyStatus,
@@ -270,45 +270,50 @@ fn differs(
         || base.candidate_profile != wanted.candidate_profile
         || words(base) != words(wanted)
         || phase(base) != phase(wanted);
-    Some(if urgent { URGENT } else { QUIET })
+    Some(if urgent { DISCRETE_INTERVAL } else { GRADUAL_INTERVAL })
 }
 
 /// Keeps Groupage's conditions of a status, in a fixed order: other controllers may add conditions,
 /// and the API server orders them itself.
-fn ours(status: &BatchPolicyStatus) -> BatchPolicyStatus {
-    let of = |kind: Type| status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).cloned();
-    BatchPolicyStatus { conditions: Type::ALL.into_iter().filter_map(of).collect(), ..status.clone() }
+fn own_conditions(status: &BatchPolicyStatus) -> BatchPolicyStatus {
+    let of = |kind: ConditionType| status.conditions.iter().find(|condition| condition.type_ == kind.as_str()).cloned();
+    BatchPolicyStatus { conditions: ConditionType::ALL.into_iter().filter_map(of).collect(), ..status.clone() }
 }
 
 /// Performs one write. Returns its result, and `true` if there was no response.
-async fn one(client: &kube::Client, write: &Write) -> (Done, bool) {
+async fn one(client: &kube::Client, write: &PendingWrite) -> (WriteResult, bool) {
     let call = async {
         match write {
-            Write::Policy(key, status) => status_of::<BatchPolicy>(client, key, "BatchPolicy", status).await,
-            Write::Profile(key, status) => {
+            PendingWrite::Policy(key, status) => apply_status::<BatchPolicy>(client, key, "BatchPolicy", status).await,
+            PendingWrite::Profile(key, status) => {
                 // Server-side apply treats an empty status as null, which the schema rejects.
                 let mut status = json!(status);
                 status.as_object_mut().map(|fields| fields.entry("usedBy").or_insert_with(|| json!([])));
-                status_of::<BatchProfile>(client, key, "BatchProfile", &status).await
+                apply_status::<BatchProfile>(client, key, "BatchProfile", &status).await
             }
-            Write::Make(profile) => make(client, profile).await,
-            Write::Remove(key, uid) => remove(client, key, uid).await,
+            PendingWrite::Make(profile) => make(client, profile).await,
+            PendingWrite::Remove(key, uid) => remove(client, key, uid).await,
         }
     };
     match tokio::time::timeout(CALL, call).await {
-        Ok(Ok(())) => (Done::Ok, false),
-        Ok(Err(kube::Error::Api(status))) if status.code == 409 => (Done::Conflict, false),
+        Ok(Ok(())) => (WriteResult::Ok, false),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => (WriteResult::Conflict, false),
         // An unreachable API server is logged once, by `ApiReach`.
-        Err(_) | Ok(Err(kube::Error::HyperError(_) | kube::Error::Service(_))) => (Done::Error, true),
+        Err(_) | Ok(Err(kube::Error::HyperError(_) | kube::Error::Service(_))) => (WriteResult::Error, true),
         Ok(Err(error)) => {
             let (_, key) = write.key();
             tracing::warn!(%error, object = %key, "the API server rejected a write; retrying");
-            (Done::Error, false)
+            (WriteResult::Error, false)
         }
     }
 }
 
-async fn status_of<K>(client: &kube::Client, key: &Key, kind: &str, status: &impl Serialize) -> kube::Result<()>
+async fn apply_status<K>(
+    client: &kube::Client,
+    key: &ObjectKey,
+    kind: &str,
+    status: &impl Serialize,
+) -> kube::Result<()>
 where
     K: kube::Resource<DynamicType = ()>,
 {
@@ -358,7 +363,7 @@ async fn make(client: &kube::Client, profile: &NewProfile) -> kube::Result<()> {
     }
 }
 
-async fn remove(client: &kube::Client, key: &Key, uid: &str) -> kube::Result<()> {
+async fn remove(client: &kube::Client, key: &ObjectKey, uid: &str) -> kube::Result<()> {
     let profiles: Api<BatchProfile> = Api::namespaced(client.clone(), &key.namespace);
     // The UID protects a new profile of the same name.
     let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
@@ -372,12 +377,12 @@ async fn remove(client: &kube::Client, key: &Key, uid: &str) -> kube::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::status::{Finding, Holds, conditions};
+    use crate::controller::status::{ConditionFinding, ConditionStatus, conditions};
 
     fn status(reason: &str, throughput: u64) -> BatchPolicyStatus {
-        let finding = Finding::new(Type::Accepted, Holds::True, reason, "m");
+        let finding = ConditionFinding::new(ConditionType::Accepted, ConditionStatus::True, reason, "m");
         let now = k8s_openapi::jiff::Timestamp::from_second(1).unwrap();
-        let summary = crate::api::v1alpha1::Summary { throughput: Some(throughput), ..Default::default() };
+        let summary = crate::api::v1alpha1::BatchingSummary { throughput: Some(throughput), ..Default::default() };
         BatchPolicyStatus {
             conditions: conditions(&[], &[finding], 1, now),
             summary: Some(summary),
@@ -388,11 +393,11 @@ mod tests {
     #[test]
     fn what_is_known_or_was_written_is_not_written_again() {
         let (a, b) = (status("A", 1), status("A", 2));
-        assert_eq!(differs(&a, None, &a), None);
-        assert_eq!(differs(&a, Some(&b), &b), None, "it was written and is not seen yet");
-        assert_eq!(differs(&a, None, &b), Some(QUIET));
-        assert_eq!(differs(&a, Some(&b), &status("B", 2)), Some(URGENT));
-        assert_eq!(differs(&b, Some(&a), &b), None, "back at what is seen");
+        assert_eq!(write_interval(&a, None, &a), None);
+        assert_eq!(write_interval(&a, Some(&b), &b), None, "it was written and is not seen yet");
+        assert_eq!(write_interval(&a, None, &b), Some(GRADUAL_INTERVAL));
+        assert_eq!(write_interval(&a, Some(&b), &status("B", 2)), Some(DISCRETE_INTERVAL));
+        assert_eq!(write_interval(&b, Some(&a), &b), None, "back at what is seen");
     }
 
     #[test]
@@ -402,6 +407,6 @@ mod tests {
         let mut theirs = known.conditions[0].clone();
         theirs.type_ = "Theirs".into();
         known.conditions.insert(0, theirs);
-        assert_eq!(differs(&ours(&known), None, &wanted), None);
+        assert_eq!(write_interval(&own_conditions(&known), None, &wanted), None);
     }
 }

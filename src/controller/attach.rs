@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::world::{Key, OwnerRef, Pod, Policy, Table, World, within};
-use crate::api::v1alpha1::{BatchPolicySpec, Selector, TargetRef};
+use super::world::{ClusterState, ObjectKey, ObjectTable, OwnerRef, Pod, Policy, within};
+use crate::api::v1alpha1::{BatchPolicySpec, LabelSelector, TargetRef};
 
 /// Annotation with which a pod names its policy.
-pub const NAMED: &str = "groupage.dev/policy";
+pub const POLICY_ANNOTATION: &str = "groupage.dev/policy";
 /// Label with which KServe marks the pods of an `InferenceService`.
 const INFERENCE_SERVICE: &str = "serving.kserve.io/inferenceservice";
 /// Maximum number of references in a policy, as in its schema.
@@ -23,7 +23,7 @@ const TARGETS_MAX: usize = 16;
 
 /// The properties of a pod that select its policy.
 #[derive(Debug, Clone, Copy)]
-pub struct Subject<'a> {
+pub struct PodSubject<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its labels.
@@ -36,7 +36,7 @@ pub struct Subject<'a> {
 
 /// The policy of a pod, and the rule that selected it.
 #[derive(Debug, Clone, Copy)]
-pub enum Choice<'a> {
+pub enum PolicyChoice<'a> {
     /// The pod names a policy, which may not exist.
     Named(&'a str, Option<&'a Arc<Policy>>),
     /// A policy selects the pod.
@@ -49,18 +49,18 @@ pub enum Choice<'a> {
 
 /// The target of a policy.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Reach<'a> {
+pub enum PolicyTarget<'a> {
     /// The pods that these references lead to.
     Targets(&'a [TargetRef]),
     /// Pods with matching labels.
-    Labels(&'a Selector),
+    Labels(&'a LabelSelector),
     /// All pods of the namespace without another policy.
     Namespace,
 }
 
 /// Result of resolving a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum TargetLookup {
     /// The object exists.
     There,
     /// The object does not exist.
@@ -71,9 +71,9 @@ pub enum Found {
     Unknown,
 }
 
-// === impl Choice ===
+// === impl PolicyChoice ===
 
-impl<'a> Choice<'a> {
+impl<'a> PolicyChoice<'a> {
     /// Returns the policy, if one applies and exists.
     #[must_use]
     pub const fn policy(self) -> Option<&'a Arc<Policy>> {
@@ -87,16 +87,16 @@ impl<'a> Choice<'a> {
 
 /// Selects the policy of a pod.
 #[must_use]
-pub fn choose<'a>(world: &'a World, subject: Subject<'a>) -> Choice<'a> {
-    if let Some(name) = subject.annotations.get(NAMED) {
-        let policy = world.policies.get(&Key::new(subject.namespace, name.trim()));
-        return Choice::Named(name, policy);
+pub fn choose<'a>(world: &'a ClusterState, subject: PodSubject<'a>) -> PolicyChoice<'a> {
+    if let Some(name) = subject.annotations.get(POLICY_ANNOTATION) {
+        let policy = world.policies.get(&ObjectKey::new(subject.namespace, name.trim()));
+        return PolicyChoice::Named(name, policy);
     }
     let (mut selected, mut default): (Option<&Arc<Policy>>, Option<&Arc<Policy>>) = (None, None);
     for (_, policy) in within(&world.policies, subject.namespace) {
         let best = match policy.spec.as_ref().ok().and_then(reach) {
-            Some(Reach::Namespace) => &mut default,
-            Some(reach) if holds(world, reach, subject) => &mut selected,
+            Some(PolicyTarget::Namespace) => &mut default,
+            Some(reach) if includes_pod(world, reach, subject) => &mut selected,
             _ => continue,
         };
         if best.is_none_or(|best| older(policy, best)) {
@@ -104,9 +104,9 @@ pub fn choose<'a>(world: &'a World, subject: Subject<'a>) -> Choice<'a> {
         }
     }
     match (selected, default) {
-        (Some(policy), _) => Choice::Selected(policy),
-        (None, Some(policy)) => Choice::Default(policy),
-        (None, None) => Choice::None,
+        (Some(policy), _) => PolicyChoice::Selected(policy),
+        (None, Some(policy)) => PolicyChoice::Default(policy),
+        (None, None) => PolicyChoice::None,
     }
 }
 
@@ -120,54 +120,56 @@ pub fn older(policy: &Policy, than: &Policy) -> bool {
 
 /// Returns the target of a policy; `None` if it has both references and a selector.
 #[must_use]
-pub fn reach(spec: &BatchPolicySpec) -> Option<Reach<'_>> {
+pub fn reach(spec: &BatchPolicySpec) -> Option<PolicyTarget<'_>> {
     let targets = spec.target_refs.as_deref().filter(|targets| !targets.is_empty());
-    let is_empty = |selector: &Selector| {
+    let is_empty = |selector: &LabelSelector| {
         selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
             && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
     };
     match (targets, spec.selector.as_ref().filter(|selector| !is_empty(selector))) {
         (Some(_), Some(_)) => None,
-        (Some(targets), None) => Some(Reach::Targets(targets.get(..TARGETS_MAX).unwrap_or(targets))),
-        (None, Some(selector)) => Some(Reach::Labels(selector)),
-        (None, None) => Some(Reach::Namespace),
+        (Some(targets), None) => Some(PolicyTarget::Targets(targets.get(..TARGETS_MAX).unwrap_or(targets))),
+        (None, Some(selector)) => Some(PolicyTarget::Labels(selector)),
+        (None, None) => Some(PolicyTarget::Namespace),
     }
 }
 
 /// Returns `true` if a policy targets a pod explicitly, irrespective of other policies. A policy of
 /// the whole namespace does not.
 #[must_use]
-pub fn is_for(world: &World, policy: &Policy, subject: Subject<'_>) -> bool {
+pub fn is_for(world: &ClusterState, policy: &Policy, subject: PodSubject<'_>) -> bool {
     let reach = policy.spec.as_ref().ok().and_then(reach);
-    reach.is_some_and(|reach| reach != Reach::Namespace && holds(world, reach, subject))
+    reach.is_some_and(|reach| reach != PolicyTarget::Namespace && includes_pod(world, reach, subject))
 }
 
 /// Returns `true` if a target includes a pod.
-fn holds(world: &World, reach: Reach<'_>, subject: Subject<'_>) -> bool {
+fn includes_pod(world: &ClusterState, reach: PolicyTarget<'_>, subject: PodSubject<'_>) -> bool {
     match reach {
-        Reach::Namespace => true,
-        Reach::Labels(selector) => selects(selector, subject.labels),
-        Reach::Targets(targets) => targets.iter().any(|target| leads(world, target, subject)),
+        PolicyTarget::Namespace => true,
+        PolicyTarget::Labels(selector) => selects(selector, subject.labels),
+        PolicyTarget::Targets(targets) => targets.iter().any(|target| leads(world, target, subject)),
     }
 }
 
 /// Returns `true` if a reference leads to a pod.
-fn leads(world: &World, target: &TargetRef, subject: Subject<'_>) -> bool {
+fn leads(world: &ClusterState, target: &TargetRef, subject: PodSubject<'_>) -> bool {
     let (kind, name) = (target.kind.as_deref().unwrap_or_default(), target.name.as_deref().unwrap_or_default());
-    let object = |table: &Table<Value>| {
-        table.get(&Key::new(subject.namespace, name)).is_some_and(|object| selected_by(object, subject.labels))
+    let object = |table: &ObjectTable<Value>| {
+        table.get(&ObjectKey::new(subject.namespace, name)).is_some_and(|object| selected_by(object, subject.labels))
     };
-    match known(target) {
-        Some(Kind::Workload) => subject.workload.is_some_and(|made| made.kind == kind && made.name == name),
-        Some(Kind::Service) => object(&world.services),
-        Some(Kind::Pool) => world.pools.as_ref().is_some_and(object),
-        Some(Kind::InferenceService) => subject.labels.get(INFERENCE_SERVICE).is_some_and(|service| service == name),
+    match target_kind(target) {
+        Some(TargetKind::Workload) => subject.workload.is_some_and(|made| made.kind == kind && made.name == name),
+        Some(TargetKind::Service) => object(&world.services),
+        Some(TargetKind::Pool) => world.pools.as_ref().is_some_and(object),
+        Some(TargetKind::InferenceService) => {
+            subject.labels.get(INFERENCE_SERVICE).is_some_and(|service| service == name)
+        }
         None => false,
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum TargetKind {
     Workload,
     Service,
     Pool,
@@ -176,12 +178,12 @@ enum Kind {
 
 /// Returns the kind of a reference. The group is optional, since the names of these kinds are
 /// unique.
-fn known(target: &TargetRef) -> Option<Kind> {
+fn target_kind(target: &TargetRef) -> Option<TargetKind> {
     let (kind, group) = match target.kind.as_deref()? {
-        "Deployment" | "StatefulSet" | "DaemonSet" => (Kind::Workload, "apps"),
-        "Service" => (Kind::Service, ""),
-        "InferencePool" => (Kind::Pool, "inference.networking.k8s.io"),
-        "InferenceService" => (Kind::InferenceService, "serving.kserve.io"),
+        "Deployment" | "StatefulSet" | "DaemonSet" => (TargetKind::Workload, "apps"),
+        "Service" => (TargetKind::Service, ""),
+        "InferencePool" => (TargetKind::Pool, "inference.networking.k8s.io"),
+        "InferenceService" => (TargetKind::InferenceService, "serving.kserve.io"),
         _ => return None,
     };
     target.group.as_deref().is_none_or(|said| said == group || said.is_empty()).then_some(kind)
@@ -189,27 +191,29 @@ fn known(target: &TargetRef) -> Option<Kind> {
 
 /// Resolves a reference of a policy in a namespace.
 #[must_use]
-pub fn find(world: &World, namespace: &str, target: &TargetRef) -> Found {
-    let Some(kind) = known(target) else { return Found::Unknown };
-    let key = Key::new(namespace, target.name.as_deref().unwrap_or_default());
+pub fn find(world: &ClusterState, namespace: &str, target: &TargetRef) -> TargetLookup {
+    let Some(kind) = target_kind(target) else { return TargetLookup::Unknown };
+    let key = ObjectKey::new(namespace, target.name.as_deref().unwrap_or_default());
     let there = match (kind, target.kind.as_deref().unwrap_or_default()) {
-        (Kind::Workload, "Deployment") => Some(world.deployments.contains_key(&key)),
-        (Kind::Workload, "StatefulSet") => Some(world.stateful_sets.contains_key(&key)),
-        (Kind::Workload, _) => Some(world.daemon_sets.contains_key(&key)),
-        (Kind::Service, _) => Some(world.services.contains_key(&key)),
-        (Kind::Pool, _) => world.pools.as_ref().map(|pools| pools.contains_key(&key)),
-        (Kind::InferenceService, _) => world.inference_services.as_ref().map(|services| services.contains_key(&key)),
+        (TargetKind::Workload, "Deployment") => Some(world.deployments.contains_key(&key)),
+        (TargetKind::Workload, "StatefulSet") => Some(world.stateful_sets.contains_key(&key)),
+        (TargetKind::Workload, _) => Some(world.daemon_sets.contains_key(&key)),
+        (TargetKind::Service, _) => Some(world.services.contains_key(&key)),
+        (TargetKind::Pool, _) => world.pools.as_ref().map(|pools| pools.contains_key(&key)),
+        (TargetKind::InferenceService, _) => {
+            world.inference_services.as_ref().map(|services| services.contains_key(&key))
+        }
     };
     match there {
-        None => Found::NotInstalled,
-        Some(true) => Found::There,
-        Some(false) => Found::Missing,
+        None => TargetLookup::NotInstalled,
+        Some(true) => TargetLookup::There,
+        Some(false) => TargetLookup::Missing,
     }
 }
 
 /// Returns `true` if labels match a selector.
 #[must_use]
-pub fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
+pub fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let all = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));
     all && selector.match_expressions.iter().flatten().all(|term| {
         let found = term.key.as_deref().and_then(|key| labels.get(key));
@@ -243,7 +247,7 @@ pub fn selected_by(object: &Value, labels: &BTreeMap<String, String>) -> bool {
         Some("InferencePool") => wants(at("/spec/selector/matchLabels").or_else(|| at("/spec/selector"))),
         Some("NetworkPolicy") => {
             let selector = at("/spec/podSelector").cloned().unwrap_or_default();
-            serde_json::from_value::<Selector>(selector).is_ok_and(|selector| selects(&selector, labels))
+            serde_json::from_value::<LabelSelector>(selector).is_ok_and(|selector| selects(&selector, labels))
         }
         _ => false,
     }
@@ -268,17 +272,17 @@ pub fn asks(pod: &Pod, namespace: Option<&BTreeMap<String, String>>, unless_disa
 #[must_use]
 pub fn in_short(spec: &BatchPolicySpec) -> String {
     match reach(spec) {
-        Some(Reach::Targets([first, more @ ..])) => {
+        Some(PolicyTarget::Targets([first, more @ ..])) => {
             let more = if more.is_empty() { String::new() } else { format!(" +{}", more.len()) };
             format!("{}{more}", name(first))
         }
-        Some(Reach::Labels(selector)) => labels_in_short(selector),
-        Some(Reach::Namespace) => "*".to_owned(),
+        Some(PolicyTarget::Labels(selector)) => labels_in_short(selector),
+        Some(PolicyTarget::Namespace) => "*".to_owned(),
         _ => String::new(),
     }
 }
 
-fn labels_in_short(selector: &Selector) -> String {
+fn labels_in_short(selector: &LabelSelector) -> String {
     let labels = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}"));
     let terms = selector.match_expressions.iter().flatten().map(|term| {
         let key = term.key.as_deref().unwrap_or_default();
@@ -305,18 +309,18 @@ mod tests {
 
     use super::*;
     use crate::controller::world::build::*;
-    use crate::controller::world::{Owner, Table};
+    use crate::controller::world::{ObjectTable, OwnerObject};
 
-    fn chosen(world: &World, pod: &Pod) -> Option<String> {
+    fn chosen(world: &ClusterState, pod: &Pod) -> Option<String> {
         let namespace = pod.meta.key.namespace.as_str();
         let workload = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
         let subject =
-            Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
+            PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
         choose(world, subject).policy().map(|policy| policy.meta.key.name.clone())
     }
 
-    fn with(policies: &[(&str, u32, Value)]) -> World {
-        let mut world = World::default();
+    fn with(policies: &[(&str, u32, Value)]) -> ClusterState {
+        let mut world = ClusterState::default();
         for (name, second, spec) in policies {
             policy(&mut world, "a", name, *second, spec.clone());
         }
@@ -331,7 +335,7 @@ mod tests {
         assert_eq!(chosen(&world, &x).as_deref(), Some("old"));
         assert_eq!(chosen(&world, &pod("a", "p", &[("app", "y")])).as_deref(), Some("everyone"));
         assert_eq!(chosen(&world, &pod("b", "p", &[("app", "x")])), None, "another namespace");
-        world.policies = Table::default();
+        world.policies = ObjectTable::default();
         assert_eq!(chosen(&world, &x), None);
     }
 
@@ -349,9 +353,9 @@ mod tests {
             ("named", 5, json!({"selector": {"matchLabels": {"app": "z"}}})),
         ]);
         let mut x = pod("a", "p", &[("app", "x")]);
-        x.annotations = labels(&[(NAMED, "named")]);
+        x.annotations = labels(&[(POLICY_ANNOTATION, "named")]);
         assert_eq!(chosen(&world, &x).as_deref(), Some("named"));
-        x.annotations = labels(&[(NAMED, "gone")]);
+        x.annotations = labels(&[(POLICY_ANNOTATION, "gone")]);
         assert_eq!(chosen(&world, &x), None);
     }
 
@@ -367,16 +371,16 @@ mod tests {
         ];
         for (kind, name) in cases {
             let mut world = with(&[("p", 0, to(kind, name))]);
-            insert(&mut world.replica_sets, Key::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+            insert(&mut world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
             insert(
                 &mut world.services,
-                Key::new("a", "svc"),
+                ObjectKey::new("a", "svc"),
                 json!({"kind": "Service", "spec": {"selector": {"app": "x"}}}),
             );
             let pools = world.pools.get_or_insert_default();
             insert(
                 pools,
-                Key::new("a", "pool"),
+                ObjectKey::new("a", "pool"),
                 json!({"kind": "InferencePool", "spec": {"selector": {"matchLabels": {"app": "x"}}}}),
             );
             let mut led = pod("a", "p", &[("app", "x"), (INFERENCE_SERVICE, "isvc")]);
@@ -419,21 +423,21 @@ mod tests {
 
     #[test]
     fn what_a_reference_names_is_found_missing_unknown_or_not_installed() {
-        let mut world = World::default();
-        insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
-        let find = |world: &World, group: Option<&str>, kind: &str, name: &str| {
+        let mut world = ClusterState::default();
+        insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
+        let find = |world: &ClusterState, group: Option<&str>, kind: &str, name: &str| {
             let target =
                 TargetRef { group: group.map(str::to_owned), kind: Some(kind.into()), name: Some(name.into()) };
             find(world, "a", &target)
         };
-        assert_eq!(find(&world, Some("apps"), "Deployment", "emb"), Found::There);
-        assert_eq!(find(&world, None, "Deployment", "emb"), Found::There);
-        assert_eq!(find(&world, None, "Deployment", "other"), Found::Missing);
-        assert_eq!(find(&world, Some("batch"), "Deployment", "emb"), Found::Unknown);
-        assert_eq!(find(&world, None, "Job", "emb"), Found::Unknown);
-        assert_eq!(find(&world, None, "InferencePool", "p"), Found::NotInstalled);
-        world.pools = Some(Table::default());
-        assert_eq!(find(&world, None, "InferencePool", "p"), Found::Missing);
+        assert_eq!(find(&world, Some("apps"), "Deployment", "emb"), TargetLookup::There);
+        assert_eq!(find(&world, None, "Deployment", "emb"), TargetLookup::There);
+        assert_eq!(find(&world, None, "Deployment", "other"), TargetLookup::Missing);
+        assert_eq!(find(&world, Some("batch"), "Deployment", "emb"), TargetLookup::Unknown);
+        assert_eq!(find(&world, None, "Job", "emb"), TargetLookup::Unknown);
+        assert_eq!(find(&world, None, "InferencePool", "p"), TargetLookup::NotInstalled);
+        world.pools = Some(ObjectTable::default());
+        assert_eq!(find(&world, None, "InferencePool", "p"), TargetLookup::Missing);
     }
 
     #[test]

@@ -3,22 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::attach::{Choice, Found, Reach, Subject, asks, choose, find, name, older, reach};
-use super::world::{Key, OwnerRef, Pod, Policy, World, within};
+use super::attach::{PodSubject, PolicyChoice, PolicyTarget, TargetLookup, asks, choose, find, name, older, reach};
+use super::world::{ClusterState, ObjectKey, OwnerRef, Pod, Policy, within};
 use crate::api::v1alpha1::BatchProfileSpec;
 use crate::injector::COMPONENT;
 use crate::rollout::profile;
 
 /// Result of the attachment.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Attached {
+pub struct AttachmentMap {
     /// All policies.
-    pub policies: BTreeMap<Key, Attachment>,
+    pub policies: BTreeMap<ObjectKey, Attachment>,
     /// Policy of every injected pod that has one.
-    pub followed: BTreeMap<Key, Key>,
+    pub followed: BTreeMap<ObjectKey, ObjectKey>,
     /// Pods without a sidecar that request one, with their policy. It is not known yet if they are
     /// injectable.
-    pub bare: BTreeMap<Key, Option<Key>>,
+    pub bare: BTreeMap<ObjectKey, Option<ObjectKey>>,
 }
 
 /// Result for one policy.
@@ -27,18 +27,18 @@ pub struct Attachment {
     /// UID of the policy.
     pub uid: String,
     /// Acceptance of the policy.
-    pub accepted: Accepted,
+    pub accepted: Acceptance,
     /// Injected pods that follow it.
-    pub pods: Vec<Key>,
+    pub pods: Vec<ObjectKey>,
     /// Pods without a sidecar that request one and would follow it.
-    pub bare: Vec<Key>,
+    pub bare: Vec<ObjectKey>,
     /// The profile that the policy requests.
-    pub wanted: Wanted,
+    pub wanted: RequestedProfile,
 }
 
-/// Acceptance of a policy: the reasons of its condition `Accepted`.
+/// Acceptance of a policy: the reasons of its condition `Acceptance`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Accepted {
+pub enum Acceptance {
     /// The policy is accepted, with an optional remark.
     Accepted(Option<String>),
     /// An older policy has the same target.
@@ -51,7 +51,7 @@ pub enum Accepted {
 
 /// The profile that a policy requests.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Wanted {
+pub enum RequestedProfile {
     /// A named profile; `true` if it exists and can be parsed.
     Named(String, bool),
     /// A profile made of the policy's own limits and scheduling, named after a hash of them.
@@ -60,9 +60,9 @@ pub enum Wanted {
     Unknown,
 }
 
-// === impl Accepted ===
+// === impl Acceptance ===
 
-impl Accepted {
+impl Acceptance {
     /// All reasons.
     pub const REASONS: [&str; 4] = ["Accepted", "Conflicted", "Invalid", "TargetNotFound"];
 
@@ -80,14 +80,14 @@ impl Accepted {
     /// Returns `true` if the policy is applied to its pods. A missing target does not prevent that,
     /// since it may be created later.
     #[must_use]
-    pub const fn is_obeyed(&self) -> bool {
+    pub const fn is_applied(&self) -> bool {
         matches!(self, Self::Accepted(_) | Self::TargetNotFound(_))
     }
 }
 
-// === impl Wanted ===
+// === impl RequestedProfile ===
 
-impl Wanted {
+impl RequestedProfile {
     /// Returns the name of the profile.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
@@ -101,16 +101,16 @@ impl Wanted {
 /// Attaches all pods to policies. `unless_disabled` enables injection by default, for pods and
 /// namespaces without a setting of their own. Namespaces in `excluded` are ignored.
 #[must_use]
-pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String>) -> Attached {
-    let mut all = Attached::default();
+pub fn attached(world: &ClusterState, unless_disabled: bool, excluded: &BTreeSet<String>) -> AttachmentMap {
+    let mut all = AttachmentMap::default();
     for (key, policy) in world.policies.iter() {
         let wanted = wanted(world, policy);
-        let accepted = Accepted::Accepted(None);
+        let accepted = Acceptance::Accepted(None);
         let attachment =
             Attachment { uid: policy.meta.uid.clone(), accepted, pods: Vec::new(), bare: Vec::new(), wanted };
         all.policies.insert(key.clone(), attachment);
     }
-    let mut claims = Claims::default();
+    let mut claims = PodClaims::default();
     for (key, pod) in world.pods.iter().filter(|(_, pod)| !pod.ending) {
         if let Some(policy) = policy_of(world, pod, &mut claims) {
             all.followed.insert(key.clone(), policy.clone());
@@ -136,7 +136,7 @@ pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String
     // Acceptance depends on the claims of all pods, so it is determined last.
     for (key, policy) in world.policies.iter() {
         let followed = all.policies.get(key).is_some_and(|found| !found.pods.is_empty() || !found.bare.is_empty());
-        let accepted = judge(world, policy, followed, &claims);
+        let accepted = evaluate_acceptance(world, policy, followed, &claims);
         if let Some(attachment) = all.policies.get_mut(key) {
             attachment.accepted = accepted;
         }
@@ -146,25 +146,25 @@ pub fn attached(world: &World, unless_disabled: bool, excluded: &BTreeSet<String
 
 /// Effects of pods on the acceptance of policies.
 #[derive(Default)]
-struct Claims {
+struct PodClaims {
     /// Policies named by pods, which follow them even if an older policy has the same target.
-    named: BTreeSet<Key>,
+    named: BTreeSet<ObjectKey>,
     /// Policies that pods would follow if an older policy did not take precedence, with these older
     /// ones.
-    lost: BTreeMap<Key, BTreeSet<Key>>,
+    lost: BTreeMap<ObjectKey, BTreeSet<ObjectKey>>,
 }
 
-fn policy_of(world: &World, pod: &Pod, claims: &mut Claims) -> Option<Key> {
+fn policy_of(world: &ClusterState, pod: &Pod, claims: &mut PodClaims) -> Option<ObjectKey> {
     let namespace = pod.meta.key.namespace.as_str();
     let workload: Option<OwnerRef> = world.workload(namespace, pod.owner.as_ref(), &pod.labels);
     let subject =
-        Subject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
+        PodSubject { namespace, labels: &pod.labels, annotations: &pod.annotations, workload: workload.as_ref() };
     let choice = choose(world, subject);
     let chosen = choice.policy()?;
-    if let Choice::Named(..) = choice {
+    if let PolicyChoice::Named(..) = choice {
         claims.named.insert(chosen.meta.key.clone());
     }
-    if let Choice::Selected(_) = choice {
+    if let PolicyChoice::Selected(_) = choice {
         let others = within(&world.policies, namespace).map(|(_, policy)| policy);
         for other in others.filter(|other| other.meta.key != chosen.meta.key && older(chosen, other)) {
             if super::attach::is_for(world, other, subject) {
@@ -176,29 +176,29 @@ fn policy_of(world: &World, pod: &Pod, claims: &mut Claims) -> Option<Key> {
 }
 
 /// Returns the profile that a policy requests.
-fn wanted(world: &World, policy: &Policy) -> Wanted {
-    let Ok(spec) = &policy.spec else { return Wanted::Unknown };
+fn wanted(world: &ClusterState, policy: &Policy) -> RequestedProfile {
+    let Ok(spec) = &policy.spec else { return RequestedProfile::Unknown };
     if let Some(name) = spec.profile_ref.as_ref().and_then(|reference| reference.name.clone()) {
-        let found = world.profiles.get(&Key::new(&policy.meta.key.namespace, &name));
+        let found = world.profiles.get(&ObjectKey::new(&policy.meta.key.namespace, &name));
         let there = found.is_some_and(|profile| profile.spec.is_ok());
-        return Wanted::Named(name, there);
+        return RequestedProfile::Named(name, there);
     }
     let name = profile::name(&policy.meta.key.name, spec.limits.as_ref(), spec.scheduling.as_ref());
     let own = BatchProfileSpec { limits: spec.limits.clone(), scheduling: spec.scheduling.clone() };
-    Wanted::Own(name, Box::new(own))
+    RequestedProfile::Own(name, Box::new(own))
 }
 
 /// Determines the acceptance of a policy.
-fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -> Accepted {
+fn evaluate_acceptance(world: &ClusterState, policy: &Arc<Policy>, followed: bool, claims: &PodClaims) -> Acceptance {
     if let Some(why) = &policy.invalid {
-        return Accepted::Invalid(why.clone());
+        return Acceptance::Invalid(why.clone());
     }
     let Some(reach) = policy.spec.as_ref().ok().and_then(reach) else {
-        return Accepted::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
+        return Acceptance::Invalid("targetRefs and selector are mutually exclusive: remove one of them".to_owned());
     };
     let namespace = policy.meta.key.namespace.as_str();
     // A rival is an older policy of the namespace with the same target.
-    let rival = |same: &dyn Fn(&Reach<'_>) -> bool| {
+    let rival = |same: &dyn Fn(&PolicyTarget<'_>) -> bool| {
         let others = within(&world.policies, namespace).map(|(_, other)| other);
         let others = others.filter(|other| other.meta.key != policy.meta.key && older(other, policy));
         let mut rivals = others.filter(|other| {
@@ -208,13 +208,13 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
         rivals.next().map(|other| other.meta.key.name.clone())
     };
     let rival = match reach {
-        Reach::Namespace => rival(&|theirs| *theirs == Reach::Namespace),
-        Reach::Labels(_) => rival(&|theirs| *theirs == reach),
-        Reach::Targets(targets) => rival(&|theirs| match theirs {
-            Reach::Targets(theirs) => {
+        PolicyTarget::Namespace => rival(&|theirs| *theirs == PolicyTarget::Namespace),
+        PolicyTarget::Labels(_) => rival(&|theirs| *theirs == reach),
+        PolicyTarget::Targets(targets) => rival(&|theirs| match theirs {
+            PolicyTarget::Targets(theirs) => {
                 targets.iter().all(|target| theirs.iter().any(|other| name(other) == name(target)))
             }
-            Reach::Labels(_) | Reach::Namespace => false,
+            PolicyTarget::Labels(_) | PolicyTarget::Namespace => false,
         }),
     };
     let mut notes = Vec::new();
@@ -222,7 +222,7 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
         let why = format!("the older BatchPolicy {older} selects the same pods");
         // Pods that name this policy follow it nevertheless, so it must be applied.
         if !claims.named.contains(&policy.meta.key) {
-            return Accepted::Conflicted(why);
+            return Acceptance::Conflicted(why);
         }
         notes.push(format!("{why}: this policy applies only to pods that name it"));
     }
@@ -231,15 +231,15 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
         claims.lost.get(&policy.meta.key).into_iter().flatten().map(|key| key.name.clone()).collect();
     if !followed && !winners.is_empty() {
         let winners = super::status::some_of(&winners, 3);
-        return Accepted::Conflicted(format!(
+        return Acceptance::Conflicted(format!(
             "an older BatchPolicy takes precedence for every selected pod: {winners}"
         ));
     }
     // The policy is accepted if at least one target exists; the missing ones are remarks.
-    if let Reach::Targets(targets) = reach {
+    if let PolicyTarget::Targets(targets) = reach {
         let missing: Vec<String> = targets.iter().filter_map(|target| missing(world, namespace, target)).collect();
         if missing.len() == targets.len() {
-            return Accepted::TargetNotFound(missing.join("; "));
+            return Acceptance::TargetNotFound(missing.join("; "));
         }
         notes.extend(missing);
     }
@@ -249,16 +249,16 @@ fn judge(world: &World, policy: &Arc<Policy>, followed: bool, claims: &Claims) -
             super::status::some_of(&winners, 3)
         ));
     }
-    Accepted::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
+    Acceptance::Accepted((!notes.is_empty()).then(|| notes.join("; ")))
 }
 
-fn missing(world: &World, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {
+fn missing(world: &ClusterState, namespace: &str, target: &crate::api::v1alpha1::TargetRef) -> Option<String> {
     let name = name(target);
     match find(world, namespace, target) {
-        Found::There => None,
-        Found::Missing => Some(format!("{name} not found in namespace {namespace}")),
-        Found::NotInstalled => Some(format!("{name}: this kind is not installed in the cluster")),
-        Found::Unknown => Some(format!(
+        TargetLookup::There => None,
+        TargetLookup::Missing => Some(format!("{name} not found in namespace {namespace}")),
+        TargetLookup::NotInstalled => Some(format!("{name}: this kind is not installed in the cluster")),
+        TargetLookup::Unknown => Some(format!(
             "{name}: unsupported kind: a target must be a Deployment, StatefulSet, DaemonSet, Service, InferenceService or InferencePool"
         )),
     }
@@ -269,15 +269,15 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::world::Owner;
+    use crate::controller::world::OwnerObject;
     use crate::controller::world::build::*;
 
-    fn look(world: &World) -> Attached {
+    fn look(world: &ClusterState) -> AttachmentMap {
         attached(world, false, &BTreeSet::from(["groupage-system".to_owned()]))
     }
 
-    fn reason(all: &Attached, name: &str) -> &'static str {
-        all.policies[&Key::new("a", name)].accepted.reason()
+    fn reason(all: &AttachmentMap, name: &str) -> &'static str {
+        all.policies[&ObjectKey::new("a", name)].accepted.reason()
     }
 
     fn app(value: &str) -> serde_json::Value {
@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn the_younger_of_two_for_the_same_is_conflicted_also_without_a_pod() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         policy(&mut world, "a", "young", 5, app("x"));
         policy(&mut world, "a", "old", 1, app("x"));
         policy(&mut world, "a", "second", 3, json!({}));
@@ -297,35 +297,35 @@ mod tests {
             ["Conflicted", "Accepted", "Conflicted", "Accepted"]
         );
         assert!(
-            matches!(&all.policies[&Key::new("a", "young")].accepted, Accepted::Conflicted(why) if why.contains("old"))
+            matches!(&all.policies[&ObjectKey::new("a", "young")].accepted, Acceptance::Conflicted(why) if why.contains("old"))
         );
     }
 
     #[test]
     fn one_that_pods_name_is_obeyed_for_them_whoever_is_for_the_same() {
         let named = |name: &str, policy: &str| Pod {
-            annotations: labels(&[(super::super::attach::NAMED, policy)]),
+            annotations: labels(&[(super::super::attach::POLICY_ANNOTATION, policy)]),
             ..pod("a", name, &[("app", "x")])
         };
         let target = json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}]});
         for spec in [json!({}), app("x"), target] {
-            let mut world = World::default();
-            insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
+            let mut world = ClusterState::default();
+            insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
             policy(&mut world, "a", "old", 1, spec.clone());
             policy(&mut world, "a", "young", 2, spec.clone());
             injected(&mut world, pod("a", "p", &[("app", "x")]));
             assert_eq!(reason(&look(&world), "young"), "Conflicted", "{spec}");
             injected(&mut world, named("q", "young"));
             let all = look(&world);
-            let young = &all.policies[&Key::new("a", "young")];
+            let young = &all.policies[&ObjectKey::new("a", "young")];
             assert!(
-                matches!(&young.accepted, Accepted::Accepted(Some(note)) if note == "the older BatchPolicy old selects the same pods: this policy applies only to pods that name it"),
+                matches!(&young.accepted, Acceptance::Accepted(Some(note)) if note == "the older BatchPolicy old selects the same pods: this policy applies only to pods that name it"),
                 "{spec}: {:?}",
                 young.accepted
             );
             assert_eq!(
-                (young.accepted.is_obeyed(), young.pods.as_slice()),
-                (true, &[Key::new("a", "q")][..]),
+                (young.accepted.is_applied(), young.pods.as_slice()),
+                (true, &[ObjectKey::new("a", "q")][..]),
                 "{spec}"
             );
             injected(&mut world, named("q", "old"));
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn one_that_gets_none_of_its_pods_is_conflicted_and_one_that_gets_some_says_so() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         policy(&mut world, "a", "old", 1, app("x"));
         policy(
             &mut world,
@@ -349,15 +349,15 @@ mod tests {
         injected(&mut world, pod("a", "q", &[("app", "y")]));
         let all = look(&world);
         assert!(
-            matches!(&all.policies[&Key::new("a", "young")].accepted, Accepted::Accepted(Some(note)) if note.contains("old"))
+            matches!(&all.policies[&ObjectKey::new("a", "young")].accepted, Acceptance::Accepted(Some(note)) if note.contains("old"))
         );
-        assert_eq!(all.policies[&Key::new("a", "young")].pods, [Key::new("a", "q")]);
-        assert_eq!(all.followed[&Key::new("a", "p")], Key::new("a", "old"));
+        assert_eq!(all.policies[&ObjectKey::new("a", "young")].pods, [ObjectKey::new("a", "q")]);
+        assert_eq!(all.followed[&ObjectKey::new("a", "p")], ObjectKey::new("a", "old"));
     }
 
     #[test]
     fn the_namespaces_own_policy_loses_nothing_to_those_that_select() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         policy(&mut world, "a", "old", 1, app("x"));
         policy(&mut world, "a", "all", 2, json!({}));
         injected(&mut world, pod("a", "p", &[("app", "x")]));
@@ -366,30 +366,30 @@ mod tests {
 
     #[test]
     fn targets_that_are_not_there_are_named_and_one_that_is_suffices() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         let two =
             json!({"targetRefs": [{"kind": "Deployment", "name": "emb"}, {"kind": "InferencePool", "name": "pool"}]});
         policy(&mut world, "a", "p", 1, two);
         let all = look(&world);
-        assert!(matches!(&all.policies[&Key::new("a", "p")].accepted,
-            Accepted::TargetNotFound(why) if why.contains("Deployment/emb not found") && why.contains("not installed")));
-        insert(&mut world.deployments, Key::new("a", "emb"), Owner::default());
-        assert!(matches!(&look(&world).policies[&Key::new("a", "p")].accepted, Accepted::Accepted(Some(_))));
+        assert!(matches!(&all.policies[&ObjectKey::new("a", "p")].accepted,
+            Acceptance::TargetNotFound(why) if why.contains("Deployment/emb not found") && why.contains("not installed")));
+        insert(&mut world.deployments, ObjectKey::new("a", "emb"), OwnerObject::default());
+        assert!(matches!(&look(&world).policies[&ObjectKey::new("a", "p")].accepted, Acceptance::Accepted(Some(_))));
     }
 
     #[test]
     fn one_that_an_edit_broke_keeps_its_pods_and_is_not_obeyed() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         policy(&mut world, "a", "p", 1, app("x"));
         policy(&mut world, "a", "all", 0, json!({}));
         injected(&mut world, pod("a", "q", &[("app", "x")]));
-        let key = Key::new("a", "p");
+        let key = ObjectKey::new("a", "p");
         let mut broken = (*world.policies[&key]).clone();
         broken.invalid = Some("GRP1103 no".to_owned());
         insert(&mut world.policies, key.clone(), broken);
         let all = look(&world);
-        assert_eq!(all.followed[&Key::new("a", "q")], key);
-        assert!(!all.policies[&key].accepted.is_obeyed());
+        assert_eq!(all.followed[&ObjectKey::new("a", "q")], key);
+        assert!(!all.policies[&key].accepted.is_applied());
         policy(
             &mut world,
             "a",
@@ -399,12 +399,12 @@ mod tests {
         );
         assert_eq!(reason(&look(&world), "p"), "Invalid");
         policy(&mut world, "a", "p", 1, json!({"limits": 5}));
-        assert_eq!(look(&world).policies[&key].wanted, Wanted::Unknown);
+        assert_eq!(look(&world).policies[&key].wanted, RequestedProfile::Unknown);
     }
 
     #[test]
     fn profiles_are_named_found_or_made_of_what_the_policy_says() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         policy(
             &mut world,
             "a",
@@ -420,16 +420,21 @@ mod tests {
             json!({"selector": {"matchLabels": {"app": "2"}}, "limits": {"slotsMax": 2}}),
         );
         let all = look(&world);
-        assert_eq!(all.policies[&Key::new("a", "named")].wanted, Wanted::Named("fast".into(), false));
-        let Wanted::Own(name, spec) = &all.policies[&Key::new("a", "own")].wanted else { panic!("it has its own") };
+        assert_eq!(all.policies[&ObjectKey::new("a", "named")].wanted, RequestedProfile::Named("fast".into(), false));
+        let RequestedProfile::Own(name, spec) = &all.policies[&ObjectKey::new("a", "own")].wanted else {
+            panic!("it has its own")
+        };
         assert!(name.starts_with("own-") && spec.limits.as_ref().unwrap().slots_max == Some(2));
         profile(&mut world, "a", "fast", json!({}));
-        assert_eq!(look(&world).policies[&Key::new("a", "named")].wanted, Wanted::Named("fast".into(), true));
+        assert_eq!(
+            look(&world).policies[&ObjectKey::new("a", "named")].wanted,
+            RequestedProfile::Named("fast".into(), true)
+        );
     }
 
     #[test]
     fn pods_that_ask_and_have_none_are_found_and_the_others_are_not() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         namespace(&mut world, "a", &[("groupage.dev/inject", "enabled")]);
         namespace(&mut world, "b", &[]);
         policy(&mut world, "a", "all", 0, json!({}));
@@ -453,8 +458,8 @@ mod tests {
         let all = look(&world);
         let found: Vec<String> = all.bare.keys().map(ToString::to_string).collect();
         assert_eq!(found, ["a/asks", "b/asks-itself"]);
-        assert_eq!(all.bare[&Key::new("a", "asks")], Some(Key::new("a", "all")));
-        assert_eq!(all.policies[&Key::new("a", "all")].bare, [Key::new("a", "asks")]);
+        assert_eq!(all.bare[&ObjectKey::new("a", "asks")], Some(ObjectKey::new("a", "all")));
+        assert_eq!(all.policies[&ObjectKey::new("a", "all")].bare, [ObjectKey::new("a", "asks")]);
         assert_eq!(attached(&world, true, &BTreeSet::new()).bare.len(), 4, "unless they are disabled");
     }
 }

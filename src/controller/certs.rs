@@ -3,13 +3,13 @@
 //! By default the controller is its own CA. One Secret holds a CA for a year and a leaf for thirty
 //! days; the leader writes it, every replica reads it, and certificates are replaced without
 //! closing connections. `plan` decides about rotation as a pure function of the time and the
-//! Secret. A new CA is trusted before it is used ([`INTRODUCE`]), and an old one long after
-//! ([`RETIRE`]), so a client that was disconnected in between (API server or sidecar) always trusts
+//! Secret. A new CA is trusted before it is used ([`CA_INTRODUCTION_PERIOD`]), and an old one long after
+//! ([`CA_RETIREMENT_AGE`]), so a client that was disconnected in between (API server or sidecar) always trusts
 //! the current leaf. Alternatively, certificates are read from files (`files`), issued for example
 //! by cert-manager. The distribution of their CA is then not managed here.
 //!
 //! Revocation is not supported. The control stream pushes a new CA bundle, which it gets from
-//! [`Served`].
+//! [`ServingCertificate`].
 
 mod files;
 mod keeper;
@@ -18,10 +18,10 @@ mod plan;
 mod served;
 
 pub use self::files::watch_files;
-pub use self::keeper::{KeeperSettings, keep};
-pub use self::material::{Authority, Held, Leaf, Validity, certificates, validity};
-pub use self::plan::{Action, plan};
-pub use self::served::{Presented, Served};
+pub use self::keeper::{RotationSettings, keep};
+pub use self::material::{CaCertificate, LeafCertificate, SecretContents, Validity, certificates, validity};
+pub use self::plan::{RotationStep, plan};
+pub use self::served::{CertificateInfo, ServingCertificate};
 
 use std::time::Duration;
 
@@ -31,16 +31,16 @@ pub const CA_LIFE: Duration = days(365);
 pub const LEAF_LIFE: Duration = days(30);
 /// Time for which a new CA is trusted before a leaf of it is used: longer than the 72 h for which a
 /// sidecar may be disconnected.
-pub const INTRODUCE: Duration = days(4);
-/// Time for which a CA stays trusted after the introduction of its successor: [`INTRODUCE`] plus
+pub const CA_INTRODUCTION_PERIOD: Duration = days(4);
+/// Time for which a CA stays trusted after the introduction of its successor: [`CA_INTRODUCTION_PERIOD`] plus
 /// the validity period of a leaf.
-pub const RETIRE: Duration = days(34);
+pub const CA_RETIREMENT_AGE: Duration = days(34);
 /// Minimum time for which the leaf of the new CA is in use before the old CA is removed. It equals
-/// [`INTRODUCE`], and matters if the leaf was replaced late because no controller was running.
+/// [`CA_INTRODUCTION_PERIOD`], and matters if the leaf was replaced late because no controller was running.
 pub const SHOWN: Duration = days(4);
 /// Remaining validity at which a leaf of an old CA is replaced even if the new CA is younger than
-/// [`INTRODUCE`]: an expired leaf is useless to all clients.
-pub const LAST: Duration = days(1);
+/// [`CA_INTRODUCTION_PERIOD`]: an expired leaf is useless to all clients.
+pub const LEAF_REPLACE_BEFORE: Duration = days(1);
 /// Time by which the validity of a certificate starts before its issuance, for clients with slow
 /// clocks.
 pub const BACKDATE: Duration = Duration::from_secs(3600);
@@ -50,4 +50,4 @@ const fn days(days: u64) -> Duration {
 }
 
 /// A time in seconds since 1970, as in certificates.
-pub type Seconds = u64;
+pub type UnixSeconds = u64;

@@ -1,6 +1,6 @@
 //! Kubernetes Events on workloads and policies, deduplicated and rate-limited.
 //!
-//! A [`Notice`] is plain data produced by pure code. One task publishes notices through the
+//! A [`EventNotice`] is plain data produced by pure code. One task publishes notices through the
 //! process's only `Recorder`, which aggregates repetitions into an event series.
 
 use std::collections::BTreeMap;
@@ -11,24 +11,24 @@ use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use tokio::sync::{mpsc, watch};
 
 use super::MANAGER;
-use super::world::{Meta, OwnerRef};
+use super::world::{ObjectMetadata, OwnerRef};
 use crate::api::v1alpha1::API_VERSION;
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
-use crate::telemetry::names::Told;
+use crate::telemetry::names::EventResult;
 
 /// Capacity of the queue of notices; notices beyond it are dropped and counted.
 pub const QUEUE_MAX: usize = 256;
 /// Interval within which an identical notice about the same object is suppressed.
-const AGAIN: Duration = Duration::from_secs(3600);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(3600);
 /// Maximum number of remembered pairs of object and reason. The oldest is evicted and may be
 /// published again.
 const REMEMBERED_MAX: usize = 4096;
-/// Token bucket for all Events: `BURST` at once, then one per `EVERY`. Notices about pods are
+/// Token bucket for all Events: `BURST` at once, then one per `REFILL_INTERVAL`. Notices about pods are
 /// grouped by workload, so a thousand missed pods need only a few Events.
 const BURST: u32 = 20;
-const EVERY: Duration = Duration::from_secs(1);
+const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
 /// Longest note that the API server accepts.
@@ -36,7 +36,7 @@ const NOTE_BYTES_MAX: usize = 1024;
 
 /// The object that an Event is about.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct About {
+pub struct EventTarget {
     /// API version, for example `apps/v1`.
     pub api_version: String,
     /// The kind.
@@ -51,9 +51,9 @@ pub struct About {
 
 /// An Event to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Notice {
+pub struct EventNotice {
     /// The object concerned.
-    pub about: About,
+    pub about: EventTarget,
     /// Selects the Event type: `Warning` if set, else `Normal`.
     pub warning: bool,
     /// Machine-readable reason, in one word.
@@ -62,18 +62,18 @@ pub struct Notice {
     pub note: String,
 }
 
-// === impl About ===
+// === impl EventTarget ===
 
-impl About {
+impl EventTarget {
     /// Refers to a policy.
     #[must_use]
-    pub fn policy(meta: &Meta) -> Self {
+    pub fn policy(meta: &ObjectMetadata) -> Self {
         Self { api_version: API_VERSION.to_owned(), kind: "BatchPolicy".to_owned(), ..Self::object(meta) }
     }
 
     /// Refers to a pod.
     #[must_use]
-    pub fn pod(meta: &Meta) -> Self {
+    pub fn pod(meta: &ObjectMetadata) -> Self {
         Self { api_version: "v1".to_owned(), kind: "Pod".to_owned(), ..Self::object(meta) }
     }
 
@@ -89,32 +89,32 @@ impl About {
         }
     }
 
-    fn object(meta: &Meta) -> Self {
+    fn object(meta: &ObjectMetadata) -> Self {
         let (namespace, name) = (meta.key.namespace.clone(), meta.key.name.clone());
         Self { namespace, name, uid: meta.uid.clone(), ..Self::default() }
     }
 }
 
-// === impl Notice ===
+// === impl EventNotice ===
 
-impl Notice {
+impl EventNotice {
     /// Creates a notice of type `Warning`.
     #[must_use]
-    pub fn warning(about: About, reason: &'static str, note: impl Into<String>) -> Self {
+    pub fn warning(about: EventTarget, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: true, reason, note: note.into() }
     }
 
     /// Creates a notice of type `Normal`.
     #[must_use]
-    pub fn normal(about: About, reason: &'static str, note: impl Into<String>) -> Self {
+    pub fn normal(about: EventTarget, reason: &'static str, note: impl Into<String>) -> Self {
         Self { about, warning: false, reason, note: note.into() }
     }
 }
 
 /// Deduplicates notices and limits their rate with a token bucket.
 #[derive(Debug, Default)]
-struct Filter {
-    told: BTreeMap<(About, &'static str), (Tick, String)>,
+struct EventRateLimiter {
+    told: BTreeMap<(EventTarget, &'static str), (Tick, String)>,
     /// Tokens taken from the bucket, and the instant of its last refill.
     spent: u32,
     since: Tick,
@@ -122,20 +122,20 @@ struct Filter {
 
 // === impl Filter ===
 
-impl Filter {
+impl EventRateLimiter {
     /// Decides about a notice: `Some(true)` publishes it, `Some(false)` exceeds the rate limit,
-    /// `None` is a duplicate. The same reason about the same object passes again after [`AGAIN`] or
+    /// `None` is a duplicate. The same reason about the same object passes again after [`REPEAT_INTERVAL`] or
     /// with another note.
-    fn passes(&mut self, notice: &Notice, now: Tick) -> Option<bool> {
+    fn passes(&mut self, notice: &EventNotice, now: Tick) -> Option<bool> {
         let key = (notice.about.clone(), notice.reason);
-        if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < AGAIN && *note == notice.note) {
+        if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < REPEAT_INTERVAL && *note == notice.note) {
             return None;
         }
-        let back = u32::try_from(now.since(self.since).as_millis() / EVERY.as_millis()).unwrap_or(u32::MAX);
+        let back = u32::try_from(now.since(self.since).as_millis() / REFILL_INTERVAL.as_millis()).unwrap_or(u32::MAX);
         if back > 0 {
             self.spent = self.spent.saturating_sub(back);
             // The fraction of a token that has been earned already counts for the next one.
-            self.since = self.since.after(EVERY.saturating_mul(back));
+            self.since = self.since.after(REFILL_INTERVAL.saturating_mul(back));
         }
         if self.spent >= BURST {
             return Some(false);
@@ -154,12 +154,12 @@ impl Filter {
 pub async fn publish(
     client: kube::Client,
     instance: String,
-    mut notices: mpsc::Receiver<Notice>,
+    mut notices: mpsc::Receiver<EventNotice>,
     (clock, metrics): (Clock, ControllerMetrics),
     mut stop: watch::Receiver<bool>,
 ) {
     let recorder = Recorder::new(client, Reporter { controller: MANAGER.to_owned(), instance: Some(instance) });
-    let mut filter = Filter::default();
+    let mut filter = EventRateLimiter::default();
     loop {
         let notice = tokio::select! {
             notice = notices.recv() => notice,
@@ -170,25 +170,25 @@ pub async fn publish(
         match filter.passes(&notice, clock.now()) {
             None => continue,
             Some(false) => {
-                metrics.event(Told::Dropped);
+                metrics.event(EventResult::Dropped);
                 continue;
             }
             Some(true) => {}
         }
         let (event, about) = event(&notice);
         let told = match tokio::time::timeout(CALL, recorder.publish(&event, &about)).await {
-            Ok(Ok(())) => Told::Sent,
+            Ok(Ok(())) => EventResult::Sent,
             Ok(Err(error)) => {
                 tracing::debug!(%error, reason = notice.reason, "the API server rejected an Event");
-                Told::Failed
+                EventResult::Failed
             }
-            Err(_) => Told::Failed,
+            Err(_) => EventResult::Failed,
         };
         metrics.event(told);
     }
 }
 
-fn event(notice: &Notice) -> (Event, ObjectReference) {
+fn event(notice: &EventNotice) -> (Event, ObjectReference) {
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let about = &notice.about;
     let about = ObjectReference {
@@ -218,8 +218,8 @@ fn event(notice: &Notice) -> (Event, ObjectReference) {
 mod tests {
     use super::*;
 
-    fn notice(name: &str, note: &str) -> Notice {
-        Notice::warning(About { name: name.to_owned(), ..About::default() }, "SidecarMissing", note)
+    fn notice(name: &str, note: &str) -> EventNotice {
+        EventNotice::warning(EventTarget { name: name.to_owned(), ..EventTarget::default() }, "SidecarMissing", note)
     }
 
     fn at(seconds: u64) -> Tick {
@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn the_same_is_told_once_an_hour_and_something_else_at_once() {
-        let mut filter = Filter::default();
+        let mut filter = EventRateLimiter::default();
         assert_eq!(filter.passes(&notice("a", "1 pod"), at(0)), Some(true));
         assert_eq!(filter.passes(&notice("a", "1 pod"), at(3599)), None);
         assert_eq!(filter.passes(&notice("a", "2 pods"), at(3599)), Some(true));
@@ -238,8 +238,8 @@ mod tests {
 
     #[test]
     fn a_flood_is_cut_to_a_burst_and_one_a_second() {
-        let mut filter = Filter::default();
-        let told = |filter: &mut Filter, from: usize, second| {
+        let mut filter = EventRateLimiter::default();
+        let told = |filter: &mut EventRateLimiter, from: usize, second| {
             let all = (from..from + 100)
                 .filter(|name| filter.passes(&notice(&name.to_string(), ""), at(second)) == Some(true));
             all.count()

@@ -18,19 +18,19 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use super::certs::Served;
+use super::certs::ServingCertificate;
 use super::lease::Leadership;
-use super::watch::{Kind, Shared};
+use super::watch::{SharedState, WatchedKind};
 use crate::places::serve_router;
 use crate::telemetry::ControllerMetrics;
 
 /// State behind the probes and the metrics.
 #[derive(Clone)]
-pub struct Health {
+pub struct HealthServer {
     /// The cluster state and the liveness of its watches.
-    pub shared: Shared,
+    pub shared: SharedState,
     /// The certificates.
-    pub served: Served,
+    pub served: ServingCertificate,
     /// The leadership state.
     pub leadership: Leadership,
     /// Metrics registry.
@@ -39,12 +39,12 @@ pub struct Health {
     pub ending: Arc<AtomicBool>,
 }
 
-// === impl Health ===
+// === impl HealthServer ===
 
-impl Health {
+impl HealthServer {
     /// Returns the reasons for which the process is not ready; empty if it is ready.
     #[must_use]
-    pub fn not_ready(&self) -> Vec<String> {
+    pub fn unready_reasons(&self) -> Vec<String> {
         let mut why: Vec<String> =
             self.shared.missing().map(|kind| format!("{} are not listed yet", kind.as_str())).collect();
         if !self.served.loaded() {
@@ -60,44 +60,44 @@ impl Health {
     #[must_use]
     pub fn metrics(&self) -> String {
         let world = self.shared.world();
-        for kind in Kind::ALL {
+        for kind in WatchedKind::ALL {
             self.metrics.objects(kind.as_str(), world_count(&world, kind));
-            self.metrics.watch_silence(kind.as_str(), self.shared.silence(kind));
+            self.metrics.set_watch_silence(kind.as_str(), self.shared.silence(kind));
         }
         self.metrics.leads(self.leadership.leads());
         let expires = self.served.watch().borrow().as_ref().map_or(0, |presented| presented.expires);
-        self.metrics.cert_expiry(expires);
+        self.metrics.set_cert_expiry(expires);
         self.metrics.render()
     }
 }
 
-impl fmt::Debug for Health {
+impl fmt::Debug for HealthServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Health").field("not_ready", &self.not_ready()).finish_non_exhaustive()
+        f.debug_struct("Health").field("not_ready", &self.unready_reasons()).finish_non_exhaustive()
     }
 }
 
-fn world_count(world: &super::world::World, kind: Kind) -> usize {
+fn world_count(world: &super::world::ClusterState, kind: WatchedKind) -> usize {
     match kind {
-        Kind::Policies => world.policies.len(),
-        Kind::Profiles => world.profiles.len(),
-        Kind::Namespaces => world.namespaces.len(),
-        Kind::Services => world.services.len(),
-        Kind::Networks => world.networks.len(),
-        Kind::Pods => world.pods.len(),
-        Kind::Bare => world.bare.len(),
-        Kind::Deployments => world.deployments.len(),
-        Kind::StatefulSets => world.stateful_sets.len(),
-        Kind::DaemonSets => world.daemon_sets.len(),
-        Kind::ReplicaSets => world.replica_sets.len(),
-        Kind::Nodes => world.nodes.len(),
-        Kind::Pools => world.pools.as_ref().map_or(0, |pools| pools.len()),
-        Kind::InferenceServices => world.inference_services.as_ref().map_or(0, |services| services.len()),
+        WatchedKind::Policies => world.policies.len(),
+        WatchedKind::Profiles => world.profiles.len(),
+        WatchedKind::Namespaces => world.namespaces.len(),
+        WatchedKind::Services => world.services.len(),
+        WatchedKind::Networks => world.networks.len(),
+        WatchedKind::Pods => world.pods.len(),
+        WatchedKind::Bare => world.bare.len(),
+        WatchedKind::Deployments => world.deployments.len(),
+        WatchedKind::StatefulSets => world.stateful_sets.len(),
+        WatchedKind::DaemonSets => world.daemon_sets.len(),
+        WatchedKind::ReplicaSets => world.replica_sets.len(),
+        WatchedKind::Nodes => world.nodes.len(),
+        WatchedKind::Pools => world.pools.as_ref().map_or(0, |pools| pools.len()),
+        WatchedKind::InferenceServices => world.inference_services.as_ref().map_or(0, |services| services.len()),
     }
 }
 
 /// Serves until shutdown is signalled.
-pub async fn serve(listener: TcpListener, health: Health, mut stop: watch::Receiver<bool>) {
+pub async fn serve(listener: TcpListener, health: HealthServer, mut stop: watch::Receiver<bool>) {
     let router = Router::new()
         .route("/metrics", get(metrics))
         .route("/livez", get(alive))
@@ -110,12 +110,12 @@ pub async fn serve(listener: TcpListener, health: Health, mut stop: watch::Recei
     serve_router(listener, router, stopped).await;
 }
 
-async fn metrics(State(health): State<Health>) -> Response {
+async fn metrics(State(health): State<HealthServer>) -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics()).into_response()
 }
 
-async fn alive(State(health): State<Health>) -> Response {
-    let stuck: Vec<&str> = health.shared.stuck().map(Kind::as_str).collect();
+async fn alive(State(health): State<HealthServer>) -> Response {
+    let stuck: Vec<&str> = health.shared.stuck().map(WatchedKind::as_str).collect();
     if stuck.is_empty() {
         return "ok\n".into_response();
     }
@@ -123,8 +123,8 @@ async fn alive(State(health): State<Health>) -> Response {
     (StatusCode::INTERNAL_SERVER_ERROR, text).into_response()
 }
 
-async fn ready(State(health): State<Health>) -> Response {
-    let why = health.not_ready();
+async fn ready(State(health): State<HealthServer>) -> Response {
+    let why = health.unready_reasons();
     if why.is_empty() {
         return "ready\n".into_response();
     }

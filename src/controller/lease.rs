@@ -16,22 +16,22 @@ mod tests;
 
 use std::time::Duration;
 
-pub use self::elector::{Leader, Leadership, Reign, Settings, elect};
+pub use self::elector::{ElectionSettings, LeaderReplica, Leadership, LeadershipTerm, elect};
 use crate::batching::Tick;
 
 /// Duration of a lease after its last observed renewal.
 pub const LEASE: Duration = Duration::from_secs(15);
 /// Maximum time without a renewal for which a leader leads. It is shorter than [`LEASE`] by the
 /// tolerated difference of clock rates.
-pub const RENEW_WITHIN: Duration = Duration::from_secs(10);
+pub const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between two checks of the lease.
-pub const RETRY: Duration = Duration::from_secs(2);
+pub const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Longest lease duration that is honored. A longer one can only have been written by hand.
 const LEASE_MAX: Duration = Duration::from_secs(300);
 
 /// Contents of a Lease.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Record {
+pub struct LeaseRecord {
     /// The holder; `None` after a release.
     pub holder: Option<String>,
     /// Address at which the holder serves streams, for redirecting sidecars.
@@ -50,14 +50,14 @@ pub struct Record {
 
 /// A record, with the instant at which it was first observed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observed {
-    record: Record,
+pub struct ObservedLease {
+    record: LeaseRecord,
     at: Tick,
 }
 
 /// The permitted action of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum LeaseAction {
     /// The Lease does not exist and can be created.
     Create,
     /// The lease is free, or its holder has not renewed it in time.
@@ -70,24 +70,24 @@ pub enum Verdict {
 
 /// The next request to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ask {
+pub enum LeaseRequest {
     /// Read the Lease.
     Read,
     /// Create the Lease.
-    Create(Record),
+    Create(LeaseRecord),
     /// Write the Lease if its version is still that of the record.
-    Write(Record),
+    Write(LeaseRecord),
     /// No request.
     Nothing,
 }
 
 /// The response to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum LeaseResponse {
     /// The Lease, or `None` if it does not exist.
-    Read(Option<Record>),
+    Read(Option<LeaseRecord>),
     /// The Lease as written.
-    Wrote(Record),
+    Wrote(LeaseRecord),
     /// Another replica has written first.
     Conflict,
     /// No response, or another error; the write may have succeeded.
@@ -99,9 +99,9 @@ pub enum Answer {
 pub struct Candidate {
     me: String,
     address: Option<String>,
-    observed: Option<Observed>,
+    observed: Option<ObservedLease>,
     /// The Lease as last read or written; `None` once an error makes it uncertain.
-    lease: Option<Option<Record>>,
+    lease: Option<Option<LeaseRecord>>,
     /// Instant at which the current request was sent.
     sent: Tick,
     /// End of the leadership.
@@ -111,36 +111,36 @@ pub struct Candidate {
 /// Returns the permitted action on a lease that was just read. `observed` is the result of
 /// [`observe`] over this and all earlier reads.
 #[must_use]
-pub fn evaluate(lease: Option<&Record>, me: &str, now: Tick, observed: Option<&Observed>) -> Verdict {
-    let Some(record) = lease else { return Verdict::Create };
+pub fn evaluate(lease: Option<&LeaseRecord>, me: &str, now: Tick, observed: Option<&ObservedLease>) -> LeaseAction {
+    let Some(record) = lease else { return LeaseAction::Create };
     match record.holder.as_deref() {
-        None | Some("") => Verdict::Acquire,
-        Some(holder) if holder == me => Verdict::Renew,
+        None | Some("") => LeaseAction::Acquire,
+        Some(holder) if holder == me => LeaseAction::Renew,
         Some(_) => {
             // The duration of a record that was never observed before starts now.
             let at = observed.filter(|seen| seen.is(record)).map_or(now, |seen| seen.at);
             let until = at.after(record.duration.min(LEASE_MAX));
-            if now >= until { Verdict::Acquire } else { Verdict::Yield(until) }
+            if now >= until { LeaseAction::Acquire } else { LeaseAction::Yield(until) }
         }
     }
 }
 
 /// Records an observation. An unchanged record keeps the instant at which it was first observed.
 #[must_use]
-pub fn observe(before: Option<Observed>, record: &Record, now: Tick) -> Observed {
+pub fn observe(before: Option<ObservedLease>, record: &LeaseRecord, now: Tick) -> ObservedLease {
     match before {
         Some(before) if before.is(record) => before,
-        _ => Observed { record: record.clone(), at: now },
+        _ => ObservedLease { record: record.clone(), at: now },
     }
 }
 
 // === impl Observed ===
 
-impl Observed {
+impl ObservedLease {
     /// Returns `true` if a record is the same renewal. The version is ignored: adding a label to
     /// the Lease does not renew it.
-    fn is(&self, record: &Record) -> bool {
-        let same = |a: &Record, b: &Record| {
+    fn is(&self, record: &LeaseRecord) -> bool {
+        let same = |a: &LeaseRecord, b: &LeaseRecord| {
             a.holder == b.holder && a.renewed == b.renewed && a.transitions == b.transitions && a.acquired == b.acquired
         };
         same(&self.record, record)
@@ -158,21 +158,21 @@ impl Candidate {
 
     /// Returns the next request. `wall` is the time since 1970 in microseconds, used only in the
     /// record.
-    pub fn ask(&mut self, now: Tick, wall: i64) -> Ask {
+    pub fn ask(&mut self, now: Tick, wall: i64) -> LeaseRequest {
         self.sent = now;
-        let Some(lease) = &self.lease else { return Ask::Read };
+        let Some(lease) = &self.lease else { return LeaseRequest::Read };
         match evaluate(lease.as_ref(), &self.me, now, self.observed.as_ref()) {
-            Verdict::Create => Ask::Create(self.record(None, wall)),
-            Verdict::Acquire | Verdict::Renew => Ask::Write(self.record(lease.as_ref(), wall)),
-            Verdict::Yield(_) => Ask::Nothing,
+            LeaseAction::Create => LeaseRequest::Create(self.record(None, wall)),
+            LeaseAction::Acquire | LeaseAction::Renew => LeaseRequest::Write(self.record(lease.as_ref(), wall)),
+            LeaseAction::Yield(_) => LeaseRequest::Nothing,
         }
     }
 
     /// Processes the response to the last request. Returns `true` if another request is due at
     /// once.
-    pub fn answered(&mut self, now: Tick, answer: Answer) -> bool {
+    pub fn answered(&mut self, now: Tick, answer: LeaseResponse) -> bool {
         match answer {
-            Answer::Read(lease) => {
+            LeaseResponse::Read(lease) => {
                 if let Some(record) = &lease {
                     self.observed = Some(observe(self.observed.take(), record, now));
                     if record.holder.as_deref() != Some(&self.me) {
@@ -185,17 +185,17 @@ impl Candidate {
                 }
                 let may = evaluate(lease.as_ref(), &self.me, now, self.observed.as_ref());
                 self.lease = Some(lease);
-                !matches!(may, Verdict::Yield(_))
+                !matches!(may, LeaseAction::Yield(_))
             }
-            Answer::Wrote(record) => {
+            LeaseResponse::Wrote(record) => {
                 // Counted from before the request was sent: other replicas cannot have observed the
                 // renewal earlier.
-                self.until = self.sent.after(RENEW_WITHIN);
+                self.until = self.sent.after(RENEW_DEADLINE);
                 self.observed = Some(observe(self.observed.take(), &record, now));
                 self.lease = Some(Some(record));
                 false
             }
-            Answer::Conflict | Answer::Failed => {
+            LeaseResponse::Conflict | LeaseResponse::Failed => {
                 self.lease = None;
                 false
             }
@@ -204,7 +204,7 @@ impl Candidate {
 
     /// Starts another round. A lease held by another replica is read again.
     pub fn round(&mut self) {
-        let ours = |record: &Record| record.holder.as_deref() == Some(&self.me);
+        let ours = |record: &LeaseRecord| record.holder.as_deref() == Some(&self.me);
         if !self.lease.as_ref().is_some_and(|lease| lease.as_ref().is_some_and(ours)) {
             self.lease = None;
         }
@@ -225,22 +225,22 @@ impl Candidate {
 
     /// Returns the last observed record with a holder.
     #[must_use]
-    pub fn holder(&self) -> Option<&Record> {
+    pub fn holder(&self) -> Option<&LeaseRecord> {
         self.observed.as_ref().map(|seen| &seen.record).filter(|record| record.holder.is_some())
     }
 
     /// Gives up the leadership, and returns the record that lets another replica acquire the lease
     /// at once; `None` if this replica is not known to hold the lease.
-    pub fn release(&mut self) -> Option<Record> {
+    pub fn release(&mut self) -> Option<LeaseRecord> {
         self.until = Tick(0);
         let record = self.lease.take()??;
-        (record.holder.as_deref() == Some(&self.me)).then_some(Record { holder: None, address: None, ..record })
+        (record.holder.as_deref() == Some(&self.me)).then_some(LeaseRecord { holder: None, address: None, ..record })
     }
 
-    fn record(&self, before: Option<&Record>, wall: i64) -> Record {
+    fn record(&self, before: Option<&LeaseRecord>, wall: i64) -> LeaseRecord {
         let ours = before.is_some_and(|record| record.holder.as_deref() == Some(&self.me));
         let transitions = before.map_or(0, |record| record.transitions);
-        Record {
+        LeaseRecord {
             holder: Some(self.me.clone()),
             address: self.address.clone(),
             duration: LEASE,

@@ -15,78 +15,78 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::lease::Leadership;
-use super::recompute::Bare;
-use super::reconcile::Round;
-use super::watch::Shared;
-use super::webhook::{Known, Question, would};
-use super::world::{Key, Pod, World};
+use super::recompute::InjectionGap;
+use super::reconcile::ReconcileResult;
+use super::watch::SharedState;
+use super::webhook::{AdmissionRequest, ReviewContext, would};
+use super::world::{ClusterState, ObjectKey, Pod};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::injector::Context;
+use crate::injector::InjectionContext;
 
 /// Maximum number of pods read per round; the others wait for the next one.
 const READ_MAX: usize = 50;
 /// Timeout of one API call.
 const CALL: Duration = Duration::from_secs(10);
 /// Age at which a result is computed again, since policies and the installation's values change.
-const AGAIN: Duration = Duration::from_secs(600);
+const RECHECK_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum number of results kept. Further pods are not recorded.
 const REMEMBERED_MAX: usize = 10_000;
 
 /// Results by UID of the pod. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Looked(Arc<Mutex<BTreeMap<String, Entry>>>);
+pub struct InjectionGaps(Arc<Mutex<BTreeMap<String, GapEntry>>>);
 
 #[derive(Debug, Clone)]
-struct Entry {
+struct GapEntry {
     /// The pod as it was when it was classified.
     pod: Arc<Pod>,
-    found: Bare,
+    found: InjectionGap,
     at: Tick,
 }
 
-// === impl Looked ===
+// === impl InjectionGaps ===
 
-impl Looked {
+impl InjectionGaps {
     /// Returns all results.
     #[must_use]
-    pub fn found(&self) -> BTreeMap<String, Bare> {
+    pub fn found(&self) -> BTreeMap<String, InjectionGap> {
         self.lock().iter().map(|(uid, entry)| (uid.clone(), entry.found.clone())).collect()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, Entry>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, GapEntry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the entries of pods that no longer exist, and returns the pods to classify next.
-    fn next(&self, round: &Round, now: Tick) -> Vec<Arc<Pod>> {
+    fn next(&self, round: &ReconcileResult, now: Tick) -> Vec<Arc<Pod>> {
         let mut entries = self.lock();
         let asking: Vec<&Arc<Pod>> = round.attached.bare.keys().filter_map(|key| round.world.bare.get(key)).collect();
         let there: BTreeMap<&str, &Arc<Pod>> = asking.iter().map(|pod| (pod.meta.uid.as_str(), *pod)).collect();
         entries.retain(|uid, _| there.contains_key(uid.as_str()));
         let fresh = |pod: &&&Arc<Pod>| {
             let entry = entries.get(&pod.meta.uid);
-            entry.is_none_or(|entry| entry.pod != ***pod || now.since(entry.at) >= AGAIN)
+            entry.is_none_or(|entry| entry.pod != ***pod || now.since(entry.at) >= RECHECK_INTERVAL)
         };
         asking.iter().filter(fresh).take(READ_MAX).map(|pod| Arc::clone(pod)).collect()
     }
 
     #[expect(clippy::needless_pass_by_value, reason = "the pod is stored in the entry")]
-    fn note(&self, pod: Arc<Pod>, found: Bare, at: Tick) -> bool {
+    fn note(&self, pod: Arc<Pod>, found: InjectionGap, at: Tick) -> bool {
         let mut entries = self.lock();
         if entries.len() >= REMEMBERED_MAX && !entries.contains_key(&pod.meta.uid) {
             return false;
         }
         let uid = pod.meta.uid.clone();
-        let before = entries.insert(uid, Entry { pod, found: found.clone(), at });
+        let before = entries.insert(uid, GapEntry { pod, found: found.clone(), at });
         before.is_none_or(|before| before.found != found)
     }
 }
 
 /// The installation's values, as the webhook uses them.
-pub struct Installed {
+pub struct InstallationValues {
     /// Builds the injection context common to all pods.
-    pub base: Arc<dyn Fn() -> Context + Send + Sync>,
+    pub base: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
     /// The controller's own namespace.
     pub own_namespace: String,
     /// Overrides the sidecar form: `Some` forces the native or the classic form.
@@ -95,11 +95,11 @@ pub struct Installed {
 
 /// Classifies such pods while this replica leads, until shutdown is signalled.
 pub async fn look(
-    (client, shared, leadership): (kube::Client, Shared, Leadership),
-    looked: Looked,
-    installed: Installed,
+    (client, shared, leadership): (kube::Client, SharedState, Leadership),
+    looked: InjectionGaps,
+    installed: InstallationValues,
     clock: Clock,
-    mut rounds: watch::Receiver<Arc<Round>>,
+    mut rounds: watch::Receiver<Arc<ReconcileResult>>,
     mut stop: watch::Receiver<bool>,
 ) {
     loop {
@@ -141,23 +141,23 @@ pub async fn look(
 
 // === impl Installed ===
 
-impl Installed {
+impl InstallationValues {
     /// Returns the decision that the webhook would have made about a pod.
-    fn judge(&self, key: &Key, pod: Value, world: &World) -> Option<Bare> {
+    fn judge(&self, key: &ObjectKey, pod: Value, world: &ClusterState) -> Option<InjectionGap> {
         let Self { base, own_namespace, native } = self;
         let base = base();
-        judge(key, pod, Known { world, base: &base, own_namespace, token: "", native: *native })
+        judge(key, pod, ReviewContext { world, base: &base, own_namespace, token: "", native: *native })
     }
 }
 
-impl fmt::Debug for Installed {
+impl fmt::Debug for InstallationValues {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Installed").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
     }
 }
 
 /// Reads one whole pod. It uses a list, since the RBAC rules grant no `get` on pods.
-async fn read(client: &kube::Client, key: &Key) -> kube::Result<Option<Value>> {
+async fn read(client: &kube::Client, key: &ObjectKey) -> kube::Result<Option<Value>> {
     let pods: Api<DynamicObject> =
         Api::namespaced_with(client.clone(), &key.namespace, &ApiResource::erase::<core::Pod>(&()));
     let list = pods.list(&ListParams::default().fields(&format!("metadata.name={}", key.name)).limit(1)).await?;
@@ -168,14 +168,14 @@ async fn read(client: &kube::Client, key: &Key) -> kube::Result<Option<Value>> {
 
 /// Returns the webhook's decision about a pod that already runs. The status is removed, since an
 /// admission review does not contain it.
-fn judge(key: &Key, mut pod: Value, known: Known<'_>) -> Option<Bare> {
+fn judge(key: &ObjectKey, mut pod: Value, known: ReviewContext<'_>) -> Option<InjectionGap> {
     if let Some(fields) = pod.as_object_mut() {
         fields.remove("status");
         fields.insert("apiVersion".to_owned(), json!("v1"));
         fields.insert("kind".to_owned(), json!("Pod"));
     }
     let question =
-        Question { uid: String::new(), makes_pod: true, namespace: key.namespace.clone(), pod, dry_run: true };
+        AdmissionRequest { uid: String::new(), makes_pod: true, namespace: key.namespace.clone(), pod, dry_run: true };
     would(&question, known)
 }
 
@@ -185,58 +185,59 @@ mod tests {
     use crate::controller::attachment::attached;
     use crate::controller::world::build::*;
 
-    fn round(world: World) -> Round {
+    fn round(world: ClusterState) -> ReconcileResult {
         let attached = attached(&world, true, &std::collections::BTreeSet::new());
-        Round { world, attached, ..Round::default() }
+        ReconcileResult { world, attached, ..ReconcileResult::default() }
     }
 
     #[test]
     fn a_pod_is_looked_at_once_and_again_when_it_changed_or_after_a_while() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         bare(&mut world, pod("a", "p", &[]));
-        let looked = Looked::default();
+        let looked = InjectionGaps::default();
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
         let first = looked.next(&round(world.clone()), at(0));
         assert_eq!(first.len(), 1);
-        assert!(looked.note(first[0].clone(), Bare::Missed, at(0)));
+        assert!(looked.note(first[0].clone(), InjectionGap::Missed, at(0)));
         assert!(looked.next(&round(world.clone()), at(599)).is_empty());
         assert_eq!(looked.next(&round(world.clone()), at(600)).len(), 1);
         bare(&mut world, pod("a", "p", &[("other", "label")]));
         assert_eq!(looked.next(&round(world.clone()), at(1)).len(), 1);
-        assert!(!looked.note(first[0].clone(), Bare::Missed, at(1)), "no news");
-        looked.next(&round(World::default()), at(2));
+        assert!(!looked.note(first[0].clone(), InjectionGap::Missed, at(1)), "no news");
+        looked.next(&round(ClusterState::default()), at(2));
         assert!(looked.found().is_empty(), "it is gone");
     }
 
     #[test]
     fn what_the_webhook_would_have_done_is_asked_of_the_same_function() {
-        let world = World { synced: true, ..World::default() };
-        let base = Context { unless_disabled: true, ..Context::default() };
-        let known = Known { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
+        let world = ClusterState { synced: true, ..ClusterState::default() };
+        let base = InjectionContext { unless_disabled: true, ..InjectionContext::default() };
+        let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "", native: Some(true) };
         let pod = |host: bool| json!({"metadata": {"name": "p"}, "spec": {"hostNetwork": host, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]}, "status": {"phase": "Running"}});
-        assert_eq!(judge(&Key::new("a", "p"), pod(false), known), Some(Bare::Missed));
+        assert_eq!(judge(&ObjectKey::new("a", "p"), pod(false), known), Some(InjectionGap::Missed));
         assert!(
-            matches!(judge(&Key::new("a", "p"), pod(true), known), Some(Bare::Cannot(why)) if why.starts_with("HostNetwork"))
+            matches!(judge(&ObjectKey::new("a", "p"), pod(true), known), Some(InjectionGap::Cannot(why)) if why.starts_with("HostNetwork"))
         );
-        let none = Context::default();
-        let with = |native, own: &str| Installed {
-            base: Arc::new(|| Context { unless_disabled: true, ..Context::default() }),
+        let none = InjectionContext::default();
+        let with = |native, own: &str| InstallationValues {
+            base: Arc::new(|| InjectionContext { unless_disabled: true, ..InjectionContext::default() }),
             own_namespace: own.to_owned(),
             native,
         };
-        let cluster = World { server_native: Some(true), ..world.clone() };
+        let cluster = ClusterState { server_native: Some(true), ..world.clone() };
         let mut job = pod(false);
         job["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "u", "controller": true}]);
-        let judge_job = |installed: Installed| installed.judge(&Key::new("a", "p"), job.clone(), &cluster);
-        assert_eq!(judge_job(with(None, "g")), Some(Bare::Missed));
+        let judge_job =
+            |installed: InstallationValues| installed.judge(&ObjectKey::new("a", "p"), job.clone(), &cluster);
+        assert_eq!(judge_job(with(None, "g")), Some(InjectionGap::Missed));
         assert!(
-            matches!(judge_job(with(Some(false), "g")), Some(Bare::Cannot(why)) if why.starts_with("JobNeedsNativeSidecar")),
+            matches!(judge_job(with(Some(false), "g")), Some(InjectionGap::Cannot(why)) if why.starts_with("JobNeedsNativeSidecar")),
             "the installation disables the native form"
         );
         assert_eq!(judge_job(with(None, "a")), None, "the controller's own namespace");
         assert_eq!(
-            judge(&Key::new("a", "p"), pod(false), Known { base: &none, ..known }),
+            judge(&ObjectKey::new("a", "p"), pod(false), ReviewContext { base: &none, ..known }),
             None,
             "it does not request injection"
         );

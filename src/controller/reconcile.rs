@@ -13,60 +13,60 @@ use std::time::Duration;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 
-use super::apply::Written;
-use super::attachment::{Accepted, Attached, attached};
-use super::events::Notice;
+use super::apply::WrittenStatuses;
+use super::attachment::{Acceptance, AttachmentMap, attached};
+use super::events::EventNotice;
 use super::lease::Leadership;
-use super::missed::Looked;
-use super::recompute::{Desired, Input, Live, recompute};
-use super::watch::Shared;
-use super::world::World;
+use super::missed::InjectionGaps;
+use super::recompute::{DesiredState, Observed, RecomputeInput, recompute};
+use super::watch::SharedState;
+use super::world::ClusterState;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
-use crate::telemetry::names::Told;
+use crate::telemetry::names::EventResult;
 
 /// Delay between a change and its round.
 const DEBOUNCE: Duration = Duration::from_secs(1);
 /// Interval between rounds without a change, since sidecar reports arrive without one.
-const TICK: Duration = Duration::from_secs(5);
+const RESYNC_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Result of one round, shared by all readers.
 #[derive(Debug, Clone, Default)]
-pub struct Round {
+pub struct ReconcileResult {
     /// The cluster state.
-    pub world: World,
+    pub world: ClusterState,
     /// The assignment of pods to policies.
-    pub attached: Attached,
+    pub attached: AttachmentMap,
     /// The desired state.
-    pub desired: Desired,
+    pub desired: DesiredState,
     /// Number of this round, counted from 1.
     pub number: u64,
 }
 
 /// Source of sidecar reports: the control stream with rollout and tuner. It is called in every
 /// round, with the pods and the requested profile of every policy, and must not block.
-pub trait Source: Send + Sync {
+pub trait ObservationSource: Send + Sync {
     /// Returns the current state. Only a call with `leads` may make decisions; others only report.
-    fn look(&self, world: &World, attached: &Attached, leads: bool, now: Timestamp) -> Live;
+    fn look(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed;
 }
 
 /// A source without any connected sidecar.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct NoStreams;
+pub struct EmptySource;
 
 /// Parameters of the loop.
 #[derive(Clone)]
-pub struct Loop {
+pub struct Reconciler {
     /// The cluster state.
-    pub shared: Shared,
+    pub shared: SharedState,
     /// The leadership state.
     pub leadership: Leadership,
     /// The statuses written last.
-    pub written: Written,
+    pub written: WrittenStatuses,
     /// Results for pods without a sidecar.
-    pub looked: Looked,
+    pub looked: InjectionGaps,
     /// Source of sidecar reports.
-    pub source: Arc<dyn Source>,
+    pub source: Arc<dyn ObservationSource>,
     /// Enables injection for pods that neither request nor reject it.
     pub unless_disabled: bool,
     /// Namespaces excluded from injection.
@@ -76,22 +76,22 @@ pub struct Loop {
     /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// Queue of Events to publish; notices that do not fit are dropped and counted.
-    pub notices: mpsc::Sender<Notice>,
+    pub notices: mpsc::Sender<EventNotice>,
 }
 
 // === impl NoStreams ===
 
-impl Source for NoStreams {
-    fn look(&self, _: &World, _: &Attached, _: bool, _: Timestamp) -> Live {
-        Live::default()
+impl ObservationSource for EmptySource {
+    fn look(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> Observed {
+        Observed::default()
     }
 }
 
-// === impl Loop ===
+// === impl Reconciler ===
 
-impl Loop {
+impl Reconciler {
     /// Runs a round after every change until shutdown is signalled.
-    pub async fn run(self, rounds: watch::Sender<Arc<Round>>, mut stop: watch::Receiver<bool>) {
+    pub async fn run(self, rounds: watch::Sender<Arc<ReconcileResult>>, mut stop: watch::Receiver<bool>) {
         let mut changes = self.shared.changes();
         let mut leadership = self.leadership.clone();
         let mut number = 0;
@@ -104,7 +104,7 @@ impl Loop {
                     tokio::time::sleep(DEBOUNCE).await;
                 }
                 () = leadership.changed() => {}
-                () = tokio::time::sleep(TICK) => {}
+                () = tokio::time::sleep(RESYNC_INTERVAL) => {}
                 () = told(&mut stop) => return,
             }
             changes.borrow_and_update();
@@ -118,18 +118,18 @@ impl Loop {
         }
     }
 
-    fn look(&self, world: World, number: u64) -> Round {
+    fn look(&self, world: ClusterState, number: u64) -> ReconcileResult {
         let began = self.clock.now();
-        let now = wall();
+        let now = wall_clock_now();
         let leads = self.leadership.leads();
         let attached = attached(&world, self.unless_disabled, &self.excluded);
         let live = self.source.look(&world, &attached, leads, now);
         let (bare, written) = (self.looked.found(), self.written.statuses());
-        let input = Input { world: &world, attached: &attached, live: &live, bare: &bare, written: &written };
+        let input = RecomputeInput { world: &world, attached: &attached, live: &live, bare: &bare, written: &written };
         let desired = recompute(input, now);
-        self.metrics.reconciled(self.clock.now().since(began));
-        self.metrics.pods_missing(desired.missing.len());
-        let mut reasons: BTreeMap<&'static str, usize> = Accepted::REASONS.map(|reason| (reason, 0)).into();
+        self.metrics.record_reconcile(self.clock.now().since(began));
+        self.metrics.set_pods_missing(desired.missing.len());
+        let mut reasons: BTreeMap<&'static str, usize> = Acceptance::REASONS.map(|reason| (reason, 0)).into();
         for attachment in attached.policies.values() {
             *reasons.entry(attachment.accepted.reason()).or_default() += 1;
         }
@@ -139,15 +139,15 @@ impl Loop {
         if leads {
             for notice in &desired.told {
                 if self.notices.try_send(notice.clone()).is_err() {
-                    self.metrics.event(Told::Dropped);
+                    self.metrics.event(EventResult::Dropped);
                 }
             }
         }
-        Round { world, attached, desired, number }
+        ReconcileResult { world, attached, desired, number }
     }
 }
 
-impl fmt::Debug for Loop {
+impl fmt::Debug for Reconciler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loop").field("unless_disabled", &self.unless_disabled).finish_non_exhaustive()
     }
@@ -160,7 +160,7 @@ async fn told(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Returns the wall-clock time, for human-readable timestamps.
-fn wall() -> Timestamp {
+fn wall_clock_now() -> Timestamp {
     let micros = i64::try_from(Clock::wall_micros()).unwrap_or(i64::MAX);
     Timestamp::from_microsecond(micros).unwrap_or(Timestamp::UNIX_EPOCH)
 }

@@ -13,28 +13,28 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::apply::{Written, apply};
-use super::certs::{KeeperSettings, Served, keep, watch_files};
-use super::events::{self, Notice};
-use super::health::{self, Health};
+use super::apply::{WrittenStatuses, apply};
+use super::certs::{RotationSettings, ServingCertificate, keep, watch_files};
+use super::events::{self, EventNotice};
+use super::health::{self, HealthServer};
 use super::lease::{self, Leadership};
-use super::missed::{self, Looked};
-use super::reconcile::{Loop, NoStreams, Round, Source};
-use super::sidecars::{Needs, Sidecars};
-use super::watch::{self as following, Shared, Timing};
+use super::missed::{self, InjectionGaps};
+use super::reconcile::{EmptySource, ObservationSource, ReconcileResult, Reconciler};
+use super::sidecars::{SidecarController, SidecarsConfig};
+use super::watch::{self as start_following, SharedState, WatchTiming};
 use super::webhook;
 use crate::clock::Clock;
 use crate::error::BoxError;
-use crate::injector::{Context, Controller, RedirectUse, SidecarDefaults};
+use crate::injector::{ControllerEndpoint, InjectionContext, RedirectUse, SidecarDefaults};
 use crate::telemetry::ControllerMetrics;
 
 /// Divisor of the drain time. One such part passes between losing readiness and closing the
 /// webhook: until the endpoint is removed, the API server still sends reviews, which are answered.
-const LINGER: u32 = 3;
+const LINGER_DIVISOR: u32 = 3;
 
 /// Configuration of a controller.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct ControllerConfig {
     /// Namespace of the controller.
     pub namespace: String,
     /// Unique name of this replica: the name of its pod.
@@ -51,7 +51,7 @@ pub struct Config {
     /// Listen address of probes and scrapes.
     pub health: SocketAddr,
     /// Source of the certificates.
-    pub certificate: Certificate,
+    pub certificate: ServerCertificate,
     /// DNS names of the certificate: those of the webhook's Service and of the stream's.
     pub names: Vec<String>,
     /// CA certificates in PEM that clients of the webhook are verified with; `None` disables client
@@ -69,7 +69,7 @@ pub struct Config {
     /// Defaults of every sidecar.
     pub sidecar: SidecarDefaults,
     /// Timeouts and intervals of the watches.
-    pub timing: Timing,
+    pub timing: WatchTiming,
     /// Listen address of the control streams; `None` disables pushing and tuning.
     pub streams: Option<SocketAddr>,
     /// Interval of the slow loop; `None` disables tuning.
@@ -80,7 +80,7 @@ pub struct Config {
 
 /// Source of the certificates.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Certificate {
+pub enum ServerCertificate {
     /// Issued by the controller, stored in this Secret, and published as CA bundle in this
     /// `MutatingWebhookConfiguration`.
     Own {
@@ -95,19 +95,19 @@ pub enum Certificate {
 
 /// Handles shared by the parts.
 #[derive(Clone)]
-pub struct Parts {
+pub struct ControllerHandles {
     /// Client of the API server.
     pub client: kube::Client,
     /// The cluster state.
-    pub shared: Shared,
+    pub shared: SharedState,
     /// The leadership state.
     pub leadership: Leadership,
     /// The certificates in use and the CA bundle.
-    pub served: Served,
+    pub served: ServingCertificate,
     /// Result of every round: the policy of every pod, and the desired state.
-    pub rounds: watch::Receiver<Arc<Round>>,
+    pub rounds: watch::Receiver<Arc<ReconcileResult>>,
     /// Queue of Events to publish.
-    pub notices: mpsc::Sender<Notice>,
+    pub notices: mpsc::Sender<EventNotice>,
     /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// The clock of the process.
@@ -117,7 +117,7 @@ pub struct Parts {
 }
 
 /// A running controller.
-pub struct Running {
+pub struct RunningController {
     /// Bound address of the webhook.
     pub webhook: SocketAddr,
     /// Bound address of the probes.
@@ -125,8 +125,8 @@ pub struct Running {
     /// Bound address of the control streams.
     pub streams: Option<SocketAddr>,
     /// Handles shared by the parts.
-    pub parts: Parts,
-    listening: webhook::Listening,
+    pub parts: ControllerHandles,
+    listening: webhook::WebhookHandle,
     ending: Arc<AtomicBool>,
     stop: watch::Sender<bool>,
     /// Closes the health port, after the webhook has been drained.
@@ -143,7 +143,7 @@ pub fn prepared(mut config: kube::Config) -> kube::Config {
     config.default_retry = false;
     config.connect_timeout = Some(Duration::from_secs(10));
     // Longer than the longest watch, which it would interrupt otherwise.
-    config.read_timeout = Some(Timing::default().watch + Duration::from_secs(30));
+    config.read_timeout = Some(WatchTiming::default().watch + Duration::from_secs(30));
     config.reset_reader_on_write = true;
     config
 }
@@ -154,23 +154,23 @@ pub fn prepared(mut config: kube::Config) -> kube::Config {
 /// Returns an error if an address cannot be bound or the CA certificates of clients cannot be
 /// parsed.
 #[expect(clippy::needless_pass_by_value, reason = "the parts take over their settings")]
-pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Running, BoxError> {
+pub fn start(client: kube::Client, config: ControllerConfig, clock: Clock) -> Result<RunningController, BoxError> {
     let webhook = bind(config.webhook, "webhook")?;
     let health = bind(config.health, "health")?;
     let port = config.streams.map(|address| bind(address, "stream")).transpose()?;
     let streams = port.as_ref().map(TcpListener::local_addr).transpose()?;
     let addresses = (webhook.local_addr()?, health.local_addr()?);
     let metrics = ControllerMetrics::new();
-    let shared = Shared::new(clock);
-    let served = Served::none();
+    let shared = SharedState::new(clock);
+    let served = ServingCertificate::none();
     let tls = served.tls(config.callers.as_deref(), &["h2", "http/1.1"])?;
     let (stop, stopped) = watch::channel(false);
     let (close, closed) = watch::channel(false);
     let (notices, queue) = mpsc::channel(events::QUEUE_MAX);
-    let (tell_round, rounds) = watch::channel(Arc::new(Round::default()));
+    let (tell_round, rounds) = watch::channel(Arc::new(ReconcileResult::default()));
     let mut tasks = JoinSet::new();
     let (leadership, elector) = elect(&client, &config, clock, stopped.clone());
-    let parts = Parts {
+    let parts = ControllerHandles {
         client: client.clone(),
         shared: shared.clone(),
         leadership: leadership.clone(),
@@ -181,10 +181,10 @@ pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Runni
         clock,
         stop: stopped.clone(),
     };
-    let source: Arc<dyn Source> = match port {
-        None => Arc::new(NoStreams),
+    let source: Arc<dyn ObservationSource> = match port {
+        None => Arc::new(EmptySource),
         Some(port) => {
-            let sidecars = Sidecars::new(Needs {
+            let sidecars = SidecarController::new(SidecarsConfig {
                 shared: shared.clone(),
                 leadership: leadership.clone(),
                 served: served.clone(),
@@ -199,12 +199,18 @@ pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Runni
         }
     };
     tasks.spawn(certificates(&client, &config, &leadership, &served, stopped.clone()));
-    tasks.spawn(following::follow(client.clone(), shared.clone(), config.timing, metrics.clone(), stopped.clone()));
+    tasks.spawn(start_following::follow(
+        client.clone(),
+        shared.clone(),
+        config.timing,
+        metrics.clone(),
+        stopped.clone(),
+    ));
     tasks.spawn(events::publish(client.clone(), config.name.clone(), queue, (clock, metrics.clone()), stopped.clone()));
-    let (written, looked) = (Written::default(), Looked::default());
+    let (written, looked) = (WrittenStatuses::default(), InjectionGaps::default());
     let mut excluded = config.excluded.clone();
     excluded.insert(config.namespace.clone());
-    let every = Loop {
+    let every = Reconciler {
         shared: shared.clone(),
         leadership: leadership.clone(),
         written: written.clone(),
@@ -221,14 +227,17 @@ pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Runni
     tasks.spawn(apply(client.clone(), rounds.clone(), leadership.clone(), written, known, stopped.clone()));
     let base = base(&config, &served);
     let looking = (client, shared.clone(), leadership.clone());
-    let installed =
-        missed::Installed { base: base.clone(), own_namespace: config.namespace.clone(), native: config.native };
+    let installed = missed::InstallationValues {
+        base: base.clone(),
+        own_namespace: config.namespace.clone(),
+        native: config.native,
+    };
     tasks.spawn(missed::look(looking, looked, installed, clock, rounds, stopped));
     let ending = Arc::new(AtomicBool::new(false));
     let probes =
-        Health { shared: shared.clone(), served, leadership, metrics: metrics.clone(), ending: ending.clone() };
+        HealthServer { shared: shared.clone(), served, leadership, metrics: metrics.clone(), ending: ending.clone() };
     tasks.spawn(health::serve(health, probes, closed));
-    let asked = webhook::Config {
+    let asked = webhook::WebhookConfig {
         shared,
         base,
         own_namespace: config.namespace.clone(),
@@ -240,7 +249,7 @@ pub fn start(client: kube::Client, config: Config, clock: Clock) -> Result<Runni
     let listening = webhook::serve(webhook, tls, asked);
     let drain = config.drain;
     let (webhook, health) = addresses;
-    Ok(Running { webhook, health, streams, parts, listening, ending, stop, close, elector, tasks, drain })
+    Ok(RunningController { webhook, health, streams, parts, listening, ending, stop, close, elector, tasks, drain })
 }
 
 fn bind(address: SocketAddr, what: &str) -> io::Result<TcpListener> {
@@ -252,12 +261,12 @@ fn bind(address: SocketAddr, what: &str) -> io::Result<TcpListener> {
 
 fn elect(
     client: &kube::Client,
-    config: &Config,
+    config: &ControllerConfig,
     clock: Clock,
     stop: watch::Receiver<bool>,
 ) -> (Leadership, Option<tokio::task::JoinHandle<()>>) {
     let Some(name) = &config.lease else { return (Leadership::always(clock), None) };
-    let settings = lease::Settings {
+    let settings = lease::ElectionSettings {
         namespace: config.namespace.clone(),
         name: name.clone(),
         me: config.name.clone(),
@@ -269,40 +278,46 @@ fn elect(
 
 fn certificates(
     client: &kube::Client,
-    config: &Config,
+    config: &ControllerConfig,
     leadership: &Leadership,
-    served: &Served,
+    served: &ServingCertificate,
     stop: watch::Receiver<bool>,
 ) -> impl Future<Output = ()> + Send + use<> {
     let (client, leadership, served) = (client.clone(), leadership.clone(), served.clone());
     let (namespace, names, certificate) = (config.namespace.clone(), config.names.clone(), config.certificate.clone());
     async move {
         match certificate {
-            Certificate::Own { secret, webhooks } => {
-                let settings = KeeperSettings { namespace, secret, names, webhooks };
+            ServerCertificate::Own { secret, webhooks } => {
+                let settings = RotationSettings { namespace, secret, names, webhooks };
                 keep(client, settings, leadership, served, stop).await;
             }
-            Certificate::Files(folder) => watch_files(folder, served, stop).await,
+            ServerCertificate::Files(folder) => watch_files(folder, served, stop).await,
         }
     }
 }
 
 /// Returns a function that builds the injection context common to all pods, with the current CA
 /// bundle.
-fn base(config: &Config, served: &Served) -> Arc<dyn Fn() -> Context + Send + Sync> {
+fn base(config: &ControllerConfig, served: &ServingCertificate) -> Arc<dyn Fn() -> InjectionContext + Send + Sync> {
     let (sidecar, address) = (config.sidecar.clone(), config.stream_address.clone());
     let (unless_disabled, redirect) = (config.unless_disabled, config.redirect);
     let presented = served.watch();
     Arc::new(move || {
         let ca = presented.borrow().as_ref().map(|presented| presented.bundle.clone()).unwrap_or_default();
-        let controller = (!address.is_empty()).then(|| Controller { address: address.clone(), ca });
-        Context { sidecar: sidecar.clone(), controller, unless_disabled, redirect, ..Context::default() }
+        let controller = (!address.is_empty()).then(|| ControllerEndpoint { address: address.clone(), ca });
+        InjectionContext {
+            sidecar: sidecar.clone(),
+            controller,
+            unless_disabled,
+            redirect,
+            ..InjectionContext::default()
+        }
     })
 }
 
-// === impl Parts ===
+// === impl ControllerHandles ===
 
-impl fmt::Debug for Parts {
+impl fmt::Debug for ControllerHandles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Parts")
             .field("shared", &self.shared)
@@ -311,9 +326,9 @@ impl fmt::Debug for Parts {
     }
 }
 
-// === impl Running ===
+// === impl RunningController ===
 
-impl Running {
+impl RunningController {
     /// Resolves if a part ends by itself, which is a defect: the process cannot work without it.
     pub async fn failed(&mut self) -> String {
         let Self { elector, tasks, .. } = self;
@@ -340,7 +355,7 @@ impl Running {
         ending.store(true, Ordering::Relaxed);
         // An error means that all receivers are dropped, which is ignored.
         stop.send(true).ok();
-        let linger = drain / LINGER;
+        let linger = drain / LINGER_DIVISOR;
         if let Some(elector) = elector {
             // The elector releases the lease, so another replica can lead at once. A panic was
             // reported by `failed` already.
@@ -352,11 +367,11 @@ impl Running {
         close.send(true).ok();
         let all = async { while tasks.join_next().await.is_some() {} };
         // The remaining tasks are aborted when the set is dropped.
-        tokio::time::timeout(linger / LINGER, all).await.ok();
+        tokio::time::timeout(linger / LINGER_DIVISOR, all).await.ok();
     }
 }
 
-impl fmt::Debug for Running {
+impl fmt::Debug for RunningController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Running").field("webhook", &self.webhook).field("health", &self.health).finish_non_exhaustive()
     }

@@ -28,29 +28,32 @@ use k8s_openapi::jiff::Timestamp;
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use self::book::Book;
-use self::course::{Course, View};
+use self::book::SidecarRegistry;
+use self::course::{Inputs, PolicyRuntime};
 pub(super) use self::merging::{MERGE_REFUSED, NO_GAIN};
-use self::telling::{Given, KEPT_UP, Teller, Told};
-use super::attachment::{Attached, Wanted};
-use super::certs::Served;
-use super::events::{About, Notice};
-use super::lease::{Leadership, Reign};
-use super::recompute::{Live, PodLive};
-use super::reconcile::Source;
-use super::watch::Shared;
-use super::world::{Key, World};
+use self::telling::{ARM_RENEWAL_INTERVAL, AssignedProfiles, ConfigBuilder, PushedConfig};
+use super::attachment::{AttachmentMap, RequestedProfile};
+use super::certs::ServingCertificate;
+use super::events::{EventNotice, EventTarget};
+use super::lease::{Leadership, LeadershipTerm};
+use super::recompute::{Observed, PodObserved};
+use super::reconcile::ObservationSource;
+use super::watch::SharedState;
+use super::world::{ClusterState, ObjectKey};
 use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::control::meter::Meter;
-use crate::control::server::{Count, Hub, Identity, Limits, Pods, Push, Reviews, Streams, serve};
-use crate::control::wire::{Bundle, Event, Goaway, Hello, Report};
-use crate::rollout::Epoch;
+use crate::control::meter::TokenBucket;
+use crate::control::server::{
+    EncodedPush, InjectedPods, PodIdentity, ServerLimits, StreamEvent, StreamHandler, StreamRegistry, TokenReviewer,
+    serve,
+};
+use crate::control::wire::{CaBundle, Goaway, Hello, SidecarEvent, SidecarReport};
+use crate::rollout::UnixSeconds;
 use crate::telemetry::ControllerMetrics;
-use crate::telemetry::names::Told as Fate;
+use crate::telemetry::names::EventResult;
 use crate::tuner;
-use crate::tuner::learned::Start;
+use crate::tuner::learned::InitialState;
 
 /// Reasons of a sidecar's warnings that become Events on its pod under their own name; other
 /// warnings become `SidecarWarning`. Reports that are no warnings create no Event: each edit of a
@@ -61,17 +64,17 @@ const WARNINGS: [(&str, &str); 3] = [
     ("SteppedAside", "SteppedAside"),
 ];
 
-/// Dependencies of [`Sidecars`].
+/// Dependencies of [`SidecarController`].
 #[derive(Debug, Clone)]
-pub struct Needs {
+pub struct SidecarsConfig {
     /// The cluster state.
-    pub shared: Shared,
+    pub shared: SharedState,
     /// The leadership state.
     pub leadership: Leadership,
     /// The certificates in use.
-    pub served: Served,
+    pub served: ServingCertificate,
     /// Queue of Events to publish.
-    pub notices: mpsc::Sender<Notice>,
+    pub notices: mpsc::Sender<EventNotice>,
     /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// The clock of the process.
@@ -83,37 +86,37 @@ pub struct Needs {
 }
 
 /// All connected sidecars, and the runtime state of every policy.
-pub struct Sidecars {
-    needs: Needs,
-    streams: OnceLock<Streams>,
+pub struct SidecarController {
+    needs: SidecarsConfig,
+    streams: OnceLock<StreamRegistry>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    book: Book,
-    courses: BTreeMap<Key, Course>,
+    book: SidecarRegistry,
+    courses: BTreeMap<ObjectKey, PolicyRuntime>,
     /// Configuration to push to each pod, by UID, as computed by the last round.
-    told: HashMap<String, (Arc<Told>, Option<Start>)>,
+    told: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     /// Injected pods, by UID.
-    pods: HashMap<String, Key>,
+    pods: HashMap<String, ObjectKey>,
     /// Leadership term in which `courses` were created.
-    reign: Option<Reign>,
+    reign: Option<LeadershipTerm>,
     /// Limits full scans of the pods for a UID that no round has seen yet.
-    searches: Option<Meter>,
+    searches: Option<TokenBucket>,
 }
 
 /// Rate per second and burst of these scans: twice the rate of token reviews. Any client may
 /// present the UID of a pod that does not exist, and each scan visits all pods. A pod that a round
 /// has seen needs no scan, and the next round is at most a second away.
-const SEARCHES: (u64, u64) = (100, 100);
+const POD_SCAN_RATE: (u64, u64) = (100, 100);
 
 // === impl Sidecars ===
 
-impl Sidecars {
+impl SidecarController {
     /// Creates the state without any sidecar.
     #[must_use]
-    pub fn new(needs: Needs) -> Arc<Self> {
+    pub fn new(needs: SidecarsConfig) -> Arc<Self> {
         Arc::new(Self { needs, streams: OnceLock::new(), state: Mutex::default() })
     }
 
@@ -128,29 +131,29 @@ impl Sidecars {
         client: kube::Client,
         stop: watch::Receiver<bool>,
     ) -> Result<impl Future<Output = ()> + Send + use<>, rustls::Error> {
-        let Needs { clock, served, .. } = self.needs.clone();
-        let reviews = Arc::new(Reviews::new(client, self.clone(), clock));
+        let SidecarsConfig { clock, served, .. } = self.needs.clone();
+        let reviews = Arc::new(TokenReviewer::new(client, self.clone(), clock));
         let tls = crate::control::server::tls(Arc::new(served.clone()))?;
-        let (streams, work) = serve(port, tls, (reviews, self.clone()), Limits::default(), (clock, stop.clone()));
+        let (streams, work) = serve(port, tls, (reviews, self.clone()), ServerLimits::default(), (clock, stop.clone()));
         self.streams.get_or_init(|| streams.clone());
         let own = self.clone();
         Ok(async move {
-            let tidy = own.keep_up(streams, served.watch(), stop);
+            let tidy = own.push_certificates(streams, served.watch(), stop);
             tokio::join!(work, tidy);
         })
     }
 
     /// Returns the open streams once the port is served.
     #[must_use]
-    pub fn streams(&self) -> Option<&Streams> {
+    pub fn streams(&self) -> Option<&StreamRegistry> {
         self.streams.get()
     }
 
     /// Pushes new CA bundles to all sidecars, and redirects them at shutdown.
-    async fn keep_up(
+    async fn push_certificates(
         &self,
-        streams: Streams,
-        mut presented: watch::Receiver<Option<super::certs::Presented>>,
+        streams: StreamRegistry,
+        mut presented: watch::Receiver<Option<super::certs::CertificateInfo>>,
         mut stop: watch::Receiver<bool>,
     ) {
         loop {
@@ -172,18 +175,18 @@ impl Sidecars {
             reason: "the controller is shutting down".to_owned(),
             ..Goaway::default()
         };
-        if let Ok(push) = Push::goaway(goaway) {
+        if let Ok(push) = EncodedPush::goaway(goaway) {
             streams.push_all(&push);
         }
     }
 
     /// Returns the CA bundle to push, or `None` if the certificate is issued by a public authority.
-    fn bundle(&self) -> Option<Push> {
+    fn bundle(&self) -> Option<EncodedPush> {
         let ca = self.needs.served.watch().borrow().as_ref().map(|presented| presented.bundle.clone())?;
         if ca.is_empty() {
             return None;
         }
-        Push::bundle(Bundle { ca, ..Bundle::default() }).ok()
+        EncodedPush::bundle(CaBundle { ca, ..CaBundle::default() }).ok()
     }
 
     /// Returns the leader's stream address if another replica leads and its address is known.
@@ -192,9 +195,10 @@ impl Sidecars {
         leader.address
     }
 
-    fn goaway(&self) -> Option<Push> {
+    fn goaway(&self) -> Option<EncodedPush> {
         let address = Some(self.elsewhere()?);
-        Push::goaway(Goaway { address, reason: "another replica is the leader".to_owned(), ..Goaway::default() }).ok()
+        EncodedPush::goaway(Goaway { address, reason: "another replica is the leader".to_owned(), ..Goaway::default() })
+            .ok()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -203,26 +207,26 @@ impl Sidecars {
 
     /// Runs one round on the leader: advances every policy and computes the configuration of every
     /// pod.
-    fn lead(&self, state: &mut State, world: &World, attached: &Attached, now: Timestamp) -> Live {
-        let mut live = Live::default();
-        let wall = Epoch(u64::try_from(now.as_second()).unwrap_or(0));
-        let mut told: HashMap<String, (Arc<Told>, Option<Start>)> = HashMap::new();
-        for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_obeyed()) {
+    fn lead(&self, state: &mut State, world: &ClusterState, attached: &AttachmentMap, now: Timestamp) -> Observed {
+        let mut live = Observed::default();
+        let wall = UnixSeconds(u64::try_from(now.as_second()).unwrap_or(0));
+        let mut told: HashMap<String, (Arc<PushedConfig>, Option<InitialState>)> = HashMap::new();
+        for (key, attachment) in attached.policies.iter().filter(|(_, found)| found.accepted.is_applied()) {
             let Some((policy, spec)) =
                 world.policies.get(key).and_then(|policy| Some((policy, policy.spec.as_ref().ok()?)))
             else {
                 continue;
             };
             let profile = |name: &str| match &attachment.wanted {
-                Wanted::Own(own, spec) if own == name => Some((**spec).clone()),
-                _ => world.profiles.get(&Key::new(&key.namespace, name))?.spec.clone().ok(),
+                RequestedProfile::Own(own, spec) if own == name => Some((**spec).clone()),
+                _ => world.profiles.get(&ObjectKey::new(&key.namespace, name))?.spec.clone().ok(),
             };
             let wanted = match &attachment.wanted {
-                Wanted::Named(_, false) => None,
+                RequestedProfile::Named(_, false) => None,
                 wanted => wanted.name(),
             };
             let pods = attachment.pods.iter().filter_map(|key| world.pods.get(key));
-            let view = View {
+            let view = Inputs {
                 policy,
                 spec,
                 wanted,
@@ -233,7 +237,7 @@ impl Sidecars {
                 now: self.needs.clock.now(),
                 wall,
             };
-            let resume = || Course::resume(&policy.meta.uid, &policy.status);
+            let resume = || PolicyRuntime::resume(&policy.meta.uid, &policy.status);
             let course = state.courses.entry(key.clone()).or_insert_with(resume);
             if !course.is_of(&policy.meta.uid) {
                 // The policy was deleted and recreated between two rounds: the old state does not
@@ -246,7 +250,7 @@ impl Sidecars {
             told.extend(seen.told);
             live.policies.insert(key.clone(), seen.live);
         }
-        self.without_policy(state, world, attached, &mut told);
+        self.reset_detached_pods(state, world, attached, &mut told);
         // A policy that is not obeyed at present keeps its state and its pushed configuration.
         // Experiment arms are dropped: without a round for the policy they are not renewed and
         // expire.
@@ -258,7 +262,7 @@ impl Sidecars {
             live.policies.get(attached.followed.get(key)?)?.current.clone()
         };
         // The state of each connected sidecar is relative to the configurations computed above.
-        let pods: BTreeMap<String, PodLive> = state
+        let pods: BTreeMap<String, PodObserved> = state
             .book
             .here()
             .map(|(uid, sidecar)| {
@@ -266,7 +270,7 @@ impl Sidecars {
                 let wanted = told.get(uid).map(|(told, _)| told.hash.as_str());
                 let refused = sidecar.refused.as_ref().filter(|(hash, _)| Some(hash.as_str()) == wanted);
                 let pending = in_force.map_or(0, |now| now.pending);
-                let pod = PodLive {
+                let pod = PodObserved {
                     current: in_force.map(|now| now.profile.clone()) == current(uid),
                     programmed: in_force.is_some_and(|now| told.get(uid).is_some_and(|(told, _)| told.is(now))),
                     refused: refused.map(|(_, why)| why.clone()),
@@ -288,23 +292,23 @@ impl Sidecars {
 
     /// Pods that had a policy before get the defaults. Pods that never had one keep the
     /// configuration that they were admitted with.
-    fn without_policy(
+    fn reset_detached_pods(
         &self,
         state: &mut State,
-        world: &World,
-        attached: &Attached,
-        told: &mut HashMap<String, (Arc<Told>, Option<Start>)>,
+        world: &ClusterState,
+        attached: &AttachmentMap,
+        told: &mut HashMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
     ) {
         let (spec, profile) = (BatchPolicySpec::default(), BatchProfileSpec::default());
-        let mut teller = Teller::new(None, &spec, self.needs.mode);
-        let followed: BTreeSet<&Key> = attached.followed.keys().collect();
+        let mut teller = ConfigBuilder::new(None, &spec, self.needs.mode);
+        let followed: BTreeSet<&ObjectKey> = attached.followed.keys().collect();
         for (key, pod) in world.pods.iter().filter(|(key, _)| !followed.contains(key)) {
             let Some(sidecar) = state.book.get_mut(&pod.meta.uid) else { continue };
             sidecar.take_fresh();
             let had = sidecar.in_force.as_ref().is_some_and(|now| !now.source.is_empty())
                 || state.told.contains_key(&pod.meta.uid);
-            let given = Given { base: ("", &profile), arm: None };
-            if had && let Ok(found) = teller.tell(&pod.annotations, given, tuner::Settings::default()) {
+            let given = AssignedProfiles { base: ("", &profile), arm: None };
+            if had && let Ok(found) = teller.tell(&pod.annotations, given, tuner::TunedSettings::default()) {
                 tracing::debug!(pod = %key, "the pod has no policy any more; pushing the defaults");
                 told.insert(pod.meta.uid.clone(), (found, None));
             }
@@ -323,17 +327,23 @@ impl Sidecars {
     fn count(&self) {
         let Some(streams) = self.streams.get() else { return };
         self.needs.metrics.streams(streams.len());
-        for count in Count::ALL {
-            self.needs.metrics.stream_events(count.as_str(), streams.count(count));
+        for count in StreamEvent::ALL {
+            self.needs.metrics.set_stream_events(count.as_str(), streams.count(count));
         }
     }
 }
 
 /// Pushes its configuration to a sidecar unless it has it already.
-fn give(streams: &Streams, book: &mut Book, uid: &str, (told, start): &(Arc<Told>, Option<Start>), now: Tick) {
+fn give(
+    streams: &StreamRegistry,
+    book: &mut SidecarRegistry,
+    uid: &str,
+    (told, start): &(Arc<PushedConfig>, Option<InitialState>),
+    now: Tick,
+) {
     let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.here) else { return };
     let due = match &sidecar.given {
-        Some((hash, at)) if *hash == told.hash => told.kept_up && now.since(*at) >= KEPT_UP,
+        Some((hash, at)) if *hash == told.hash => told.kept_up && now.since(*at) >= ARM_RENEWAL_INTERVAL,
         Some(_) => true,
         // The sidecar may have reported this configuration in its `Hello`.
         None => told.kept_up || sidecar.in_force.as_ref().is_none_or(|now| now.hash != told.hash),
@@ -351,8 +361,8 @@ fn give(streams: &Streams, book: &mut Book, uid: &str, (told, start): &(Arc<Told
     }
 }
 
-impl Source for Sidecars {
-    fn look(&self, world: &World, attached: &Attached, leads: bool, now: Timestamp) -> Live {
+impl ObservationSource for SidecarController {
+    fn look(&self, world: &ClusterState, attached: &AttachmentMap, leads: bool, now: Timestamp) -> Observed {
         let mut state = self.state();
         state.pods = world.pods.iter().map(|(key, pod)| (pod.meta.uid.clone(), key.clone())).collect();
         self.count();
@@ -369,7 +379,7 @@ impl Source for Sidecars {
             if let (Some(streams), Some(push)) = (self.streams.get(), self.goaway()) {
                 streams.push_all(&push);
             }
-            return Live::default();
+            return Observed::default();
         }
         let reign = self.needs.leadership.reign();
         if std::mem::replace(&mut state.reign, reign) != reign {
@@ -385,13 +395,14 @@ impl Source for Sidecars {
     }
 }
 
-impl Pods for Sidecars {
+impl InjectedPods for SidecarController {
     fn find(&self, uid: &str) -> Option<(String, String)> {
         let now = self.needs.clock.now();
         let (key, may) = {
             let mut state = self.state();
             let key = state.pods.get(uid).cloned();
-            let searches = state.searches.get_or_insert_with(|| Meter::new(now, SEARCHES.0, SEARCHES.1));
+            let searches =
+                state.searches.get_or_insert_with(|| TokenBucket::new(now, POD_SCAN_RATE.0, POD_SCAN_RATE.1));
             let may = key.is_none() && searches.take(now, 1);
             (key, may)
         };
@@ -407,8 +418,8 @@ impl Pods for Sidecars {
     }
 }
 
-impl Hub for Sidecars {
-    fn opened(&self, streams: &Streams, pod: &Arc<Identity>, hello: &Hello) {
+impl StreamHandler for SidecarController {
+    fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, hello: &Hello) {
         if let Some(push) = self.bundle() {
             let _there = streams.push(&pod.uid, &push);
         }
@@ -422,37 +433,37 @@ impl Hub for Sidecars {
         self.needs.shared.update(|_| true);
     }
 
-    fn report(&self, pod: &Arc<Identity>, report: Report) {
-        let changed = self.state().book.report(pod, report, Epoch(Clock::wall_micros() / 1_000_000));
+    fn report(&self, pod: &Arc<PodIdentity>, report: SidecarReport) {
+        let changed = self.state().book.report(pod, report, UnixSeconds(Clock::wall_micros() / 1_000_000));
         if changed {
             // The condition `Programmed` depends on the configuration in force.
             self.needs.shared.update(|_| true);
         }
     }
 
-    fn event(&self, pod: &Arc<Identity>, event: Event) {
+    fn event(&self, pod: &Arc<PodIdentity>, event: SidecarEvent) {
         if event.reason == "ConfigRefused" {
             self.state().book.refused(pod, &event.hash, &event.message);
         }
         let reason = WARNINGS.iter().find(|(word, _)| *word == event.reason).map(|(_, reason)| *reason);
         let reason = if event.warning { reason.or(Some("SidecarWarning")) } else { None };
-        let key = Key::new(&pod.namespace, &pod.name);
+        let key = ObjectKey::new(&pod.namespace, &pod.name);
         let world = self.needs.shared.world();
         if let (Some(reason), Some(about)) = (reason, world.pod(&key, &pod.uid)) {
-            let notice = Notice::warning(About::pod(&about.meta), reason, event.message);
+            let notice = EventNotice::warning(EventTarget::pod(&about.meta), reason, event.message);
             if self.needs.notices.try_send(notice).is_err() {
-                self.needs.metrics.event(Fate::Dropped);
+                self.needs.metrics.event(EventResult::Dropped);
             }
         }
     }
 
-    fn closed(&self, pod: &Arc<Identity>) {
+    fn closed(&self, pod: &Arc<PodIdentity>) {
         self.state().book.closed(pod);
         self.needs.shared.update(|_| true);
     }
 }
 
-impl fmt::Debug for Sidecars {
+impl fmt::Debug for SidecarController {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sidecars").field("streams", &self.streams).finish_non_exhaustive()
     }

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Type of a condition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Type {
+pub enum ConditionType {
     /// The policy is valid, and no older policy has precedence.
     Accepted,
     /// The sidecars run the policy.
@@ -30,7 +30,7 @@ pub enum Type {
 
 /// Value of a condition: true, false or unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Holds {
+pub enum ConditionStatus {
     /// The condition holds.
     True,
     /// The condition does not hold.
@@ -41,11 +41,11 @@ pub enum Holds {
 
 /// The result for one condition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct ConditionFinding {
     /// Type of the condition.
-    pub kind: Type,
+    pub kind: ConditionType,
     /// Value of the condition.
-    pub holds: Holds,
+    pub holds: ConditionStatus,
     /// Machine-readable reason, in one word.
     pub reason: String,
     /// Human-readable explanation.
@@ -58,7 +58,7 @@ const MESSAGE_CHARS_MAX: usize = 600;
 
 // === impl Type ===
 
-impl Type {
+impl ConditionType {
     /// All types, in the order in which they are written.
     pub const ALL: [Self; 7] = [
         Self::Accepted,
@@ -85,9 +85,9 @@ impl Type {
     }
 }
 
-// === impl Holds ===
+// === impl ConditionStatus ===
 
-impl Holds {
+impl ConditionStatus {
     /// Returns the value used in the status.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -99,12 +99,12 @@ impl Holds {
     }
 }
 
-// === impl Finding ===
+// === impl ConditionFinding ===
 
-impl Finding {
+impl ConditionFinding {
     /// Creates a finding.
     #[must_use]
-    pub fn new(kind: Type, holds: Holds, reason: &str, message: impl Into<String>) -> Self {
+    pub fn new(kind: ConditionType, holds: ConditionStatus, reason: &str, message: impl Into<String>) -> Self {
         Self { kind, holds, reason: reason.to_owned(), message: message.into() }
     }
 }
@@ -113,22 +113,22 @@ impl Finding {
 /// of the types, makes it false; otherwise the first unknown one makes it unknown. An unknown
 /// `SLOMet` is ignored: a policy without traffic is ready.
 #[must_use]
-pub fn ready(others: &[Finding]) -> Finding {
-    let counts = |finding: &&Finding| match finding.kind {
-        Type::Merging => false,
-        Type::SloMet => finding.holds != Holds::Unknown,
+pub fn ready(others: &[ConditionFinding]) -> ConditionFinding {
+    let counts = |finding: &&ConditionFinding| match finding.kind {
+        ConditionType::Merging => false,
+        ConditionType::SloMet => finding.holds != ConditionStatus::Unknown,
         _ => true,
     };
     let first = |holds| others.iter().filter(counts).find(|finding| finding.holds == holds);
-    if let Some(bad) = first(Holds::False) {
+    if let Some(bad) = first(ConditionStatus::False) {
         let message = format!("{}: {}", bad.kind.as_str(), bad.message);
-        return Finding::new(Type::Ready, Holds::False, &bad.reason, message);
+        return ConditionFinding::new(ConditionType::Ready, ConditionStatus::False, &bad.reason, message);
     }
-    if let Some(unsaid) = first(Holds::Unknown) {
+    if let Some(unsaid) = first(ConditionStatus::Unknown) {
         let message = format!("{}: {}", unsaid.kind.as_str(), unsaid.message);
-        return Finding::new(Type::Ready, Holds::Unknown, &unsaid.reason, message);
+        return ConditionFinding::new(ConditionType::Ready, ConditionStatus::Unknown, &unsaid.reason, message);
     }
-    Finding::new(Type::Ready, Holds::True, "Ready", "no problem was found")
+    ConditionFinding::new(ConditionType::Ready, ConditionStatus::True, "Ready", "no problem was found")
 }
 
 /// Reason of `SLOMet` if the policy has no SLO.
@@ -137,8 +137,13 @@ pub const NO_SLO: &str = "NoSLO";
 /// Converts findings to conditions. `before` is the last written status: a condition with an
 /// unchanged value keeps its transition time.
 #[must_use]
-pub fn conditions(before: &[Condition], findings: &[Finding], generation: i64, now: Timestamp) -> Vec<Condition> {
-    let condition = |finding: &Finding| {
+pub fn conditions(
+    before: &[Condition],
+    findings: &[ConditionFinding],
+    generation: i64,
+    now: Timestamp,
+) -> Vec<Condition> {
+    let condition = |finding: &ConditionFinding| {
         let was = before.iter().find(|was| was.type_ == finding.kind.as_str());
         let same = was.filter(|was| was.status == finding.holds.as_str());
         Condition {
@@ -183,49 +188,73 @@ mod tests {
         Timestamp::new(second, 123_456_789).unwrap()
     }
 
-    fn found(kind: Type, holds: Holds, reason: &str) -> Finding {
-        Finding::new(kind, holds, reason, "m")
+    fn found(kind: ConditionType, holds: ConditionStatus, reason: &str) -> ConditionFinding {
+        ConditionFinding::new(kind, holds, reason, "m")
     }
 
     #[test]
     fn a_condition_that_is_as_it_was_keeps_its_time_also_with_other_words() {
-        let first = conditions(&[], &[found(Type::Accepted, Holds::True, "Accepted")], 1, at(10));
+        let first = conditions(&[], &[found(ConditionType::Accepted, ConditionStatus::True, "Accepted")], 1, at(10));
         assert_eq!(first[0].last_transition_time.0.as_nanosecond(), 10_000_000_000, "whole seconds");
-        let same = conditions(&first, &[found(Type::Accepted, Holds::True, "Other")], 2, at(20));
+        let same = conditions(&first, &[found(ConditionType::Accepted, ConditionStatus::True, "Other")], 2, at(20));
         assert_eq!(same[0].last_transition_time, first[0].last_transition_time);
         assert_eq!((same[0].observed_generation, same[0].reason.as_str()), (Some(2), "Other"));
-        let changed = conditions(&same, &[found(Type::Accepted, Holds::False, "Invalid")], 2, at(30));
+        let changed =
+            conditions(&same, &[found(ConditionType::Accepted, ConditionStatus::False, "Invalid")], 2, at(30));
         assert_eq!(changed[0].last_transition_time.0.as_second(), 30);
     }
 
     #[test]
     fn ready_is_what_the_worst_of_the_others_is() {
-        let all = |holds: [Holds; 3]| {
-            let kinds = [Type::Accepted, Type::TrafficCaptured, Type::SloMet];
+        let all = |holds: [ConditionStatus; 3]| {
+            let kinds = [ConditionType::Accepted, ConditionType::TrafficCaptured, ConditionType::SloMet];
             let findings: Vec<_> = kinds.into_iter().zip(holds).map(|(kind, holds)| found(kind, holds, "R")).collect();
             ready(&findings)
         };
-        assert_eq!(all([Holds::True; 3]).holds, Holds::True);
-        assert_eq!(all([Holds::True, Holds::Unknown, Holds::False]).holds, Holds::False);
-        assert_eq!(all([Holds::True, Holds::Unknown, Holds::True]).holds, Holds::Unknown);
-        let quiet =
-            |reason| ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::SloMet, Holds::Unknown, reason)]);
-        assert_eq!([NO_SLO, "FewCalls"].map(|reason| quiet(reason).holds), [Holds::True; 2]);
-        let unmerged = ready(&[found(Type::Accepted, Holds::True, "A"), found(Type::Merging, Holds::False, "NoGain")]);
-        assert_eq!(unmerged.holds, Holds::True, "calls are served as without a sidecar");
-        let bad = ready(&[Finding::new(Type::Accepted, Holds::False, "Conflicted", "older is the other")]);
+        assert_eq!(all([ConditionStatus::True; 3]).holds, ConditionStatus::True);
+        assert_eq!(
+            all([ConditionStatus::True, ConditionStatus::Unknown, ConditionStatus::False]).holds,
+            ConditionStatus::False
+        );
+        assert_eq!(
+            all([ConditionStatus::True, ConditionStatus::Unknown, ConditionStatus::True]).holds,
+            ConditionStatus::Unknown
+        );
+        let quiet = |reason| {
+            ready(&[
+                found(ConditionType::Accepted, ConditionStatus::True, "A"),
+                found(ConditionType::SloMet, ConditionStatus::Unknown, reason),
+            ])
+        };
+        assert_eq!([NO_SLO, "FewCalls"].map(|reason| quiet(reason).holds), [ConditionStatus::True; 2]);
+        let unmerged = ready(&[
+            found(ConditionType::Accepted, ConditionStatus::True, "A"),
+            found(ConditionType::Merging, ConditionStatus::False, "NoGain"),
+        ]);
+        assert_eq!(unmerged.holds, ConditionStatus::True, "calls are served as without a sidecar");
+        let bad = ready(&[ConditionFinding::new(
+            ConditionType::Accepted,
+            ConditionStatus::False,
+            "Conflicted",
+            "older is the other",
+        )]);
         assert_eq!((bad.reason.as_str(), bad.message.as_str()), ("Conflicted", "Accepted: older is the other"));
     }
 
     #[test]
     fn a_long_message_is_cut_between_letters() {
-        let long = conditions(&[], &[Finding::new(Type::Ready, Holds::True, "R", "é".repeat(5000))], 1, at(1));
+        let long = conditions(
+            &[],
+            &[ConditionFinding::new(ConditionType::Ready, ConditionStatus::True, "R", "é".repeat(5000))],
+            1,
+            at(1),
+        );
         assert_eq!(long[0].message.chars().count(), MESSAGE_CHARS_MAX);
     }
 
     #[test]
     fn reasons_and_types_are_words_as_kubernetes_wants_them() {
-        for kind in Type::ALL {
+        for kind in ConditionType::ALL {
             assert!(kind.as_str().bytes().all(|byte| byte.is_ascii_alphanumeric()));
         }
         assert_eq!(some_of(&["a".into(), "b".into(), "c".into()], 2), "a, b and 1 more");

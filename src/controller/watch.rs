@@ -1,4 +1,4 @@
-//! Watches the cluster: one reflector per kind, each with its own backoff, into one [`World`].
+//! Watches the cluster: one reflector per kind, each with its own backoff, into one [`ClusterState`].
 //!
 //! Kinds share nothing but the cluster state that they write to: a kind that fails, hangs or is
 //! forbidden delays no other, which a common backoff would do. Requests and responses are bounded
@@ -22,9 +22,9 @@ use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::core::GroupVersionKind;
 use tokio::sync::watch;
 
-use self::follow::{Follower, View};
+use self::follow::{KindWatcher, TableAccess};
 pub use self::reach::ApiReach;
-use super::world::{self, World};
+use super::world::{self, ClusterState};
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::telemetry::ControllerMetrics;
@@ -35,7 +35,7 @@ pub const STUCK: Duration = Duration::from_secs(600);
 
 /// A watched kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum WatchedKind {
     /// `BatchPolicy`.
     Policies,
     /// `BatchProfile`.
@@ -68,7 +68,7 @@ pub enum Kind {
 
 /// Timeouts and intervals of the watches. Tests use shorter ones than the defaults.
 #[derive(Debug, Clone, Copy)]
-pub struct Timing {
+pub struct WatchTiming {
     /// Requested duration of a watch. It is below the 240 s after which cloud load balancers drop
     /// idle connections.
     pub watch: Duration,
@@ -89,26 +89,26 @@ pub struct Timing {
 
 /// The cluster state and its change notification, shared by all parts. Cheap to clone.
 #[derive(Clone)]
-pub struct Shared {
-    world: Arc<RwLock<World>>,
+pub struct SharedState {
+    world: Arc<RwLock<ClusterState>>,
     changed: watch::Sender<u64>,
-    beats: Arc<[Beat; Kind::ALL.len()]>,
+    beats: Arc<[KindLiveness; WatchedKind::ALL.len()]>,
     reach: ApiReach,
     clock: Clock,
 }
 
 /// Liveness of a kind.
 #[derive(Debug, Default)]
-struct Beat {
+struct KindLiveness {
     /// Instant of the last response or error.
     heard: AtomicU64,
     /// 0 until the kind was listed, then 1.
     listed: AtomicU64,
 }
 
-// === impl Kind ===
+// === impl WatchedKind ===
 
-impl Kind {
+impl WatchedKind {
     /// All kinds.
     pub const ALL: [Self; 14] = [
         Self::Policies,
@@ -156,7 +156,7 @@ impl Kind {
     }
 }
 
-impl Default for Timing {
+impl Default for WatchTiming {
     fn default() -> Self {
         Self {
             watch: Duration::from_secs(200),
@@ -170,14 +170,14 @@ impl Default for Timing {
     }
 }
 
-// === impl Shared ===
+// === impl SharedState ===
 
-impl Shared {
+impl SharedState {
     /// Creates an empty state.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
         let heard = clock.now().0;
-        let beats = Kind::ALL.map(|_| Beat { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
+        let beats = WatchedKind::ALL.map(|_| KindLiveness { heard: AtomicU64::new(heard), listed: AtomicU64::new(0) });
         Self {
             world: Arc::default(),
             changed: watch::channel(0).0,
@@ -189,12 +189,12 @@ impl Shared {
 
     /// Returns a snapshot of the cluster. Cloning it copies a few pointers.
     #[must_use]
-    pub fn world(&self) -> World {
+    pub fn world(&self) -> ClusterState {
         self.world.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Modifies the cluster state. `change` returns `true` if it changed anything.
-    pub fn update(&self, change: impl FnOnce(&mut World) -> bool) {
+    pub fn update(&self, change: impl FnOnce(&mut ClusterState) -> bool) {
         if change(&mut self.world.write().unwrap_or_else(PoisonError::into_inner)) {
             self.changed.send_modify(|count| *count += 1);
         }
@@ -213,12 +213,12 @@ impl Shared {
     }
 
     /// Records a response or an error of a kind.
-    fn heard(&self, kind: Kind) {
+    fn heard(&self, kind: WatchedKind) {
         self.beats[kind as usize].heard.store(self.clock.now().0, Ordering::Relaxed);
     }
 
     /// Records that a kind was listed completely, or is not installed.
-    fn listed(&self, kind: Kind) {
+    fn listed(&self, kind: WatchedKind) {
         self.beats[kind as usize].listed.store(1, Ordering::Relaxed);
         let all = self.missing().next().is_none();
         self.update(|world| {
@@ -229,24 +229,24 @@ impl Shared {
     }
 
     /// Returns the mandatory kinds that were never listed.
-    pub fn missing(&self) -> impl Iterator<Item = Kind> {
-        let listed = |kind: &Kind| self.beats[*kind as usize].listed.load(Ordering::Relaxed) == 1;
-        Kind::ALL.into_iter().filter(move |kind| !kind.optional() && !listed(kind))
+    pub fn missing(&self) -> impl Iterator<Item = WatchedKind> {
+        let listed = |kind: &WatchedKind| self.beats[*kind as usize].listed.load(Ordering::Relaxed) == 1;
+        WatchedKind::ALL.into_iter().filter(move |kind| !kind.optional() && !listed(kind))
     }
 
     /// Returns the time since the last response or error of a kind.
     #[must_use]
-    pub fn silence(&self, kind: Kind) -> Duration {
+    pub fn silence(&self, kind: WatchedKind) -> Duration {
         self.clock.now().since(Tick(self.beats[kind as usize].heard.load(Ordering::Relaxed)))
     }
 
     /// Returns the kinds without any response or error for longer than [`STUCK`].
-    pub fn stuck(&self) -> impl Iterator<Item = Kind> {
-        Kind::ALL.into_iter().filter(|kind| self.silence(*kind) > STUCK)
+    pub fn stuck(&self) -> impl Iterator<Item = WatchedKind> {
+        WatchedKind::ALL.into_iter().filter(|kind| self.silence(*kind) > STUCK)
     }
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for SharedState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Shared").field("missing", &self.missing().collect::<Vec<_>>()).finish_non_exhaustive()
     }
@@ -255,12 +255,12 @@ impl fmt::Debug for Shared {
 /// Watches all kinds until shutdown is signalled.
 pub async fn follow(
     client: kube::Client,
-    shared: Shared,
-    timing: Timing,
+    shared: SharedState,
+    timing: WatchTiming,
     metrics: ControllerMetrics,
     stop: watch::Receiver<bool>,
 ) {
-    let all = Follower { client, shared, timing, metrics, stop };
+    let all = KindWatcher { client, shared, timing, metrics, stop };
     let dynamic = |group: &str, version: &str, kind: &str, plural: &str| {
         ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural)
     };
@@ -274,8 +274,8 @@ pub async fn follow(
     tokio::join!(
         all.dynamic(
             ours("BatchPolicy", "batchpolicies"),
-            Kind::Policies,
-            View {
+            WatchedKind::Policies,
+            TableAccess {
                 table: |world| &mut world.policies,
                 read: |object: DynamicObject| world::from_policy(&object),
                 absent: None,
@@ -283,8 +283,8 @@ pub async fn follow(
         ),
         all.dynamic(
             ours("BatchProfile", "batchprofiles"),
-            Kind::Profiles,
-            View {
+            WatchedKind::Profiles,
+            TableAccess {
                 table: |world| &mut world.profiles,
                 read: |object: DynamicObject| world::from_profile(&object),
                 absent: None,
@@ -292,8 +292,8 @@ pub async fn follow(
         ),
         all.dynamic(
             core("Service", "services"),
-            Kind::Services,
-            View {
+            WatchedKind::Services,
+            TableAccess {
                 table: |world| &mut world.services,
                 read: |object| world::from_referrer("v1", "Service", object),
                 absent: None,
@@ -301,8 +301,8 @@ pub async fn follow(
         ),
         all.dynamic(
             networks,
-            Kind::Networks,
-            View {
+            WatchedKind::Networks,
+            TableAccess {
                 table: |world| &mut world.networks,
                 read: |object| world::from_referrer("networking.k8s.io/v1", "NetworkPolicy", object),
                 absent: None,
@@ -310,57 +310,61 @@ pub async fn follow(
         ),
         all.dynamic(
             pools,
-            Kind::Pools,
-            View {
+            WatchedKind::Pools,
+            TableAccess {
                 table: |world| world.pools.get_or_insert_default(),
                 read: |object| world::from_referrer("inference.networking.k8s.io/v1", "InferencePool", object),
                 absent: Some(|world| world.pools = None),
             }
         ),
-        all.dynamic_metadata(
+        all.watch_dynamic_metadata(
             inference,
-            Kind::InferenceServices,
-            View {
+            WatchedKind::InferenceServices,
+            TableAccess {
                 table: |world| world.inference_services.get_or_insert_default(),
                 read: |object: PartialObjectMeta<DynamicObject>| world::from_owner(&object.metadata),
                 absent: Some(|world| world.inference_services = None),
             }
         ),
         all.typed::<PartialObjectMeta<core::Namespace>, _>(
-            Kind::Namespaces,
+            WatchedKind::Namespaces,
             "",
             "",
-            View {
+            TableAccess {
                 table: |world| &mut world.namespaces,
                 read: |object: PartialObjectMeta<core::Namespace>| world::from_namespace(object.metadata),
                 absent: None,
             }
         ),
         all.typed::<core::Pod, _>(
-            Kind::Pods,
+            WatchedKind::Pods,
             "groupage.dev/injected=true",
             alive,
-            View { table: |world| &mut world.pods, read: |object: core::Pod| world::from_pod(&object), absent: None }
+            TableAccess {
+                table: |world| &mut world.pods,
+                read: |object: core::Pod| world::from_pod(&object),
+                absent: None
+            }
         ),
         all.typed::<PartialObjectMeta<core::Pod>, _>(
-            Kind::Bare,
+            WatchedKind::Bare,
             "groupage.dev/injected!=true",
             alive,
-            View {
+            TableAccess {
                 table: |world| &mut world.bare,
                 read: |object: PartialObjectMeta<core::Pod>| world::from_pod_metadata(&object.metadata),
                 absent: None,
             }
         ),
-        all.owners::<Deployment>(Kind::Deployments, |world| &mut world.deployments),
-        all.owners::<StatefulSet>(Kind::StatefulSets, |world| &mut world.stateful_sets),
-        all.owners::<DaemonSet>(Kind::DaemonSets, |world| &mut world.daemon_sets),
-        all.owners::<ReplicaSet>(Kind::ReplicaSets, |world| &mut world.replica_sets),
+        all.owners::<Deployment>(WatchedKind::Deployments, |world| &mut world.deployments),
+        all.owners::<StatefulSet>(WatchedKind::StatefulSets, |world| &mut world.stateful_sets),
+        all.owners::<DaemonSet>(WatchedKind::DaemonSets, |world| &mut world.daemon_sets),
+        all.owners::<ReplicaSet>(WatchedKind::ReplicaSets, |world| &mut world.replica_sets),
         all.typed::<core::Node, _>(
-            Kind::Nodes,
+            WatchedKind::Nodes,
             "",
             "",
-            View {
+            TableAccess {
                 table: |world| &mut world.nodes,
                 read: |object: core::Node| world::from_node(&object),
                 absent: None,

@@ -14,11 +14,11 @@ mod bodies;
 mod review;
 mod server;
 
-pub use self::answer::{Answer, Known, answer, would};
-pub use self::review::{Question, Unreadable, decode, warnings};
-pub use self::server::{Config, Listening, serve};
+pub use self::answer::{ReviewContext, ReviewResponse, answer, would};
+pub use self::review::{AdmissionRequest, ReviewError, decode, warnings};
+pub use self::server::{WebhookConfig, WebhookHandle, serve};
 
 /// The path of the webhook.
 pub const PATH: &str = "/inject";
 /// Maximum size of a review in bytes: etcd accepts objects of 1.5 MiB, and an update contains two.
-pub const QUESTION_BYTES_MAX: usize = 3 << 20;
+pub const REVIEW_BYTES_MAX: usize = 3 << 20;

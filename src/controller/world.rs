@@ -1,6 +1,6 @@
 //! The observed cluster state: small plain values extracted from objects as they arrive.
 //!
-//! Every decision (`attach`, `recompute`, the webhook) is a function of a [`World`]. It holds only
+//! Every decision (`attach`, `recompute`, the webhook) is a function of a [`ClusterState`]. It holds only
 //! the parts of an object that some decision reads, so ten thousand pods take a few megabytes. A
 //! clone copies a few pointers; a table is copied on write only while an older snapshot still
 //! references it.
@@ -24,7 +24,7 @@ use crate::api::v1alpha1::{BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec,
 
 /// Namespace and name of an object; the namespace is empty for cluster-scoped objects.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Key {
+pub struct ObjectKey {
     /// The namespace.
     pub namespace: String,
     /// The name.
@@ -32,39 +32,39 @@ pub struct Key {
 }
 
 /// All objects of one kind, shared between snapshots.
-pub type Table<T> = Arc<BTreeMap<Key, Arc<T>>>;
+pub type ObjectTable<T> = Arc<BTreeMap<ObjectKey, Arc<T>>>;
 
 /// A snapshot of the cluster.
 #[derive(Debug, Clone, Default)]
-pub struct World {
+pub struct ClusterState {
     /// `BatchPolicy`s.
-    pub policies: Table<Policy>,
+    pub policies: ObjectTable<Policy>,
     /// `BatchProfile`s.
-    pub profiles: Table<Profile>,
+    pub profiles: ObjectTable<Profile>,
     /// Namespaces, keyed by name alone.
-    pub namespaces: Table<Namespace>,
+    pub namespaces: ObjectTable<Namespace>,
     /// Injected pods.
-    pub pods: Table<Pod>,
+    pub pods: ObjectTable<Pod>,
     /// Pods without a sidecar.
-    pub bare: Table<Pod>,
+    pub bare: ObjectTable<Pod>,
     /// Services as objects, reduced to the fields that a decision reads.
-    pub services: Table<Value>,
+    pub services: ObjectTable<Value>,
     /// `NetworkPolicy`s, reduced likewise.
-    pub networks: Table<Value>,
+    pub networks: ObjectTable<Value>,
     /// `InferencePool`s, reduced likewise; `None` if the kind is not installed.
-    pub pools: Option<Table<Value>>,
+    pub pools: Option<ObjectTable<Value>>,
     /// `InferenceService`s; `None` if the kind is not installed.
-    pub inference_services: Option<Table<Owner>>,
+    pub inference_services: Option<ObjectTable<OwnerObject>>,
     /// Deployments.
-    pub deployments: Table<Owner>,
+    pub deployments: ObjectTable<OwnerObject>,
     /// `StatefulSet`s.
-    pub stateful_sets: Table<Owner>,
+    pub stateful_sets: ObjectTable<OwnerObject>,
     /// `DaemonSet`s.
-    pub daemon_sets: Table<Owner>,
+    pub daemon_sets: ObjectTable<OwnerObject>,
     /// `ReplicaSet`s.
-    pub replica_sets: Table<Owner>,
+    pub replica_sets: ObjectTable<OwnerObject>,
     /// Nodes.
-    pub nodes: Table<Node>,
+    pub nodes: ObjectTable<Node>,
     /// `true` if the API server fully supports native sidecars; `None` until its version is known.
     pub server_native: Option<bool>,
     /// `true` once every mandatory kind was listed.
@@ -73,9 +73,9 @@ pub struct World {
 
 /// Metadata common to all objects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Meta {
+pub struct ObjectMetadata {
     /// Namespace and name.
-    pub key: Key,
+    pub key: ObjectKey,
     /// The UID.
     pub uid: String,
     /// The generation of the spec.
@@ -101,7 +101,7 @@ pub struct OwnerRef {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     /// Common metadata.
-    pub meta: Meta,
+    pub meta: ObjectMetadata,
     /// Annotations with the prefix `groupage.dev/`.
     pub annotations: BTreeMap<String, String>,
     /// The spec, or the error of parsing it.
@@ -116,7 +116,7 @@ pub struct Policy {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Profile {
     /// Common metadata.
-    pub meta: Meta,
+    pub meta: ObjectMetadata,
     /// The spec, or the error of parsing it.
     pub spec: Result<BatchProfileSpec, String>,
     /// The last status.
@@ -138,7 +138,7 @@ pub struct Namespace {
 
 /// An object that owns pods or other owners.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Owner {
+pub struct OwnerObject {
     /// Its UID.
     pub uid: String,
     /// The controlling owner.
@@ -149,7 +149,7 @@ pub struct Owner {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
     /// Common metadata.
-    pub meta: Meta,
+    pub meta: ObjectMetadata,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations with the prefix `groupage.dev/`.
@@ -178,11 +178,11 @@ pub struct Node {
 
 /// First minor version of Kubernetes 1 with kubelets that run native sidecars with named ports that
 /// Services can target.
-pub const NATIVE_SINCE: u32 = 33;
+pub const NATIVE_SIDECAR_MINOR_MIN: u32 = 33;
 
-// === impl Key ===
+// === impl ObjectKey ===
 
-impl Key {
+impl ObjectKey {
     /// Creates a key from a namespace and a name.
     #[must_use]
     pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Self {
@@ -190,33 +190,33 @@ impl Key {
     }
 }
 
-impl std::fmt::Display for Key {
+impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
     }
 }
 
-// === impl World ===
+// === impl ClusterState ===
 
-impl World {
+impl ClusterState {
     /// Returns `true` if pods may get the native sidecar form: the API server and every kubelet
     /// support it. A node of unknown version counts as not supporting it.
     #[must_use]
     pub fn native(&self) -> bool {
         self.server_native == Some(true)
-            && self.nodes.values().all(|node| node.kubelet.is_some_and(|minor| minor >= NATIVE_SINCE))
+            && self.nodes.values().all(|node| node.kubelet.is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN))
     }
 
     /// Returns the labels of a namespace.
     #[must_use]
     pub fn namespace_labels(&self, name: &str) -> Option<&BTreeMap<String, String>> {
-        self.namespaces.get(&Key::new("", name)).map(|namespace| &namespace.labels)
+        self.namespaces.get(&ObjectKey::new("", name)).map(|namespace| &namespace.labels)
     }
 
     /// Returns the annotations of a namespace.
     #[must_use]
     pub fn namespace_annotations(&self, name: &str) -> Option<&BTreeMap<String, String>> {
-        self.namespaces.get(&Key::new("", name)).map(|namespace| &namespace.annotations)
+        self.namespaces.get(&ObjectKey::new("", name)).map(|namespace| &namespace.annotations)
     }
 
     /// Returns the workload of a pod with these labels. A `ReplicaSet` that belongs to a Deployment
@@ -237,13 +237,13 @@ impl World {
         if owner.kind != "ReplicaSet" {
             return Some(owner.clone());
         }
-        if let Some(set) = self.replica_sets.get(&Key::new(namespace, &owner.name)) {
+        if let Some(set) = self.replica_sets.get(&ObjectKey::new(namespace, &owner.name)) {
             return Some(set.owner.clone().unwrap_or_else(|| owner.clone()));
         }
         let hash = labels.get("pod-template-hash").filter(|hash| !hash.is_empty());
         let name = hash.and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
         let Some(name) = name.filter(|name| !name.is_empty()) else { return Some(owner.clone()) };
-        let deployment = self.deployments.get(&Key::new(namespace, name));
+        let deployment = self.deployments.get(&ObjectKey::new(namespace, name));
         Some(OwnerRef {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
@@ -254,20 +254,23 @@ impl World {
 
     /// Returns the injected pod that a token identifies. Namespace, name and UID must all match.
     #[must_use]
-    pub fn pod(&self, key: &Key, uid: &str) -> Option<&Arc<Pod>> {
+    pub fn pod(&self, key: &ObjectKey, uid: &str) -> Option<&Arc<Pod>> {
         self.pods.get(key).filter(|pod| pod.meta.uid == uid)
     }
 
     /// Returns the machine type of the node that a pod runs on.
     #[must_use]
     pub fn machine(&self, pod: &Pod) -> Option<&str> {
-        self.nodes.get(&Key::new("", pod.node.as_deref()?))?.machine.as_deref()
+        self.nodes.get(&ObjectKey::new("", pod.node.as_deref()?))?.machine.as_deref()
     }
 }
 
 /// Returns the entries of a table in one namespace.
-pub fn within<'a, T>(table: &'a Table<T>, namespace: &'a str) -> impl Iterator<Item = (&'a Key, &'a Arc<T>)> {
-    table.range(Key::new(namespace, "")..).take_while(move |(key, _)| key.namespace == namespace)
+pub fn within<'a, T>(
+    table: &'a ObjectTable<T>,
+    namespace: &'a str,
+) -> impl Iterator<Item = (&'a ObjectKey, &'a Arc<T>)> {
+    table.range(ObjectKey::new(namespace, "")..).take_while(move |(key, _)| key.namespace == namespace)
 }
 
 #[cfg(test)]
@@ -277,24 +280,24 @@ mod tests {
 
     #[test]
     fn the_native_form_needs_the_api_server_and_every_kubelet() {
-        let mut world = World { server_native: Some(true), ..World::default() };
+        let mut world = ClusterState { server_native: Some(true), ..ClusterState::default() };
         assert!(world.native(), "no node, nothing against it");
-        insert(&mut world.nodes, Key::new("", "a"), Node { kubelet: Some(33), machine: None });
+        insert(&mut world.nodes, ObjectKey::new("", "a"), Node { kubelet: Some(33), machine: None });
         assert!(world.native());
-        insert(&mut world.nodes, Key::new("", "b"), Node { kubelet: Some(32), machine: None });
+        insert(&mut world.nodes, ObjectKey::new("", "b"), Node { kubelet: Some(32), machine: None });
         assert!(!world.native());
-        insert(&mut world.nodes, Key::new("", "b"), Node { kubelet: None, machine: None });
+        insert(&mut world.nodes, ObjectKey::new("", "b"), Node { kubelet: None, machine: None });
         assert!(!world.native());
-        world.nodes = Table::default();
+        world.nodes = ObjectTable::default();
         world.server_native = None;
         assert!(!world.native());
     }
 
     #[test]
     fn a_pod_of_a_replica_set_belongs_to_its_deployment() {
-        let mut world = World::default();
-        insert(&mut world.replica_sets, Key::new("a", "emb-1"), owner_of("u1", Some(deployment("emb"))));
-        insert(&mut world.replica_sets, Key::new("a", "bare"), owner_of("u2", None));
+        let mut world = ClusterState::default();
+        insert(&mut world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u1", Some(deployment("emb"))));
+        insert(&mut world.replica_sets, ObjectKey::new("a", "bare"), owner_of("u2", None));
         let set = |name: &str| OwnerRef { kind: "ReplicaSet".into(), name: name.into(), ..OwnerRef::default() };
         let none = labels(&[]);
         assert_eq!(world.workload("a", Some(&set("emb-1")), &none), Some(deployment("emb")));
@@ -305,25 +308,25 @@ mod tests {
 
     #[test]
     fn a_pod_whose_replica_set_was_not_seen_yet_belongs_to_the_deployment_that_its_names_say() {
-        let mut world = World::default();
+        let mut world = ClusterState::default();
         let set = |name: &str| OwnerRef { kind: "ReplicaSet".into(), name: name.into(), ..OwnerRef::default() };
         let hash = labels(&[("pod-template-hash", "7f9c")]);
         let unseen = OwnerRef { uid: String::new(), ..deployment("emb") };
         assert_eq!(world.workload("a", Some(&set("emb-7f9c")), &hash), Some(unseen));
-        insert(&mut world.deployments, Key::new("a", "emb"), owner_of("uid-emb", None));
+        insert(&mut world.deployments, ObjectKey::new("a", "emb"), owner_of("uid-emb", None));
         assert_eq!(world.workload("a", Some(&set("emb-7f9c")), &hash), Some(deployment("emb")));
         for other in ["emb-1", "7f9c", "-7f9c", "emb7f9c"] {
             assert_eq!(world.workload("a", Some(&set(other)), &hash), Some(set(other)));
         }
-        insert(&mut world.replica_sets, Key::new("a", "own-7f9c"), owner_of("u", None));
+        insert(&mut world.replica_sets, ObjectKey::new("a", "own-7f9c"), owner_of("u", None));
         assert_eq!(world.workload("a", Some(&set("own-7f9c")), &hash), Some(set("own-7f9c")), "it is known better");
     }
 
     #[test]
     fn a_namespace_is_a_range_of_its_table() {
-        let mut table = Table::default();
+        let mut table = ObjectTable::default();
         for (namespace, name) in [("a", "x"), ("a-b", "x"), ("aa", "x"), ("a", "y")] {
-            insert(&mut table, Key::new(namespace, name), 1);
+            insert(&mut table, ObjectKey::new(namespace, name), 1);
         }
         let names: Vec<_> = within(&table, "a").map(|(key, _)| key.name.as_str()).collect();
         assert_eq!(names, ["x", "y"]);

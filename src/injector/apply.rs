@@ -6,21 +6,23 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, list_mut, map_mut, text, whole};
-use super::capture::{self, Mode, Plan, Planned};
-use super::overrides::Overrides;
-use super::ports::{self, Numbers};
+use super::capture::{self, CapturePlan, PlannedPort, PortCapture};
+use super::overrides::InjectionSettings;
+use super::ports::{self, PortAllocator};
 use super::recipe::{self, RecipeMatch};
-use super::sidecar::{self, Parts};
-use super::status::{Captured, Hook, Probe, Reference, Renamed, Requested, Status, Undo};
+use super::sidecar::{self, ManifestInputs};
+use super::status::{
+    AddedHook, AddedRequest, CapturedPort, InjectionStatus, PortReference, PortRename, ProbeChange, UndoRecord,
+};
 use super::{
-    CONTAINER, Context, INJECTED, Injected, REDIRECT, Report, STATUS, Skip, Skipped, converge, knob, policy, resources,
-    shape, tell,
+    CONTAINER, INJECTED, InjectedPod, InjectionContext, InjectionReport, REDIRECT, STATUS, SkipReason, SkippedPod,
+    converge, knob, policy, resources, shape, tell,
 };
 
 /// Annotation with the default container of `kubectl logs` and `exec`.
 pub(super) const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Sysctl with the first port number that needs no privileges to bind.
-const UNPRIVILEGED: &str = "net.ipv4.ip_unprivileged_port_start";
+const UNPRIVILEGED_SYSCTL: &str = "net.ipv4.ip_unprivileged_port_start";
 /// Default value of that sysctl.
 const UNPRIVILEGED_DEFAULT: u16 = 1024;
 /// Termination grace period that Kubernetes uses if the pod sets none, in seconds.
@@ -36,12 +38,12 @@ pub(super) const PROBES: [&str; 3] = ["livenessProbe", "readinessProbe", "startu
 /// Path prefix of the sidecar's drain endpoint, which the kubelet calls; the token follows.
 pub(super) const DRAIN: &str = "/drain/";
 /// Prefix of the names that the application's ports get if their names were moved.
-pub(super) const RENAMED: &str = "gpg-";
+pub(super) const RENAMED_PREFIX: &str = "gpg-";
 /// Path prefix of the sidecar's connect endpoint, which reports whether an application port accepts
 /// connections; the port number follows.
-pub(super) const CONNECT: &str = "/connect/";
+pub(super) const CONNECT_PATH: &str = "/connect/";
 /// Maps and lists of a pod that an injection creates if they are absent.
-pub(super) const MADE: [&str; 9] = [
+pub(super) const CREATED_PATHS: [&str; 9] = [
     "metadata",
     "metadata/labels",
     "metadata/annotations",
@@ -56,10 +58,10 @@ pub(super) const MADE: [&str; 9] = [
 pub(super) const MADE_IN_CONTAINERS: [&str; 3] = ["env", "args", "lifecycle"];
 
 /// A pod during injection.
-struct Draft {
+struct PodDraft {
     pod: Value,
-    undo: Undo,
-    report: Report,
+    undo: UndoRecord,
+    report: InjectionReport,
 }
 
 /// Adds the sidecar to `original`. `incoming` is the same pod as received, possibly with the
@@ -70,22 +72,22 @@ struct Draft {
 pub(super) fn apply(
     original: &Value,
     incoming: &Value,
-    known: Option<&Status>,
-    context: &Context,
-    overrides: &Overrides,
-) -> Result<Injected, Skipped> {
-    let mut draft = Draft { pod: original.clone(), undo: Undo::default(), report: Report::default() };
+    known: Option<&InjectionStatus>,
+    context: &InjectionContext,
+    overrides: &InjectionSettings,
+) -> Result<InjectedPod, SkippedPod> {
+    let mut draft = PodDraft { pod: original.clone(), undo: UndoRecord::default(), report: InjectionReport::default() };
     let teller = overrides.app_listen.as_ref().and_then(|knob| knob.container.as_deref());
     let candidates =
         ports::candidates(original, &context.referrers, &overrides.ports, teller, &mut draft.report.warnings)?;
     let native = overrides.is_native(context);
     if !native && is_job(original, context) {
-        return Err(Skip::JobNeedsNativeSidecar.because(
+        return Err(SkipReason::JobNeedsNativeSidecar.because(
             "a plain container would keep the pod from completing: the sidecar is native from Kubernetes 1.33 on; from 1.29 on groupage.dev/native-sidecar: Always makes it native, with capture only by app-listen or Redirect",
         ));
     }
-    let mut numbers = Numbers::new(original, &candidates)?;
-    let Plan { ports: planned, recipes, warnings, notes } =
+    let mut numbers = PortAllocator::new(original, &candidates)?;
+    let CapturePlan { ports: planned, recipes, warnings, notes } =
         capture::plan(original, context, overrides, candidates, &mut numbers)?;
     draft.report.warnings.extend(warnings);
     let resources = resources::plan(original, overrides, context)?;
@@ -95,7 +97,7 @@ pub(super) fn apply(
     let token = token.unwrap_or_else(|| derived(original, context));
     let snapshot = policy::snapshot(overrides, context, &mut draft.report.warnings);
     let grace = whole(at(original, &["spec", "terminationGracePeriodSeconds"])).unwrap_or(GRACE_DEFAULT);
-    let parts = Parts {
+    let parts = ManifestInputs {
         pod: original,
         context,
         overrides,
@@ -113,7 +115,7 @@ pub(super) fn apply(
     draft.loopback(original, overrides, &planned);
     draft.recipes(&recipes, &planned);
     let is_captured = |container: &str| {
-        planned.iter().any(|planned| planned.mode != Mode::None && planned.port.container == container)
+        planned.iter().any(|planned| planned.mode != PortCapture::None && planned.port.container == container)
     };
     draft.report.facts.extend(recipe::merged_calls(original, is_captured));
     draft.report.facts.extend(notes);
@@ -132,7 +134,7 @@ pub(super) fn apply(
     });
     draft.marks();
     draft.made(original);
-    let status = Status {
+    let status = InjectionStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         form: if native { "native" } else { "classic" }.to_owned(),
         capture: planned.into_iter().map(captured).collect(),
@@ -148,20 +150,20 @@ pub(super) fn apply(
     };
     let written = serde_json::to_string(&status).expect("its maps have strings as keys");
     map_mut(&mut draft.pod, &["metadata", "annotations"]).insert(STATUS.to_owned(), json!(written));
-    match shape::overfull(&draft.pod) {
+    match shape::check_annotations_size(&draft.pod) {
         Some(skipped) => Err(skipped),
-        None => Ok(Injected { pod: draft.pod, report: draft.report }),
+        None => Ok(InjectedPod { pod: draft.pod, report: draft.report }),
     }
 }
 
-fn captured(planned: Planned) -> Captured {
-    let Planned { port, mode, listen, mut bypass, uncaptured, .. } = planned;
+fn captured(planned: PlannedPort) -> CapturedPort {
+    let PlannedPort { port, mode, listen, mut bypass, uncaptured, .. } = planned;
     bypass.extend(uncaptured);
-    Captured { container: port.container, name: port.name, port: port.number, mode, listen, bypass }
+    CapturedPort { container: port.container, name: port.name, port: port.number, mode, listen, bypass }
 }
 
 /// Returns `true` if the pod completes when its containers exit.
-fn is_job(pod: &Value, context: &Context) -> bool {
+fn is_job(pod: &Value, context: &InjectionContext) -> bool {
     let owned = list(pod, &["metadata", "ownerReferences"]).iter().any(|owner| text(owner, &["kind"]) == Some("Job"));
     owned
         || matches!(context.workload.kind.as_str(), "Job" | "CronJob")
@@ -170,7 +172,7 @@ fn is_job(pod: &Value, context: &Context) -> bool {
 
 /// Derives the drain token from the template. A random token would make every `inject | apply` a
 /// new rollout.
-fn derived(pod: &Value, context: &Context) -> String {
+fn derived(pod: &Value, context: &InjectionContext) -> String {
     let mut hash = blake3::Hasher::new_derive_key("groupage 2026 drain token of a template");
     for part in [&context.namespace.name, &context.workload.kind, &context.workload.name] {
         hash.update(part.as_bytes());
@@ -182,7 +184,7 @@ fn derived(pod: &Value, context: &Context) -> String {
 
 // === impl Draft ===
 
-impl Draft {
+impl PodDraft {
     fn container(&mut self, name: &str) -> Option<&mut Value> {
         let containers = at_mut(&mut self.pod, &["spec", "containers"])?.as_array_mut()?;
         containers.iter_mut().find(|container| text(container, &["name"]) == Some(name))
@@ -194,9 +196,9 @@ impl Draft {
 
     /// Moves the names of captured ports to the sidecar. They are moved in every container, because
     /// a Service would otherwise resolve to the next container with the name.
-    fn names(&mut self, planned: &[Planned]) {
-        let named = planned.iter().filter(|planned| planned.mode == Mode::Named);
-        let moved: Vec<&str> = named.flat_map(Planned::names).collect();
+    fn names(&mut self, planned: &[PlannedPort]) {
+        let named = planned.iter().filter(|planned| planned.mode == PortCapture::Named);
+        let moved: Vec<&str> = named.flat_map(PlannedPort::names).collect();
         // A new name must not occur in the pod, before or after the move: a Service resolves names
         // across all containers, and the undo looks the name up.
         let all = CONTAINERS.iter().flat_map(|key| list(&self.pod, &["spec", key]));
@@ -209,10 +211,10 @@ impl Draft {
             // resolves it.
             let mut seen: Vec<&str> = Vec::new();
             let renamed = self.undo.names.get(from..).unwrap_or_default().to_vec();
-            for Renamed { port, was, .. } in &renamed {
+            for PortRename { port, was, .. } in &renamed {
                 if !seen.contains(&was.as_str()) {
                     seen.push(was);
-                    self.refer(&container, was, *port);
+                    self.replace_references(&container, was, *port);
                 }
             }
         }
@@ -232,22 +234,23 @@ impl Draft {
             else {
                 continue;
             };
-            let again = (2..).map(|again| format!("{RENAMED}{number}-{again}"));
-            let Some(now) = std::iter::once(format!("{RENAMED}{number}")).chain(again).find(|now| !taken.contains(now))
+            let again = (2..).map(|again| format!("{RENAMED_PREFIX}{number}-{again}"));
+            let Some(now) =
+                std::iter::once(format!("{RENAMED_PREFIX}{number}")).chain(again).find(|now| !taken.contains(now))
             else {
                 continue;
             };
             taken.push(now.clone());
             let was = std::mem::replace(name, json!(now));
             let was = was.as_str().unwrap_or_default().to_owned();
-            renamed.push(Renamed { container: container.to_owned(), port: number, was, now });
+            renamed.push(PortRename { container: container.to_owned(), port: number, was, now });
         }
         self.undo.names.extend(renamed);
     }
 
     /// Replaces a container's own references to a moved name by the number, because the kubelet
     /// resolves port names in the same container.
-    fn refer(&mut self, container: &str, name: &str, number: u16) {
+    fn replace_references(&mut self, container: &str, name: &str, number: u16) {
         for handler in HANDLERS {
             for kind in ["httpGet", "tcpSocket"] {
                 let path: Vec<&str> = handler.split('/').chain([kind, "port"]).collect();
@@ -255,7 +258,7 @@ impl Draft {
                 if port == name {
                     *port = json!(number);
                     let (container, was) = (container.to_owned(), name.to_owned());
-                    self.undo.refs.push(Reference { container, at: format!("{handler}/{kind}"), was, now: number });
+                    self.undo.refs.push(PortReference { container, at: format!("{handler}/{kind}"), was, now: number });
                 }
             }
         }
@@ -263,9 +266,11 @@ impl Draft {
 
     /// Applies the `app-listen` override to the application, and adds the sysctl that allows the
     /// sidecar to bind a port below 1024 if it takes over such a port.
-    fn loopback(&mut self, original: &Value, overrides: &Overrides, planned: &[Planned]) {
-        let on_loopback: Vec<&Planned> =
-            planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved)).collect();
+    fn loopback(&mut self, original: &Value, overrides: &InjectionSettings, planned: &[PlannedPort]) {
+        let on_loopback: Vec<&PlannedPort> = planned
+            .iter()
+            .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
+            .collect();
         if on_loopback.is_empty() {
             return;
         }
@@ -280,29 +285,31 @@ impl Draft {
         }
         let lowest = on_loopback.iter().map(|planned| planned.port.number).min();
         let Some(lowest) = lowest.filter(|lowest| *lowest < UNPRIVILEGED_DEFAULT) else { return };
-        let set = sidecar::named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED);
+        let set = sidecar::named(list(original, &["spec", "securityContext", "sysctls"]), UNPRIVILEGED_SYSCTL);
         if let Some(set) = set {
             let from = text(set, &["value"]).and_then(|value| value.trim().parse::<u16>().ok());
             if from.is_none_or(|from| from > lowest) {
                 self.report.warnings.push(format!(
-                    "the sidecar cannot listen on {lowest}: sysctl {UNPRIVILEGED} is {}, but must be {lowest} or less",
+                    "the sidecar cannot listen on {lowest}: sysctl {UNPRIVILEGED_SYSCTL} is {}, but must be {lowest} or less",
                     at(set, &["value"])
                 ));
             }
             return;
         }
-        let sysctl = json!({"name": UNPRIVILEGED, "value": lowest.to_string()});
+        let sysctl = json!({"name": UNPRIVILEGED_SYSCTL, "value": lowest.to_string()});
         list_mut(&mut self.pod, &["spec", "securityContext", "sysctls"]).push(sysctl);
-        self.undo.sysctls.push(UNPRIVILEGED.to_owned());
-        self.report.facts.push(format!("sysctl {UNPRIVILEGED}={lowest}, so that the sidecar can listen on {lowest}"));
+        self.undo.sysctls.push(UNPRIVILEGED_SYSCTL.to_owned());
+        self.report
+            .facts
+            .push(format!("sysctl {UNPRIVILEGED_SYSCTL}={lowest}, so that the sidecar can listen on {lowest}"));
     }
 
     /// Moves servers off their ports by their recipes.
-    fn recipes(&mut self, recipes: &[RecipeMatch], planned: &[Planned]) {
+    fn recipes(&mut self, recipes: &[RecipeMatch], planned: &[PlannedPort]) {
         for recipe in recipes {
             let own = planned.iter().filter(|planned| planned.port.container == recipe.container);
             let numbers: BTreeMap<u16, u16> = own
-                .filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved))
+                .filter(|planned| matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
                 .map(|planned| (planned.port.number, planned.application))
                 .collect();
             let Self { pod, undo, report } = self;
@@ -322,9 +329,10 @@ impl Draft {
     /// itself. A connection of the kubelet would be accepted by the sidecar, whatever the state of
     /// the application. A probe with a `host` is not directed at this pod's port and is left
     /// unchanged.
-    fn probes(&mut self, incoming: &Value, planned: &[Planned], metrics: u16) {
-        let ours =
-            planned.iter().filter(|planned| matches!(planned.mode, Mode::Loopback | Mode::Moved | Mode::Redirect));
+    fn probes(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16) {
+        let ours = planned.iter().filter(|planned| {
+            matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved | PortCapture::Redirect)
+        });
         let ours: Vec<u16> = ours.map(|planned| planned.port.number).collect();
         for container in self.applications() {
             for probe in PROBES {
@@ -332,11 +340,11 @@ impl Draft {
                 let Some(number) = connects_to(own, probe).filter(|number| ours.contains(number)) else { continue };
                 let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
                 let there = there.map(|there| at(there, &[probe, "httpGet"]));
-                let wanted = json!({"path": format!("{CONNECT}{number}"), "port": metrics});
+                let wanted = json!({"path": format!("{CONNECT_PATH}{number}"), "port": metrics});
                 let own = map_mut(own, &[probe]);
                 let was = own.remove("tcpSocket").unwrap_or_default();
                 let null = own.insert("httpGet".to_owned(), converge::covered(there, wanted)).is_some();
-                self.undo.probes.push(Probe { container: container.clone(), at: probe.to_owned(), was, null });
+                self.undo.probes.push(ProbeChange { container: container.clone(), at: probe.to_owned(), was, null });
                 self.report.facts.push(format!(
                     "{probe} of container {container}: the sidecar probes port {number}, because connections from outside reach only the sidecar"
                 ));
@@ -346,9 +354,9 @@ impl Draft {
 
     /// Adds a preStop hook that makes the kubelet drain the sidecar before it stops an application.
     /// A native sidecar outlives the application and may still hold a queue.
-    fn hooks(&mut self, incoming: &Value, planned: &[Planned], metrics: u16, token: &str) {
+    fn hooks(&mut self, incoming: &Value, planned: &[PlannedPort], metrics: u16, token: &str) {
         for container in self.applications() {
-            if !planned.iter().any(|planned| planned.port.container == container && planned.mode != Mode::None) {
+            if !planned.iter().any(|planned| planned.port.container == container && planned.mode != PortCapture::None) {
                 continue;
             }
             let Some(own) = self.container(&container) else { continue };
@@ -362,7 +370,7 @@ impl Draft {
             let there = sidecar::named(list(incoming, &["spec", "containers"]), &container);
             let hook = converge::covered(there.map(|there| at(there, &["lifecycle", "preStop"])), wanted);
             let null = map_mut(own, &["lifecycle"]).insert("preStop".to_owned(), hook).is_some();
-            self.undo.hooks.push(Hook { container, null });
+            self.undo.hooks.push(AddedHook { container, null });
         }
     }
 
@@ -371,8 +379,8 @@ impl Draft {
     fn containers(
         &mut self,
         incoming: &Value,
-        known: Option<&Status>,
-        parts: &Parts<'_>,
+        known: Option<&InjectionStatus>,
+        parts: &ManifestInputs<'_>,
     ) -> (String, BTreeMap<String, BTreeMap<String, String>>) {
         let mut fields = BTreeMap::new();
         let mut put = |pod: &mut Value, key: &str, name: &str, wanted: Value| {
@@ -409,7 +417,7 @@ impl Draft {
         for (resource, amount) in whole {
             let requests = map_mut(&mut self.pod, &["spec", "resources", "requests"]);
             let null = requests.insert(resource.clone(), amount.clone()).is_some();
-            self.undo.requests.push(Requested { resource: resource.clone(), set: amount.clone(), null });
+            self.undo.requests.push(AddedRequest { resource: resource.clone(), set: amount.clone(), null });
         }
     }
 
@@ -433,15 +441,20 @@ impl Draft {
 
     /// Records which maps and lists were absent, so that the undo removes them when they are empty.
     fn made(&mut self, original: &Value) {
-        for path in MADE {
+        for path in CREATED_PATHS {
             let keys: Vec<&str> = path.split('/').collect();
-            note(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
+            record_created_path(&mut self.undo, path.to_owned(), lookup(original, &keys), lookup(&self.pod, &keys));
         }
         for name in self.applications() {
             let find = |pod: &Value| sidecar::named(list(pod, &["spec", "containers"]), &name).cloned();
             let (Some(before), Some(after)) = (find(original), find(&self.pod)) else { continue };
             for key in MADE_IN_CONTAINERS {
-                note(&mut self.undo, format!("containers/{name}/{key}"), before.get(key), after.get(key));
+                record_created_path(
+                    &mut self.undo,
+                    format!("containers/{name}/{key}"),
+                    before.get(key),
+                    after.get(key),
+                );
             }
         }
     }
@@ -464,7 +477,7 @@ fn lookup<'a>(value: &'a Value, keys: &[&str]) -> Option<&'a Value> {
     keys.iter().try_fold(value, |value, key| value.get(key))
 }
 
-fn note(undo: &mut Undo, path: String, before: Option<&Value>, after: Option<&Value>) {
+fn record_created_path(undo: &mut UndoRecord, path: String, before: Option<&Value>, after: Option<&Value>) {
     let absent = before.is_none_or(Value::is_null);
     if absent && after.is_some_and(|after| !after.is_null()) {
         undo.made.insert(path, before.is_some());

@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 
 use super::Namespace;
 use super::capture::bypass;
-use super::ports::Candidate;
+use super::ports::PortCandidate;
 use super::referrers;
-use super::status::Status;
+use super::status::InjectionStatus;
 
 /// Prefixes of lines about objects that a controller watches; the current objects supersede such
 /// lines.
-const FOLLOWED: [&str; 4] = ["svc/", "clients of the headless svc/", "inferencepool/", "networkpolicy/"];
+const WATCHED_PREFIXES: [&str; 4] = ["svc/", "clients of the headless svc/", "inferencepool/", "networkpolicy/"];
 
 /// Returns the current bypasses of a pod's sidecar; `None` if its annotation `groupage.dev/status`
 /// cannot be parsed.
@@ -25,14 +25,15 @@ const FOLLOWED: [&str; 4] = ["svc/", "clients of the headless svc/", "inferencep
 /// bypasses that the injection recorded do not change during the life of the pod.
 #[must_use]
 pub fn around(status: &str, labels: &BTreeMap<String, String>, objects: &[&Value]) -> Option<Vec<String>> {
-    let status = Status::read(status)?;
+    let status = InjectionStatus::read(status)?;
     let pod = json!({"metadata": {"labels": labels}});
     let mut ways = Vec::new();
     for captured in status.capture {
-        let fixed = captured.bypass.into_iter().filter(|line| !FOLLOWED.iter().any(|start| line.starts_with(start)));
+        let fixed =
+            captured.bypass.into_iter().filter(|line| !WATCHED_PREFIXES.iter().any(|start| line.starts_with(start)));
         ways.extend(fixed);
         let (container, name, number) = (captured.container, captured.name, captured.port);
-        let port = Candidate { container, name, number, host_port: None };
+        let port = PortCandidate { container, name, number, host_port: None };
         let named = referrers::of(&port, &pod, &Namespace::default(), objects.iter().copied());
         ways.extend(bypass(&port, captured.mode, captured.listen, named));
     }

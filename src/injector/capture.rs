@@ -8,16 +8,16 @@
 use serde_json::Value;
 
 use super::access::{at, list, text};
-use super::overrides::{AppListen, Overrides, RecipeChoice};
-use super::ports::{self, Candidate, Numbers};
+use super::overrides::{AppListen, InjectionSettings, RecipeChoice};
+use super::ports::{self, PortAllocator, PortCandidate};
 use super::recipe::{self, MoveKind, RecipeMatch};
 use super::referrers::{self, Referrers};
-use super::{Context, RedirectUse, Skip, Skipped, View, dialled, told};
-use crate::api::v1alpha1::Capture;
+use super::{InjectionContext, ObjectSource, RedirectUse, SkipReason, SkippedPod, dialled, told};
+use crate::api::v1alpha1::CaptureMode;
 
 /// Capture mode of a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub(super) enum Mode {
+pub(super) enum PortCapture {
     /// The port's name moves to the sidecar.
     Named,
     /// The application listens on loopback, the sidecar on the pod's addresses.
@@ -32,9 +32,9 @@ pub(super) enum Mode {
 
 /// The capture decisions for a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct CapturePlan {
     /// One entry for each port number, in the order of declaration.
-    pub(super) ports: Vec<Planned>,
+    pub(super) ports: Vec<PlannedPort>,
     /// The recipes in use.
     pub(super) recipes: Vec<RecipeMatch>,
     /// Warnings other than those about a single port.
@@ -45,11 +45,11 @@ pub(super) struct Plan {
 
 /// A port and its capture mode.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Planned {
-    pub(super) port: Candidate,
+pub(super) struct PlannedPort {
+    pub(super) port: PortCandidate,
     /// Other names of the same port number, which moved with it.
     pub(super) also: Vec<String>,
-    pub(super) mode: Mode,
+    pub(super) mode: PortCapture,
     /// Port number of the sidecar's listener. With `Loopback` it equals the application's port
     /// number, on the pod's addresses.
     pub(super) listen: u16,
@@ -62,12 +62,12 @@ pub(super) struct Planned {
 }
 
 /// Capture options of a pod.
-struct Allowed<'a> {
-    wish: Capture,
+struct CaptureOptions<'a> {
+    wish: CaptureMode,
     /// Use of a redirect if no annotation requests one.
     redirect: RedirectUse,
     knob: Option<&'a AppListen>,
-    view: View,
+    view: ObjectSource,
     /// Container that the `app-listen` override applies to.
     told: Option<String>,
     recipes: &'a [RecipeMatch],
@@ -76,12 +76,12 @@ struct Allowed<'a> {
 }
 
 /// A candidate with its preliminary mode.
-struct Decided {
-    port: Candidate,
+struct PortDecision {
+    port: PortCandidate,
     named: Referrers,
     /// Reason why its name cannot be moved.
     unmovable: Option<String>,
-    mode: Mode,
+    mode: PortCapture,
 }
 
 /// Selects a capture mode for every candidate.
@@ -90,78 +90,79 @@ struct Decided {
 /// A redirect is requested but forbidden, or no port number is free.
 pub(super) fn plan(
     pod: &Value,
-    context: &Context,
-    overrides: &Overrides,
-    candidates: Vec<Candidate>,
-    numbers: &mut Numbers,
-) -> Result<Plan, Skipped> {
+    context: &InjectionContext,
+    overrides: &InjectionSettings,
+    candidates: Vec<PortCandidate>,
+    numbers: &mut PortAllocator,
+) -> Result<CapturePlan, SkippedPod> {
     let forbidden = forbidden(pod, context);
     let redirect = if forbidden.is_none() { context.redirect } else { RedirectUse::Never };
-    if let (Capture::Redirect, Some(skipped)) = (overrides.capture, forbidden) {
+    if let (CaptureMode::Redirect, Some(skipped)) = (overrides.capture, forbidden) {
         return Err(skipped);
     }
     let knob = overrides.app_listen.as_ref();
     let told = knob.and_then(|knob| knob.container.clone());
     // Recipes apply in mode `Auto` only, and an `app-listen` override takes precedence over them.
     let recipes = match overrides.recipe {
-        _ if knob.is_some() || overrides.capture != Capture::Auto => Vec::new(),
+        _ if knob.is_some() || overrides.capture != CaptureMode::Auto => Vec::new(),
         RecipeChoice::None => Vec::new(),
         RecipeChoice::Auto => recipe::find(pod, None),
         RecipeChoice::Named(name) => recipe::find(pod, Some(name)),
     };
     // The sidecar must not use a port of a known server, even if the server's recipe is not
     // applied.
-    numbers.take(recipe::find(pod, None).iter().flat_map(RecipeMatch::numbers_of_all))?;
+    numbers.take(recipe::find(pod, None).iter().flat_map(RecipeMatch::all_ports))?;
     let is_recipe_named = matches!(overrides.recipe, RecipeChoice::Named(_));
     let wish = overrides.capture;
-    let allowed = Allowed { wish, redirect, knob, view: context.view, told, recipes: &recipes, is_recipe_named };
+    let allowed = CaptureOptions { wish, redirect, knob, view: context.view, told, recipes: &recipes, is_recipe_named };
     let native = overrides.is_native(context);
-    let decide = |port: Candidate| {
+    let decide = |port: PortCandidate| {
         let named = referrers::of(&port, pod, &context.namespace, context.referrers.iter());
         let local = allowed.local(pod, &port, &named);
         let is_local = local.is_some();
-        let unmovable =
-            local.or_else(|| ports::unmovable(pod, &port, native)).or_else(|| unseen_name(&port, native, context));
-        let mode = if is_local { Mode::None } else { allowed.mode(&port, &named, unmovable.is_none()) };
-        let unmovable = unmovable.or_else(|| ruled_out(&port, &named));
-        Decided { port, named, unmovable, mode }
+        let unmovable = local
+            .or_else(|| ports::unmovable(pod, &port, native))
+            .or_else(|| unresolved_name_reason(&port, native, context));
+        let mode = if is_local { PortCapture::None } else { allowed.mode(&port, &named, unmovable.is_none()) };
+        let unmovable = unmovable.or_else(|| rule_conflict(&port, &named));
+        PortDecision { port, named, unmovable, mode }
     };
-    let mut decided: Vec<Decided> = candidates.into_iter().map(&decide).collect();
-    let mut plan = Plan::default();
+    let mut decided: Vec<PortDecision> = candidates.into_iter().map(&decide).collect();
+    let mut plan = CapturePlan::default();
     // A setting moves several listeners at once, so the modes of a container's ports depend on each
     // other.
     match &recipes[..] {
-        [] => plan.warnings = whole_containers(pod, allowed.told.as_deref(), &mut decided, decide),
-        _ => plan.whole_recipes(pod, &recipes, &mut decided, decide),
+        [] => plan.warnings = extend_loopback(pod, allowed.told.as_deref(), &mut decided, decide),
+        _ => plan.extend_recipes(pod, &recipes, &mut decided, decide),
     }
     plan.warnings.extend(unused_recipe(overrides.recipe, &recipes));
-    let is_recipe_sought = knob.is_none() && wish == Capture::Auto && overrides.recipe == RecipeChoice::Auto;
+    let is_recipe_sought = knob.is_none() && wish == CaptureMode::Auto && overrides.recipe == RecipeChoice::Auto;
     // Duplicates: a repeated name is dropped here, a repeated number is merged in `add`.
-    let firsts = plan.second_to_none(decided);
-    if context.view == View::Files {
+    let firsts = plan.drop_shadowed_names(decided);
+    if context.view == ObjectSource::Files {
         plan.unseen(&firsts);
     }
     for each in firsts {
         plan.add(each, numbers)?;
     }
-    if allowed.wish == Capture::Loopback {
-        plan.untold(&allowed);
+    if allowed.wish == CaptureMode::Loopback {
+        plan.warn_unconfigured_containers(&allowed);
     }
     if is_recipe_sought {
-        plan.unread_servers(pod, &recipes);
+        plan.warn_unmatched_servers(pod, &recipes);
     }
     if let (Some(knob), Some(told)) = (allowed.knob, &allowed.told) {
-        plan.warnings.extend(told::in_vain(knob, told, allowed.wish, &plan.ports));
+        plan.warnings.extend(told::unused_app_listen(knob, told, allowed.wish, &plan.ports));
     }
     if plan.ports.len() > ports::CAPTURED_MAX {
-        return Err(Skip::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
+        return Err(SkipReason::TooLarge.because(format!("more than {} ports would be captured", ports::CAPTURED_MAX)));
     }
     Ok(plan)
 }
 
-// === impl Planned ===
+// === impl PlannedPort ===
 
-impl Planned {
+impl PlannedPort {
     /// Returns the names that refer to this port. The sidecar's port has them if they were moved.
     pub(super) fn all_names(&self) -> Vec<&str> {
         self.port.name.iter().chain(&self.also).map(String::as_str).collect()
@@ -169,18 +170,18 @@ impl Planned {
 
     /// Returns the names that were moved to the sidecar.
     pub(super) fn names(&self) -> Vec<&str> {
-        if self.mode == Mode::Named { self.all_names() } else { Vec::new() }
+        if self.mode == PortCapture::Named { self.all_names() } else { Vec::new() }
     }
 }
 
 // === impl Allowed ===
 
-impl Allowed<'_> {
+impl CaptureOptions<'_> {
     /// Returns the reason not to capture a port that the server already has on loopback and that no
     /// object refers to. Capturing it would expose the port to other pods, past a proxy inside the
     /// pod.
-    fn local(&self, pod: &Value, port: &Candidate, named: &Referrers) -> Option<String> {
-        if self.wish != Capture::Auto || self.is_recipe_named || *named != Referrers::default() {
+    fn local(&self, pod: &Value, port: &PortCandidate, named: &Referrers) -> Option<String> {
+        if self.wish != CaptureMode::Auto || self.is_recipe_named || *named != Referrers::default() {
             return None;
         }
         let recipe = self.recipes.iter().find(|recipe| recipe.container == port.container)?;
@@ -195,56 +196,58 @@ impl Allowed<'_> {
         })
     }
 
-    fn mode(&self, port: &Candidate, named: &Referrers, movable: bool) -> Mode {
-        let by_name = if movable { Mode::Named } else { Mode::None };
+    fn mode(&self, port: &PortCandidate, named: &Referrers, movable: bool) -> PortCapture {
+        let by_name = if movable { PortCapture::Named } else { PortCapture::None };
         let told = self.told.as_ref() == Some(&port.container);
         let recipe = self.recipes.iter().find(|recipe| recipe.container == port.container);
         let moved = recipe.and_then(|recipe| recipe.moves(port.number)).map(|kind| match kind {
-            MoveKind::Loopback => Mode::Loopback,
-            MoveKind::Number => Mode::Moved,
+            MoveKind::Loopback => PortCapture::Loopback,
+            MoveKind::Number => PortCapture::Moved,
         });
         match (self.wish, moved) {
             // Without an override the application is expected to listen on loopback by its own
             // configuration. With one, only the container that it applies to is.
-            (Capture::Loopback, _) if told || self.knob.is_none() => Mode::Loopback,
-            (Capture::Redirect, _) => Mode::Redirect,
-            (Capture::Auto, _) if self.redirect == RedirectUse::Always => Mode::Redirect,
+            (CaptureMode::Loopback, _) if told || self.knob.is_none() => PortCapture::Loopback,
+            (CaptureMode::Redirect, _) => PortCapture::Redirect,
+            (CaptureMode::Auto, _) if self.redirect == RedirectUse::Always => PortCapture::Redirect,
             // In a file the Services may be missing, so it is unknown whether moving the name
             // suffices. Capturing the number always suffices.
-            (Capture::Auto, _) if told && self.view == View::Files && *named == Referrers::default() => Mode::Loopback,
+            (CaptureMode::Auto, _) if told && self.view == ObjectSource::Files && *named == Referrers::default() => {
+                PortCapture::Loopback
+            }
             // A Service that is created later may use the number.
-            (Capture::Auto, Some(moved)) if self.is_recipe_named || *named == Referrers::default() => moved,
+            (CaptureMode::Auto, Some(moved)) if self.is_recipe_named || *named == Referrers::default() => moved,
             // A `hostPort` keeps leading to the number.
-            (Capture::Auto, _)
+            (CaptureMode::Auto, _)
                 if movable && named.by_number.is_empty() && named.rules.is_empty() && port.host_port.is_none() =>
             {
-                Mode::Named
+                PortCapture::Named
             }
-            (Capture::Auto, _) if told => Mode::Loopback,
-            (Capture::Auto, Some(moved)) => moved,
-            (Capture::Auto, _) if self.redirect == RedirectUse::WhenNeeded => Mode::Redirect,
+            (CaptureMode::Auto, _) if told => PortCapture::Loopback,
+            (CaptureMode::Auto, Some(moved)) => moved,
+            (CaptureMode::Auto, _) if self.redirect == RedirectUse::WhenNeeded => PortCapture::Redirect,
             // The rule would drop callers on their way to the sidecar's port.
-            (Capture::Auto, _) if !named.rules.is_empty() => Mode::None,
-            (Capture::Named | Capture::Loopback | Capture::Auto, _) => by_name,
+            (CaptureMode::Auto, _) if !named.rules.is_empty() => PortCapture::None,
+            (CaptureMode::Named | CaptureMode::Loopback | CaptureMode::Auto, _) => by_name,
         }
     }
 }
 
-// === impl Plan ===
+// === impl CapturePlan ===
 
-impl Plan {
+impl CapturePlan {
     /// Moves all captured ports of a server if its recipe moves at least one of them, and records
     /// the recipes that move any.
-    fn whole_recipes(
+    fn extend_recipes(
         &mut self,
         pod: &Value,
         recipes: &[RecipeMatch],
-        decided: &mut Vec<Decided>,
-        decide: impl Fn(Candidate) -> Decided,
+        decided: &mut Vec<PortDecision>,
+        decide: impl Fn(PortCandidate) -> PortDecision,
     ) {
         for recipe in recipes {
-            let own = |each: &&mut Decided| each.port.container == recipe.container;
-            let moves = |each: &Decided| matches!(each.mode, Mode::Loopback | Mode::Moved);
+            let own = |each: &&mut PortDecision| each.port.container == recipe.container;
+            let moves = |each: &PortDecision| matches!(each.mode, PortCapture::Loopback | PortCapture::Moved);
             if !decided.iter_mut().filter(own).any(|each| moves(each)) {
                 continue;
             }
@@ -252,22 +255,24 @@ impl Plan {
             // they move to loopback with the others.
             let container = ports::applications(pod).find(|own| text(own, &["name"]) == Some(&recipe.container));
             for number in
-                container.map(dialled::by_itself).unwrap_or_default().into_iter().chain(dialled::by_scrapes(pod))
+                container.map(dialled::by_itself).unwrap_or_default().into_iter().chain(dialled::scraped_ports(pod))
             {
                 let is_local = container.is_some_and(|container| recipe.is_local(number, container));
                 if recipe.moves(number).is_some() && !is_local && !decided.iter().any(|each| each.port.number == number)
                 {
                     let container = recipe.container.clone();
-                    decided.push(decide(Candidate { container, name: None, number, host_port: None }));
+                    decided.push(decide(PortCandidate { container, name: None, number, host_port: None }));
                 }
             }
             let is_local = |number| container.is_some_and(|container| recipe.is_local(number, container));
-            for each in
-                decided.iter_mut().filter(own).filter(|each| each.mode != Mode::None || !is_local(each.port.number))
+            for each in decided
+                .iter_mut()
+                .filter(own)
+                .filter(|each| each.mode != PortCapture::None || !is_local(each.port.number))
             {
                 match recipe.moves(each.port.number) {
-                    Some(MoveKind::Loopback) => each.mode = Mode::Loopback,
-                    Some(MoveKind::Number) => each.mode = Mode::Moved,
+                    Some(MoveKind::Loopback) => each.mode = PortCapture::Loopback,
+                    Some(MoveKind::Number) => each.mode = PortCapture::Moved,
                     None => {}
                 }
             }
@@ -291,19 +296,19 @@ impl Plan {
     /// Drops a port if its name resolves to an earlier container, because no caller reaches it by
     /// that name. The name is still moved together with the first one, because a Service resolves
     /// to the next container that has the name.
-    fn second_to_none(&mut self, decided: Vec<Decided>) -> Vec<Decided> {
-        let mut firsts: Vec<Decided> = Vec::new();
+    fn drop_shadowed_names(&mut self, decided: Vec<PortDecision>) -> Vec<PortDecision> {
+        let mut firsts: Vec<PortDecision> = Vec::new();
         for each in decided {
             let first = firsts.iter().find(|first| {
                 each.port.name.is_some()
                     && first.port.name == each.port.name
                     && first.port.container != each.port.container
             });
-            let Some(first) = first.filter(|_| matches!(each.mode, Mode::Named | Mode::None)) else {
+            let Some(first) = first.filter(|_| matches!(each.mode, PortCapture::Named | PortCapture::None)) else {
                 firsts.push(each);
                 continue;
             };
-            let Candidate { container, name, number, .. } = &each.port;
+            let PortCandidate { container, name, number, .. } = &each.port;
             let name = name.as_deref().unwrap_or_default();
             self.warnings.push(format!(
                 "port name {name} is declared in the containers {} and {container}: it resolves to the first, and {container} is reachable only by {number}, bypassing the sidecar",
@@ -316,9 +321,9 @@ impl Plan {
 
     /// Warns about ports without a known Service. A Service that refers to the number would bypass
     /// the sidecar.
-    fn unseen(&mut self, decided: &[Decided]) {
-        let alone = |each: &&Decided| {
-            each.mode == Mode::Named && each.named.by_name.is_empty() && each.named.by_number.is_empty()
+    fn unseen(&mut self, decided: &[PortDecision]) {
+        let alone = |each: &&PortDecision| {
+            each.mode == PortCapture::Named && each.named.by_name.is_empty() && each.named.by_number.is_empty()
         };
         let mut numbers: Vec<String> = decided.iter().filter(alone).map(|each| each.port.number.to_string()).collect();
         numbers.dedup();
@@ -332,17 +337,17 @@ impl Plan {
         ));
     }
 
-    fn add(&mut self, each: Decided, numbers: &mut Numbers) -> Result<(), Skipped> {
-        let Decided { port, named, unmovable, mode } = each;
+    fn add(&mut self, each: PortDecision, numbers: &mut PortAllocator) -> Result<(), SkippedPod> {
+        let PortDecision { port, named, unmovable, mode } = each;
         if let Some(there) = self.ports.iter_mut().find(|there| there.port.number == port.number) {
             // The number is declared twice. One process listens on it, whichever container declares
             // it.
             match (there.mode, mode) {
-                (Mode::Named, Mode::Named) => {
+                (PortCapture::Named, PortCapture::Named) => {
                     let more = port.name.filter(|name| !there.all_names().contains(&name.as_str()));
                     there.also.extend(more);
                 }
-                (Mode::None, Mode::Named) => {
+                (PortCapture::None, PortCapture::Named) => {
                     there.bypass = bypass(&port, mode, there.listen, named);
                     there.uncaptured = None;
                     there.port = port;
@@ -353,21 +358,21 @@ impl Plan {
             return Ok(());
         }
         let (listen, application) = match mode {
-            Mode::Loopback => (port.number, port.number),
-            Mode::Moved => (port.number, numbers.listen()?),
-            Mode::Named | Mode::Redirect | Mode::None => (numbers.listen()?, port.number),
+            PortCapture::Loopback => (port.number, port.number),
+            PortCapture::Moved => (port.number, numbers.listen()?),
+            PortCapture::Named | PortCapture::Redirect | PortCapture::None => (numbers.listen()?, port.number),
         };
         let bypass = bypass(&port, mode, listen, named);
-        let uncaptured = unmovable.filter(|_| mode == Mode::None);
-        self.ports.push(Planned { port, also: Vec::new(), mode, listen, application, bypass, uncaptured });
+        let uncaptured = unmovable.filter(|_| mode == PortCapture::None);
+        self.ports.push(PlannedPort { port, also: Vec::new(), mode, listen, application, bypass, uncaptured });
         Ok(())
     }
 
     /// Warns about known servers that match no recipe, if a recipe could have captured a port.
-    fn unread_servers(&mut self, pod: &Value, recipes: &[RecipeMatch]) {
+    fn warn_unmatched_servers(&mut self, pod: &Value, recipes: &[RecipeMatch]) {
         for container in ports::applications(pod) {
             let name = text(container, &["name"]).unwrap_or_default();
-            let is_left = |planned: &Planned| planned.port.container == name && planned.mode == Mode::None;
+            let is_left = |planned: &PlannedPort| planned.port.container == name && planned.mode == PortCapture::None;
             if !self.ports.iter().any(is_left) || recipes.iter().any(|recipe| recipe.container == name) {
                 continue;
             }
@@ -381,9 +386,9 @@ impl Plan {
     }
 
     /// Warns about containers that must listen on loopback without an override that configures it.
-    fn untold(&mut self, allowed: &Allowed<'_>) {
+    fn warn_unconfigured_containers(&mut self, allowed: &CaptureOptions<'_>) {
         let Some(told) = &allowed.told else {
-            let ports = self.ports.iter().filter(|planned| planned.mode == Mode::Loopback);
+            let ports = self.ports.iter().filter(|planned| planned.mode == PortCapture::Loopback);
             self.warnings.extend(ports.map(|planned| {
                 format!(
                     "container {} must listen on 127.0.0.1:{} by its own configuration: app-listen is not set",
@@ -392,7 +397,7 @@ impl Plan {
             }));
             return;
         };
-        let others = self.ports.iter().filter(|planned| planned.mode != Mode::Loopback);
+        let others = self.ports.iter().filter(|planned| planned.mode != PortCapture::Loopback);
         self.warnings.extend(others.map(|planned| {
             format!(
                 "port {} of container {} is not captured by Loopback: app-listen applies to container {told}",
@@ -403,7 +408,7 @@ impl Plan {
 }
 
 /// Returns the reason not to move a name if rules admit calls to the port's number only.
-fn ruled_out(port: &Candidate, named: &Referrers) -> Option<String> {
+fn rule_conflict(port: &PortCandidate, named: &Referrers) -> Option<String> {
     let rules = (!named.rules.is_empty()).then(|| named.rules.join("; "))?;
     Some(format!(
         "{rules}, and by the name of port {} of container {} callers would connect to another (list that too, and set \
@@ -425,7 +430,7 @@ fn unused_recipe(choice: RecipeChoice, recipes: &[RecipeMatch]) -> Option<String
 /// Returns the reason not to move a name to a native sidecar on a cluster before Kubernetes 1.33,
 /// where a native sidecar can be forced by annotation or policy but Services do not resolve its
 /// ports.
-fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<String> {
+fn unresolved_name_reason(port: &PortCandidate, native: bool, context: &InjectionContext) -> Option<String> {
     (native && !context.native).then(|| {
         format!(
             "port name {} of container {} cannot move to a native sidecar before Kubernetes 1.33, where Services do not resolve it (native-sidecar is Always)",
@@ -440,42 +445,46 @@ fn unseen_name(port: &Candidate, native: bool, context: &Context) -> Option<Stri
 /// that the container's own probes and hooks connect to. A container without an override is not
 /// reconfigured: its probes keep reaching undeclared ports, and the sidecar could not listen there.
 /// Returns warnings about ports that move but are not captured.
-fn whole_containers(
+fn extend_loopback(
     pod: &Value,
     told: Option<&str>,
-    decided: &mut Vec<Decided>,
-    decide: impl Fn(Candidate) -> Decided,
+    decided: &mut Vec<PortDecision>,
+    decide: impl Fn(PortCandidate) -> PortDecision,
 ) -> Vec<String> {
     let mut warnings = Vec::new();
-    let moved: Vec<String> =
-        decided.iter().filter(|each| each.mode == Mode::Loopback).map(|each| each.port.container.clone()).collect();
+    let moved: Vec<String> = decided
+        .iter()
+        .filter(|each| each.mode == PortCapture::Loopback)
+        .map(|each| each.port.container.clone())
+        .collect();
     for container in ports::applications(pod) {
         if !text(container, &["name"]).is_some_and(|name| moved.iter().any(|moved| moved == name)) {
             continue;
         }
         for port in ports::of_container(container) {
             match decided.iter_mut().find(|known| known.port == port) {
-                Some(known) => known.mode = Mode::Loopback,
-                None => decided.push(Decided { mode: Mode::Loopback, ..decide(port) }),
+                Some(known) => known.mode = PortCapture::Loopback,
+                None => decided.push(PortDecision { mode: PortCapture::Loopback, ..decide(port) }),
             }
         }
         let name = text(container, &["name"]).unwrap_or_default();
         if told != Some(name) {
             continue;
         }
-        warnings.extend(ports::not_tcp(container).map(|(number, protocol)| {
+        warnings.extend(ports::non_tcp_ports(container).map(|(number, protocol)| {
             format!(
                 "container {name}: app-listen may also move port {number} ({protocol}) to loopback, where other pods cannot reach it: the sidecar captures only TCP"
             )
         }));
-        let declared = |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_meshs(number);
+        let declared =
+            |number: u16| ports::declared(pod).any(|port| port.number == number) || ports::is_istio_port(number);
         for number in dialled::by_itself(container).into_iter().filter(|number| !declared(*number)) {
             match decided.iter_mut().find(|known| known.port.number == number) {
-                Some(known) if known.port.container == name => known.mode = Mode::Loopback,
+                Some(known) if known.port.container == name => known.mode = PortCapture::Loopback,
                 Some(_) => {}
                 None => {
-                    let port = Candidate { container: name.to_owned(), name: None, number, host_port: None };
-                    decided.push(Decided { mode: Mode::Loopback, ..decide(port) });
+                    let port = PortCandidate { container: name.to_owned(), name: None, number, host_port: None };
+                    decided.push(PortDecision { mode: PortCapture::Loopback, ..decide(port) });
                 }
             }
         }
@@ -485,8 +494,8 @@ fn whole_containers(
 
 /// Returns the traffic that reaches the application without the sidecar, and the traffic that is
 /// lost on the way to the sidecar.
-pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers) -> Vec<String> {
-    let name = port.name.as_deref().filter(|_| mode == Mode::Named);
+pub(super) fn bypass(port: &PortCandidate, mode: PortCapture, listen: u16, named: Referrers) -> Vec<String> {
+    let name = port.name.as_deref().filter(|_| mode == PortCapture::Named);
     let around = named.by_number.into_iter().map(|by| {
         let way = match name.filter(|_| by.may_name) {
             Some(name) => format!("use the port name {name}"),
@@ -498,7 +507,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
     let mut bypass: Vec<String> = match mode {
         // The name leads to another port number now, which a rule for the old number does not
         // cover.
-        Mode::Named => around
+        PortCapture::Named => around
             .chain(
                 named
                     .rules
@@ -507,7 +516,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
             )
             .collect(),
         // A name that was not moved leads to the application itself.
-        Mode::None => around
+        PortCapture::None => around
             .chain(named.by_name.into_iter().map(|by| {
                 format!(
                     "{by} leads to the application, bypassing the sidecar: only app-listen or Redirect captures these calls"
@@ -515,7 +524,7 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
             }))
             .collect(),
         // The port keeps its number, so every reference leads to the sidecar.
-        Mode::Loopback | Mode::Moved | Mode::Redirect => return Vec::new(),
+        PortCapture::Loopback | PortCapture::Moved | PortCapture::Redirect => return Vec::new(),
     };
     if let Some(host) = port.host_port {
         bypass.push(format!("hostPort {host} leads directly to the application"));
@@ -524,21 +533,21 @@ pub(super) fn bypass(port: &Candidate, mode: Mode, listen: u16, named: Referrers
 }
 
 /// Returns the reason why a redirect is forbidden, or `None` if it is allowed.
-fn forbidden(pod: &Value, context: &Context) -> Option<Skipped> {
+fn forbidden(pod: &Value, context: &InjectionContext) -> Option<SkippedPod> {
     if context.redirect == RedirectUse::Never {
-        return Some(Skip::RedirectForbidden.because(
+        return Some(SkipReason::RedirectForbidden.because(
             "the installation adds no init container with NET_ADMIN (injector.redirect of the chart, or --redirect offline, is Never); an annotation cannot override this",
         ));
     }
     let enforced = context.namespace.labels.get("pod-security.kubernetes.io/enforce").map(String::as_str);
     if let Some(level @ ("restricted" | "baseline")) = enforced {
         return Some(
-            Skip::RedirectForbidden
+            SkipReason::RedirectForbidden
                 .because(format!("the namespace enforces Pod Security {level}, which forbids NET_ADMIN")),
         );
     }
     if is_meshed(pod, context) {
-        return Some(Skip::RedirectMeshed.because(
+        return Some(SkipReason::RedirectMeshed.because(
             "a mesh already redirects this pod's ports, and two redirects would conflict: use Named or Loopback",
         ));
     }
@@ -571,7 +580,7 @@ const MESH_KEYS: [(&str, &[&str]); 7] = [
 ];
 
 /// Returns `true` if a redirecting mesh is in the pod, or will be injected.
-fn is_meshed(pod: &Value, context: &Context) -> bool {
+fn is_meshed(pod: &Value, context: &InjectionContext) -> bool {
     let mut containers = list(pod, &["spec", "containers"]).iter().chain(list(pod, &["spec", "initContainers"]));
     if containers.any(|container| text(container, &["name"]).is_some_and(|name| MESH_CONTAINERS.contains(&name))) {
         return true;
@@ -582,7 +591,7 @@ fn is_meshed(pod: &Value, context: &Context) -> bool {
         maps.into_iter().find_map(|map| map.get(key)?.as_str()).map(str::to_owned)
     };
     let namespaces = |key: &str| {
-        let Context { namespace, .. } = context;
+        let InjectionContext { namespace, .. } = context;
         namespace.labels.get(key).or_else(|| namespace.annotations.get(key)).map(String::as_str)
     };
     let asked = |key: &str, words: &[&str]| {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Code of an injection error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Code {
+pub enum InjectionErrorCode {
     /// An annotation with an invalid value.
     BadValue,
     /// An unknown annotation with the prefix of Groupage.
@@ -13,9 +13,9 @@ pub enum Code {
     Unreadable,
 }
 
-// === impl Code ===
+// === impl InjectionErrorCode ===
 
-impl Code {
+impl InjectionErrorCode {
     /// Every code.
     pub const ALL: [Self; 3] = [Self::BadValue, Self::UnknownKey, Self::Unreadable];
 
@@ -62,7 +62,7 @@ impl Code {
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for InjectionErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }

@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use super::access::at;
 use super::overrides::{shown, unquoted};
-use super::{Code, Context, Holder, INJECT, Problem, Skip, Skipped};
+use super::{AnnotationError, INJECT, InjectionContext, InjectionErrorCode, KeyLocation, SkipReason, SkippedPod};
 
 /// Returns `true` for a value that enables injection in an annotation or label of a pod.
-pub(super) fn is_yes(word: &str) -> bool {
+pub(super) fn is_enabled_value(word: &str) -> bool {
     matches!(word.trim().to_ascii_lowercase().as_str(), "enabled" | "true")
 }
 
@@ -17,36 +17,36 @@ pub(super) fn is_yes(word: &str) -> bool {
 /// # Errors
 /// The deciding value neither enables nor disables injection. The lower levels are then not
 /// consulted.
-pub(super) fn asked(pod: &Value, context: &Context) -> Result<Option<Skipped>, Problem> {
+pub(super) fn asked(pod: &Value, context: &InjectionContext) -> Result<Option<SkippedPod>, AnnotationError> {
     let own = |holder, map| Some((holder, at(pod, &["metadata", map, INJECT]).clone()));
     let namespaces = context.namespace.labels.get(INJECT).map(|word| Value::from(word.as_str()));
     let said = [
-        own(Holder::Annotation, "annotations"),
-        own(Holder::Label, "labels"),
-        namespaces.map(|word| (Holder::Namespace, word)),
+        own(KeyLocation::Annotation, "annotations"),
+        own(KeyLocation::Label, "labels"),
+        namespaces.map(|word| (KeyLocation::Namespace, word)),
     ];
     let Some((holder, value)) = said.into_iter().flatten().find(|(_, value)| !value.is_null()) else {
         let nobody = || {
-            Skip::NotEnabled
+            SkipReason::NotEnabled
                 .because(format!("injection is not enabled: annotate the pod template with {INJECT}: enabled"))
         };
         return Ok((!context.unless_disabled).then(nobody));
     };
     let whose = match holder {
-        Holder::Annotation => "annotation",
-        Holder::Label => "label",
-        Holder::Namespace => "label of the namespace",
+        KeyLocation::Annotation => "annotation",
+        KeyLocation::Label => "label",
+        KeyLocation::Namespace => "label of the namespace",
     };
     // The webhook's namespace selector matches label values exactly, so no other spelling is
     // accepted here.
-    let exact = |word: &str| holder != Holder::Namespace || matches!(word, "enabled" | "true");
+    let exact = |word: &str| holder != KeyLocation::Namespace || matches!(word, "enabled" | "true");
     match value.as_str().map(|word| (word, word.trim().to_ascii_lowercase())) {
-        Some((word, _)) if is_yes(word) && exact(word) => Ok(None),
+        Some((word, _)) if is_enabled_value(word) && exact(word) => Ok(None),
         Some((_, lower)) if matches!(lower.as_str(), "disabled" | "false") => {
-            Ok(Some(Skip::Disabled.because(format!("the {whose} {INJECT} is {value}"))))
+            Ok(Some(SkipReason::Disabled.because(format!("the {whose} {INJECT} is {value}"))))
         }
-        _ => Err(Problem {
-            code: Code::BadValue,
+        _ => Err(AnnotationError {
+            code: InjectionErrorCode::BadValue,
             key: INJECT.to_owned(),
             holder,
             message: format!(

@@ -11,7 +11,7 @@ use crate::api::v1alpha1::{BatchPolicySpec, BatchProfileSpec, Mode};
 
 /// Environment of a pod.
 #[derive(Debug, Clone, Default)]
-pub struct Context {
+pub struct InjectionContext {
     /// The pod's namespace.
     pub namespace: Namespace,
     /// The owner of the pod, as far as it is known.
@@ -28,12 +28,12 @@ pub struct Context {
     /// Defaults of the installation.
     pub sidecar: SidecarDefaults,
     /// The controller; `None` if the sidecar runs without one.
-    pub controller: Option<Controller>,
+    pub controller: Option<ControllerEndpoint>,
     /// `true` if a pod without an injection key is injected: the chart's default in a cluster,
     /// always `true` for a file passed to `groupage inject`.
     pub unless_disabled: bool,
     /// Origin of the objects.
-    pub view: View,
+    pub view: ObjectSource,
     /// Use of capture mode `Redirect`.
     pub redirect: RedirectUse,
     /// `true` if every kubelet runs native sidecars and Services resolve their port names
@@ -46,7 +46,7 @@ pub struct Context {
 
 /// Origin of the referring objects, which determines whether all of them are known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum View {
+pub enum ObjectSource {
     /// A cluster: all objects are known.
     #[default]
     Cluster,
@@ -133,7 +133,7 @@ pub struct SidecarDefaults {
 
 /// Address and trust anchor of the controller.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Controller {
+pub struct ControllerEndpoint {
     /// Its address: `https://HOST:PORT`.
     pub address: String,
     /// CA certificates in PEM. If empty, the sidecar does not connect to the controller yet.

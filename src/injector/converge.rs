@@ -36,7 +36,7 @@ pub(super) fn container(there: Option<&Value>, wanted: Value, before: Option<&BT
             _ => None,
         };
         let value = match (merged.get(&key), is_ours) {
-            (Some(Value::Array(now)), Some(is_ours)) => with_others(value, now, is_ours),
+            (Some(Value::Array(now)), Some(is_ours)) => append_foreign(value, now, is_ours),
             _ => value,
         };
         merged.insert(key, value);
@@ -50,7 +50,7 @@ pub(super) fn covered(there: Option<&Value>, wanted: Value) -> Value {
 }
 
 /// Returns the injector's entries, followed by the foreign entries of a list.
-fn with_others(ours: Value, now: &[Value], is_ours: impl Fn(&str) -> bool) -> Value {
+fn append_foreign(ours: Value, now: &[Value], is_ours: impl Fn(&str) -> bool) -> Value {
     let Value::Array(mut all) = ours else { return ours };
     let theirs = now.iter().filter(|entry| !text(entry, &["name"]).is_some_and(&is_ours));
     all.extend(theirs.cloned());

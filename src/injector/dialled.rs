@@ -8,7 +8,7 @@
 use serde_json::Value;
 
 use super::access::{at, number, text};
-use super::apply::{CONNECT, DRAIN, HANDLERS};
+use super::apply::{CONNECT_PATH, DRAIN, HANDLERS};
 
 /// Returns the port numbers, each once, in the order of the handlers.
 pub(super) fn by_itself(container: &Value) -> Vec<u16> {
@@ -19,7 +19,8 @@ pub(super) fn by_itself(container: &Value) -> Vec<u16> {
             let way = at(container, &path);
             let elsewhere = text(way, &["host"]).is_some_and(|host| !host.is_empty());
             // A leftover of an injection without an undo record: the port is the sidecar's.
-            let ours = text(way, &["path"]).is_some_and(|path| path.starts_with(CONNECT) || path.starts_with(DRAIN));
+            let ours =
+                text(way, &["path"]).is_some_and(|path| path.starts_with(CONNECT_PATH) || path.starts_with(DRAIN));
             let dialled = number(at(way, &["port"])).filter(|number| !elsewhere && !ours && !found.contains(number));
             found.extend(dialled);
         }
@@ -31,7 +32,7 @@ pub(super) fn by_itself(container: &Value) -> Vec<u16> {
 const SCRAPES: [&str; 2] = ["prometheus.io/port", "prometheus.kserve.io/port"];
 
 /// Returns the port numbers that are scraped according to the pod's annotations.
-pub(super) fn by_scrapes(pod: &Value) -> impl Iterator<Item = u16> + '_ {
+pub(super) fn scraped_ports(pod: &Value) -> impl Iterator<Item = u16> + '_ {
     let annotations = at(pod, &["metadata", "annotations"]);
     SCRAPES.iter().filter_map(|name| text(annotations, &[name])?.parse().ok())
 }
@@ -57,7 +58,7 @@ mod tests {
     fn what_is_scraped_stands_in_annotations() {
         let pod =
             json!({"metadata": {"annotations": {"prometheus.io/port": "8002", "prometheus.kserve.io/port": "x"}}});
-        assert_eq!(by_scrapes(&pod).collect::<Vec<_>>(), [8002]);
+        assert_eq!(scraped_ports(&pod).collect::<Vec<_>>(), [8002]);
     }
 
     #[test]

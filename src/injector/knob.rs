@@ -3,25 +3,37 @@
 
 use serde_json::{Value, json};
 
-use super::Report;
+use super::InjectionReport;
 use super::access::{list, list_mut, text};
-use super::overrides::Knob;
+use super::overrides::ListenOverride;
 use super::recipe::ContainerEdit;
-use super::status::{Argument, Undo, Variable};
+use super::status::{ArgumentChange, UndoRecord, VariableChange};
 
 /// Names of known shells.
 const SHELLS: [&str; 5] = ["sh", "bash", "dash", "ash", "zsh"];
 
 /// Applies a setting of an `app-listen` override to its container.
-pub(super) fn turn(own: &mut Value, container: &str, knob: &Knob, undo: &mut Undo, report: &mut Report) {
+pub(super) fn turn(
+    own: &mut Value,
+    container: &str,
+    knob: &ListenOverride,
+    undo: &mut UndoRecord,
+    report: &mut InjectionReport,
+) {
     match knob {
-        Knob::Env(name, value) => set_variable(own, container, (name, value), undo, report),
-        Knob::Arg(words) => set_argument(own, container, words, undo, report),
+        ListenOverride::Env(name, value) => set_variable(own, container, (name, value), undo, report),
+        ListenOverride::Arg(words) => set_argument(own, container, words, undo, report),
     }
 }
 
 /// Applies the edit of a recipe to a container.
-pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo: &mut Undo, report: &mut Report) {
+pub(super) fn edit(
+    own: &mut Value,
+    container: &str,
+    edit: &ContainerEdit,
+    undo: &mut UndoRecord,
+    report: &mut InjectionReport,
+) {
     match edit {
         ContainerEdit::Variable(name, value) => {
             if write_variable(own, container, (name, value), undo).is_some() {
@@ -33,7 +45,7 @@ pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo:
             let was = std::mem::replace(item, json!(set));
             report.facts.push(format!("container {container}: changed {was} in {list} to {set:?}"));
             let (container, list) = (container.to_owned(), (*list).to_owned());
-            undo.args.push(Argument { container, list, index: *index, set: set.clone(), was: Some(was) });
+            undo.args.push(ArgumentChange { container, list, index: *index, set: set.clone(), was: Some(was) });
         }
         ContainerEdit::Append(words) => {
             append(own, container, words, undo, report);
@@ -42,21 +54,21 @@ pub(super) fn edit(own: &mut Value, container: &str, edit: &ContainerEdit, undo:
 }
 
 /// Appends words to a container's `args`.
-fn append(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
+fn append(own: &mut Value, container: &str, words: &[String], undo: &mut UndoRecord, report: &mut InjectionReport) {
     let args = list_mut(own, &["args"]);
     for word in words {
         let (container, list) = (container.to_owned(), "args".to_owned());
-        undo.args.push(Argument { container, list, index: args.len(), set: word.clone(), was: None });
+        undo.args.push(ArgumentChange { container, list, index: args.len(), set: word.clone(), was: None });
         args.push(json!(word));
     }
     report.facts.push(format!("container {container}: added argument {:?}", words.join(" ")));
 }
 
 /// Returns `true` if the container already has the variable or flag of the setting.
-pub(super) fn stands(own: &Value, knob: &Knob) -> bool {
+pub(super) fn stands(own: &Value, knob: &ListenOverride) -> bool {
     match knob {
-        Knob::Env(name, _) => list(own, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name)),
-        Knob::Arg(words) => flag_of(words).is_some_and(|(flag, value)| {
+        ListenOverride::Env(name, _) => list(own, &["env"]).iter().any(|entry| text(entry, &["name"]) == Some(name)),
+        ListenOverride::Arg(words) => split_flag(words).is_some_and(|(flag, value)| {
             ["command", "args"].iter().any(|key| places(list(own, &[key]), flag, value).next().is_some())
         }),
     }
@@ -69,7 +81,7 @@ fn write_variable(
     own: &mut Value,
     container: &str,
     (name, value): (&str, &str),
-    undo: &mut Undo,
+    undo: &mut UndoRecord,
 ) -> Option<Option<Value>> {
     let wanted = json!({"name": name, "value": value});
     let env = list_mut(own, &["env"]);
@@ -82,11 +94,17 @@ fn write_variable(
         }
     };
     let (container, name, set) = (container.to_owned(), name.to_owned(), value.to_owned());
-    undo.env.push(Variable { container, name, set, was: was.clone() });
+    undo.env.push(VariableChange { container, name, set, was: was.clone() });
     Some(was)
 }
 
-fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), undo: &mut Undo, report: &mut Report) {
+fn set_variable(
+    own: &mut Value,
+    container: &str,
+    (name, value): (&str, &str),
+    undo: &mut UndoRecord,
+    report: &mut InjectionReport,
+) {
     let Some(was) = write_variable(own, container, (name, value), undo) else { return };
     match &was {
         Some(was) => {
@@ -99,8 +117,14 @@ fn set_variable(own: &mut Value, container: &str, (name, value): (&str, &str), u
 
 /// Sets an argument at every occurrence of its flag, because servers differ in whether the first or
 /// the last one takes effect. Adds the argument if the flag does not occur.
-fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut Undo, report: &mut Report) {
-    let Some((flag, value)) = flag_of(words) else { return };
+fn set_argument(
+    own: &mut Value,
+    container: &str,
+    words: &[String],
+    undo: &mut UndoRecord,
+    report: &mut InjectionReport,
+) {
+    let Some((flag, value)) = split_flag(words) else { return };
     let before = undo.args.len();
     let mut stands = false;
     for key in ["command", "args"] {
@@ -114,7 +138,7 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
             let was = std::mem::replace(item, json!(wanted));
             report.warnings.push(format!("container {container}: changed argument {was} to {wanted:?}"));
             let (container, list) = (container.to_owned(), key.to_owned());
-            undo.args.push(Argument { container, list, index, set: wanted, was: Some(was) });
+            undo.args.push(ArgumentChange { container, list, index, set: wanted, was: Some(was) });
         }
     }
     if !stands {
@@ -135,7 +159,7 @@ fn set_argument(own: &mut Value, container: &str, words: &[String], undo: &mut U
 }
 
 /// Returns the flag of an argument and its value.
-fn flag_of(words: &[String]) -> Option<(&str, &str)> {
+fn split_flag(words: &[String]) -> Option<(&str, &str)> {
     let first = words.first()?;
     Some(match (first.split_once('='), words.get(1)) {
         (Some((flag, value)), _) => (flag, value),

@@ -11,9 +11,9 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, map_mut, number, text};
-use super::apply::{CONNECT, DRAIN, PROBES};
+use super::apply::{CONNECT_PATH, DRAIN, PROBES};
 use super::ports::{self, is_given, is_tcp};
-use super::status::{Status, Undo};
+use super::status::{InjectionStatus, UndoRecord};
 
 /// Reverts the changes that can be derived from the sidecar container alone.
 pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
@@ -30,10 +30,10 @@ pub(super) fn restore(pod: &mut Value, sidecar: &Value) {
         if !text(own, &["name"]).is_some_and(|name| applications.iter().any(|application| application == name)) {
             continue;
         }
-        moved.iter().for_each(|(number, names)| name_again(own, *number, names));
+        moved.iter().for_each(|(number, names)| restore_names(own, *number, names));
         if let Some(metrics) = metrics {
-            unhook(own, metrics);
-            PROBES.iter().for_each(|probe| connect_again(own, probe, metrics));
+            remove_drain_hook(own, metrics);
+            PROBES.iter().for_each(|probe| restore_tcp_probe(own, probe, metrics));
         }
     }
 }
@@ -51,7 +51,7 @@ fn moved<'a>(capture: &str, sidecar: &'a Value) -> Option<(u16, Vec<&'a str>)> {
 
 /// Restores the names of a container's ports of this number, in order. No name is given twice in a
 /// container.
-fn name_again(own: &mut Value, captured: u16, names: &[&str]) {
+fn restore_names(own: &mut Value, captured: u16, names: &[&str]) {
     let there: Vec<String> =
         list(own, &["ports"]).iter().filter_map(|port| text(port, &["name"])).map(str::to_owned).collect();
     let mut names = names.iter().filter(|name| !there.iter().any(|there| there == *name));
@@ -67,8 +67,8 @@ fn name_again(own: &mut Value, captured: u16, names: &[&str]) {
 }
 
 /// Removes a drain hook.
-fn unhook(own: &mut Value, metrics: u16) {
-    if !asks(at(own, &["lifecycle", "preStop"]), DRAIN, metrics) {
+fn remove_drain_hook(own: &mut Value, metrics: u16) {
+    if !is_sidecar_handler(at(own, &["lifecycle", "preStop"]), DRAIN, metrics) {
         return;
     }
     let lifecycle = map_mut(own, &["lifecycle"]);
@@ -79,12 +79,13 @@ fn unhook(own: &mut Value, metrics: u16) {
 }
 
 /// Turns a probe of the sidecar's connect endpoint back into a TCP probe of the application.
-fn connect_again(own: &mut Value, probe: &str, metrics: u16) {
+fn restore_tcp_probe(own: &mut Value, probe: &str, metrics: u16) {
     let asked = at(own, &[probe]);
-    if !asks(asked, CONNECT, metrics) || !at(asked, &["tcpSocket"]).is_null() {
+    if !is_sidecar_handler(asked, CONNECT_PATH, metrics) || !at(asked, &["tcpSocket"]).is_null() {
         return;
     }
-    let number = text(asked, &["httpGet", "path"]).and_then(|path| path.strip_prefix(CONNECT)?.parse::<u16>().ok());
+    let number =
+        text(asked, &["httpGet", "path"]).and_then(|path| path.strip_prefix(CONNECT_PATH)?.parse::<u16>().ok());
     let Some(number) = number else { return };
     let asked = map_mut(own, &[probe]);
     asked.remove("httpGet");
@@ -92,17 +93,17 @@ fn connect_again(own: &mut Value, probe: &str, metrics: u16) {
 }
 
 /// Returns `true` if a probe or hook is directed at this endpoint of the sidecar.
-fn asks(handler: &Value, path: &str, metrics: u16) -> bool {
+fn is_sidecar_handler(handler: &Value, path: &str, metrics: u16) -> bool {
     text(handler, &["httpGet", "path"]).is_some_and(|asked| asked.starts_with(path))
         && number(at(handler, &["httpGet", "port"])) == Some(metrics)
 }
 
 /// Returns the undo record with the current names of renamed containers, as far as the changes in
 /// them identify each one.
-pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
+pub(super) fn follow(pod: &Value, status: &InjectionStatus) -> UndoRecord {
     let mut undo = status.undo.clone();
     let mut known: BTreeSet<String> = status.capture.iter().map(|captured| captured.container.clone()).collect();
-    known.extend(owners(&mut undo).into_iter().map(|name| name.clone()));
+    known.extend(container_names_mut(&mut undo).into_iter().map(|name| name.clone()));
     let containers = list(pod, &["spec", "containers"]);
     let named = |own: &Value, name: &str| text(own, &["name"]) == Some(name);
     let mut missing: Vec<String> =
@@ -113,10 +114,13 @@ pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
     for was in missing {
         let mut marked = containers.iter().filter_map(|own| {
             let name = text(own, &["name"])?;
-            (!known.contains(name) && is_marked(own, &was, &undo)).then(|| name.to_owned())
+            (!known.contains(name) && has_recorded_changes(own, &was, &undo)).then(|| name.to_owned())
         });
         let (Some(now), None) = (marked.next(), marked.next()) else { continue };
-        owners(&mut undo).into_iter().filter(|owner| **owner == was).for_each(|owner| owner.clone_from(&now));
+        container_names_mut(&mut undo)
+            .into_iter()
+            .filter(|owner| **owner == was)
+            .for_each(|owner| owner.clone_from(&now));
         let made = std::mem::take(&mut undo.made).into_iter();
         undo.made = made
             .map(|(path, null)| match path.strip_prefix("containers/").and_then(|rest| rest.strip_prefix(&*was)) {
@@ -132,7 +136,7 @@ pub(super) fn follow(pod: &Value, status: &Status) -> Undo {
 /// Returns `true` if a container has the changes that were made in the container named `was`. Only
 /// the strongest kind of change that the record has is compared, because weaker ones may also have
 /// another origin.
-fn is_marked(own: &Value, was: &str, undo: &Undo) -> bool {
+fn has_recorded_changes(own: &Value, was: &str, undo: &UndoRecord) -> bool {
     let mut names = undo.names.iter().filter(|renamed| renamed.container == was).peekable();
     if names.peek().is_some() {
         let ports = list(own, &["ports"]);
@@ -145,14 +149,14 @@ fn is_marked(own: &Value, was: &str, undo: &Undo) -> bool {
     let mut probes = undo.probes.iter().filter(|probe| probe.container == was);
     let mut env = undo.env.iter().filter(|variable| variable.container == was);
     let mut args = undo.args.iter().filter(|argument| argument.container == was);
-    probes.any(|probe| path(&[&probe.at, "httpGet", "path"]).starts_with(CONNECT))
+    probes.any(|probe| path(&[&probe.at, "httpGet", "path"]).starts_with(CONNECT_PATH))
         || env.any(|set| list(own, &["env"]).contains(&json!({"name": set.name, "value": set.set})))
         || args.any(|set| list(own, &[&set.list]).contains(&json!(set.set)))
 }
 
 /// Returns every container name of an undo record, except those inside paths.
-fn owners(undo: &mut Undo) -> Vec<&mut String> {
-    let Undo { names, refs, probes, env, args, hooks, .. } = undo;
+fn container_names_mut(undo: &mut UndoRecord) -> Vec<&mut String> {
+    let UndoRecord { names, refs, probes, env, args, hooks, .. } = undo;
     let names = names.iter_mut().map(|it| &mut it.container);
     let refs = refs.iter_mut().map(|it| &mut it.container);
     let probes = probes.iter_mut().map(|it| &mut it.container);

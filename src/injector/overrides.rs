@@ -12,9 +12,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::access::at;
-use super::status::Status;
-use super::{Code, Context, Holder, NamedPolicy, Problem, policy, recipe, told};
-use crate::api::v1alpha1::{Capture, Mode, NativeSidecar, Port, Word};
+use super::status::InjectionStatus;
+use super::{AnnotationError, InjectionContext, InjectionErrorCode, KeyLocation, NamedPolicy, policy, recipe, told};
+use crate::api::v1alpha1::{CaptureMode, Mode, NativeSidecar, OpenEnum, PortRef};
 use crate::config::quantity::{CPU, MEMORY};
 use crate::config::{self, format_duration, parse_duration};
 
@@ -48,11 +48,11 @@ const SHOWN_MAX: usize = 80;
 
 /// Effective injection settings of one pod.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Overrides {
-    pub(super) capture: Capture,
+pub(super) struct InjectionSettings {
+    pub(super) capture: CaptureMode,
     /// Ports to capture. If empty, every declared TCP port and every port that a Service or pool
     /// leads to.
-    pub(super) ports: Vec<Port>,
+    pub(super) ports: Vec<PortRef>,
     pub(super) app_listen: Option<AppListen>,
     pub(super) recipe: RecipeChoice,
     /// `None` uses the default of the installation.
@@ -87,12 +87,12 @@ pub(super) struct AppListen {
     /// The container; `None` until it is selected.
     pub(super) container: Option<String>,
     /// The settings, at least one. A server with a listener for each protocol has a flag for each.
-    pub(super) knobs: Vec<Knob>,
+    pub(super) knobs: Vec<ListenOverride>,
 }
 
 /// A single setting of an `app-listen` override.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Knob {
+pub(super) enum ListenOverride {
     /// An environment variable and its value.
     Env(String, String),
     /// An argument, such as `--host=127.0.0.1`, or a flag and its value as two words, for servers
@@ -101,16 +101,16 @@ pub(super) enum Knob {
 }
 
 /// A parser for the annotations of one pod that collects their problems.
-struct Reader<'a> {
+struct AnnotationReader<'a> {
     annotations: &'a Value,
-    problems: Vec<Problem>,
+    problems: Vec<AnnotationError>,
 }
 
-// === impl Overrides ===
+// === impl InjectionSettings ===
 
-impl Overrides {
+impl InjectionSettings {
     /// Returns `true` if the sidecar is a native one.
-    pub(super) fn is_native(&self, context: &Context) -> bool {
+    pub(super) fn is_native(&self, context: &InjectionContext) -> bool {
         match self.native {
             NativeSidecar::Always => true,
             NativeSidecar::Never => false,
@@ -125,17 +125,17 @@ impl Overrides {
     /// Returns every annotation that is invalid.
     pub(super) fn read(
         pod: &Value,
-        known: Option<&Status>,
-        context: &Context,
-    ) -> Result<(Self, Vec<String>), Vec<Problem>> {
-        let mut reader = Reader { annotations: at(pod, &["metadata", "annotations"]), problems: Vec::new() };
+        known: Option<&InjectionStatus>,
+        context: &InjectionContext,
+    ) -> Result<(Self, Vec<String>), Vec<AnnotationError>> {
+        let mut reader = AnnotationReader { annotations: at(pod, &["metadata", "annotations"]), problems: Vec::new() };
         let mut warnings = reader.unknown();
         let named =
             reader.read("policy", "the name of a BatchPolicy", |text| (!text.is_empty()).then(|| text.to_owned()));
         let policy = policy::choose(pod, context, named.as_deref(), &mut warnings).cloned();
         let under = policy.as_ref().and_then(|policy| policy.spec.injection.clone()).unwrap_or_default();
         let mode = reader.read("mode", "Batch, Observe or Passthrough", word::<Mode>);
-        let capture = reader.read("capture", "Auto, Named, Loopback or Redirect", word::<Capture>);
+        let capture = reader.read("capture", "Auto, Named, Loopback or Redirect", word::<CaptureMode>);
         let ports = reader.read("ports", "port names and numbers, separated by commas", ports);
         let app_listen = reader.read("app-listen", APP_LISTEN, AppListen::parse);
         let recipe = reader.read("recipe", &RecipeChoice::allowed(), RecipeChoice::parse);
@@ -148,7 +148,7 @@ impl Overrides {
         let log_level = reader.read("log-level", "a level such as info, or a log filter", level);
         let drain_timeout = reader.read("drain-timeout", "a duration such as 25s", drain);
         let native = reader.read("native-sidecar", "Auto, Always or Never", word::<NativeSidecar>);
-        let ports = ports.unwrap_or_else(|| usable(under.ports));
+        let ports = ports.unwrap_or_else(|| valid_ports(under.ports));
         let whose = |knob: AppListen| knob.settled(pod, known, &context.referrers, &ports);
         let app_listen = app_listen.map(whose).and_then(|settled| match settled {
             Ok(knob) => Some(knob),
@@ -191,7 +191,7 @@ impl Overrides {
             })
         });
         let overrides = Self {
-            capture: capture.or_else(|| known_word(under.capture)).unwrap_or(Capture::Auto),
+            capture: capture.or_else(|| supported_value(under.capture)).unwrap_or(CaptureMode::Auto),
             ports,
             app_listen,
             recipe,
@@ -201,7 +201,7 @@ impl Overrides {
             log_level: log_level
                 .or_else(|| known(under.log_level, config::is_log_level))
                 .unwrap_or_else(|| context.sidecar.log_level.clone()),
-            native: native.or_else(|| known_word(under.native_sidecar)).unwrap_or(NativeSidecar::Auto),
+            native: native.or_else(|| supported_value(under.native_sidecar)).unwrap_or(NativeSidecar::Auto),
             drain_timeout: drain_timeout.or_else(|| drain(&under.drain_timeout?.0)),
             mode,
             policy,
@@ -212,10 +212,10 @@ impl Overrides {
 
 /// Returns a value that this version supports. A newer one in a policy leaves the default, so that
 /// an older controller keeps working.
-fn known_word<T>(word: Option<Word<T>>) -> Option<T> {
+fn supported_value<T>(word: Option<OpenEnum<T>>) -> Option<T> {
     match word? {
-        Word::Known(word) => Some(word),
-        Word::Other(_) => None,
+        OpenEnum::Known(word) => Some(word),
+        OpenEnum::Other(_) => None,
     }
 }
 
@@ -229,30 +229,30 @@ fn word<T: serde::de::DeserializeOwned + Copy>(text: &str) -> Option<T> {
 }
 
 /// Returns the valid ports of a policy.
-fn usable(ports: Option<Vec<Port>>) -> Vec<Port> {
+fn valid_ports(ports: Option<Vec<PortRef>>) -> Vec<PortRef> {
     // A port name contains a letter, so a string of digits is a number.
-    let read = |port: Port| match &port {
-        Port::Name(name) => name.parse().map_or(port, Port::Number),
-        Port::Number(_) => port,
+    let read = |port: PortRef| match &port {
+        PortRef::Name(name) => name.parse().map_or(port, PortRef::Number),
+        PortRef::Number(_) => port,
     };
-    let ports = ports.into_iter().flatten().map(read).filter(|port| *port != Port::Number(0));
+    let ports = ports.into_iter().flatten().map(read).filter(|port| *port != PortRef::Number(0));
     ports.take(PORTS_MAX).collect()
 }
 
-fn ports(text: &str) -> Option<Vec<Port>> {
-    let ports: Option<Vec<Port>> = text.split(',').map(|part| port(part.trim())).collect();
+fn ports(text: &str) -> Option<Vec<PortRef>> {
+    let ports: Option<Vec<PortRef>> = text.split(',').map(|part| port(part.trim())).collect();
     ports.filter(|ports| !ports.is_empty() && ports.len() <= PORTS_MAX)
 }
 
 /// Parses a port number, or a port name (`IANA_SVC_NAME`: at most 15 of `a-z0-9-`, with a letter).
-fn port(text: &str) -> Option<Port> {
+fn port(text: &str) -> Option<PortRef> {
     if text.bytes().all(|b| b.is_ascii_digit()) {
-        return text.parse().ok().filter(|number| *number > 0).map(Port::Number);
+        return text.parse().ok().filter(|number| *number > 0).map(PortRef::Number);
     }
     let fits = text.len() <= 15
         && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && text.bytes().any(|b| b.is_ascii_lowercase());
-    fits.then(|| Port::Name(text.to_owned()))
+    fits.then(|| PortRef::Name(text.to_owned()))
 }
 
 /// Parses a drain timeout from 1 s to 1 h.
@@ -288,7 +288,13 @@ impl AppListen {
     ///
     /// # Errors
     /// Returns a description of the values that are valid in this pod.
-    fn settled(self, pod: &Value, known: Option<&Status>, objects: &[Value], ports: &[Port]) -> Result<Self, String> {
+    fn settled(
+        self,
+        pod: &Value,
+        known: Option<&InjectionStatus>,
+        objects: &[Value],
+        ports: &[PortRef],
+    ) -> Result<Self, String> {
         let container = match &self.container {
             Some(wanted) if told::is_application(pod, wanted) => Some(wanted.clone()),
             Some(_) => return Err(format!("a container of the application: {}", told::applications(pod))),
@@ -318,24 +324,25 @@ impl AppListen {
         // become part of the preceding value.
         let another = |part: &str| {
             let (name, knob) = part.trim().split_once('/').unwrap_or_default();
-            super::shape::is_label(name) && (knob.starts_with("env:") || knob.starts_with("arg:"))
+            super::shape::is_dns_label(name) && (knob.starts_with("env:") || knob.starts_with("arg:"))
         };
         if rest.split(',').any(another) {
             return None;
         }
-        let knobs: Option<Vec<Knob>> = config::knobs(rest).iter().map(|one| Knob::parse(one)).collect();
+        let knobs: Option<Vec<ListenOverride>> =
+            config::knobs(rest).iter().map(|one| ListenOverride::parse(one)).collect();
         Some(Self { container, knobs: knobs? })
     }
 }
 
-// === impl Knob ===
+// === impl ListenOverride ===
 
-impl Knob {
+impl ListenOverride {
     fn parse(text: &str) -> Option<Self> {
         if let Some(argument) = text.strip_prefix("arg:") {
             // No server accepts two flags in one argument.
             let fits = !argument.is_empty() && !argument.contains(" --");
-            return fits.then(|| Self::Arg(words(argument)));
+            return fits.then(|| Self::Arg(split_argument(argument)));
         }
         let (name, value) = text.strip_prefix("env:")?.split_once('=')?;
         // The API server's rule for names of variables.
@@ -345,7 +352,7 @@ impl Knob {
 }
 
 /// Splits a flag and its value at the space between them; any other text is one argument.
-fn words(argument: &str) -> Vec<String> {
+fn split_argument(argument: &str) -> Vec<String> {
     match argument.split_once(' ') {
         Some((flag, value)) if flag.starts_with('-') && !flag.contains('=') && !value.trim().contains(' ') => {
             vec![flag.to_owned(), value.trim().to_owned()]
@@ -354,9 +361,9 @@ fn words(argument: &str) -> Vec<String> {
     }
 }
 
-// === impl Reader ===
+// === impl AnnotationReader ===
 
-impl Reader<'_> {
+impl AnnotationReader<'_> {
     /// Returns the annotation's value if it is present and valid.
     fn read<T>(&mut self, key: &str, allowed: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let value = self.annotations.get(format!("{PREFIX}{key}"))?;
@@ -372,7 +379,12 @@ impl Reader<'_> {
         let key = format!("{PREFIX}{key}");
         let value = self.annotations.get(&key).unwrap_or(&Value::Null);
         let message = format!("{key} is {}; expected {allowed}{}", shown(value), unquoted(value));
-        self.problems.push(Problem { code: Code::BadValue, key, holder: Holder::Annotation, message });
+        self.problems.push(AnnotationError {
+            code: InjectionErrorCode::BadValue,
+            key,
+            holder: KeyLocation::Annotation,
+            message,
+        });
     }
 
     /// Records unknown annotations with Groupage's prefix. `image` is ignored with a warning.
@@ -399,8 +411,8 @@ impl Reader<'_> {
                         |known| format!("did you mean {PREFIX}{known}?"),
                     );
                     let message = format!("unknown annotation {key}; {meant}");
-                    let (code, holder) = (Code::UnknownKey, Holder::Annotation);
-                    self.problems.push(Problem { code, key: key.clone(), holder, message });
+                    let (code, holder) = (InjectionErrorCode::UnknownKey, KeyLocation::Annotation);
+                    self.problems.push(AnnotationError { code, key: key.clone(), holder, message });
                 }
             }
         }

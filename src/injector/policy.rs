@@ -6,17 +6,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::access::{at, selected};
-use super::overrides::{Overrides, running, written};
-use super::{Context, NamedPolicy, NamedProfile};
-use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, Word};
+use super::overrides::{InjectionSettings, running, written};
+use super::{InjectionContext, NamedPolicy, NamedProfile};
+use crate::api::v1alpha1::{BatchPolicySpec, DurationText, Mode, OpenEnum};
 use crate::config;
 
 /// Keys of `spec.proxy` that apply to a local configuration file only. In a pod the injection sets
 /// them.
-const LOCAL: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
+const LOCAL_PROXY_KEYS: [&str; 7] = ["listen", "upstream", "tls", "upstreamTls", "admin", "log", "state"];
 
 /// Keys of `spec` that concern the controller and not the sidecar.
-const CONTROLLER: [&str; 5] = ["targetRefs", "selector", "profileRef", "rollout", "injection"];
+const CONTROLLER_KEYS: [&str; 5] = ["targetRefs", "selector", "profileRef", "rollout", "injection"];
 
 /// Maximum size of the initial configuration. The kernel limits one environment variable to 128 KiB
 /// (`MAX_ARG_STRLEN`); a container with a larger one does not start.
@@ -26,7 +26,7 @@ const SNAPSHOT_BYTES_MAX: usize = 64 << 10;
 /// targets its workload, otherwise the oldest for the whole namespace.
 pub(super) fn choose<'a>(
     pod: &Value,
-    context: &'a Context,
+    context: &'a InjectionContext,
     named: Option<&str>,
     warnings: &mut Vec<String>,
 ) -> Option<&'a NamedPolicy> {
@@ -51,7 +51,7 @@ fn is_default(spec: &BatchPolicySpec) -> bool {
 
 /// Returns `true` if a policy selects this pod, or targets its workload or an object that leads to
 /// it.
-fn attached(pod: &Value, context: &Context, spec: &BatchPolicySpec) -> bool {
+fn attached(pod: &Value, context: &InjectionContext, spec: &BatchPolicySpec) -> bool {
     let labels = at(pod, &["metadata", "labels"]);
     if let Some(selector) = &spec.selector {
         return serde_json::to_value(selector).is_ok_and(|selector| selected(labels, &selector));
@@ -86,8 +86,12 @@ fn group(object: &Value) -> &str {
 /// Returns the initial configuration of the sidecar as JSON: the sidecar's part of the policy,
 /// overridden by the annotations. If it is too large, the sidecar starts in pass-through mode until
 /// the controller pushes the configuration.
-pub(super) fn snapshot(overrides: &Overrides, context: &Context, warnings: &mut Vec<String>) -> String {
-    let told = at_start(overrides, context).to_string();
+pub(super) fn snapshot(
+    overrides: &InjectionSettings,
+    context: &InjectionContext,
+    warnings: &mut Vec<String>,
+) -> String {
+    let told = initial_config(overrides, context).to_string();
     if told.len() <= SNAPSHOT_BYTES_MAX {
         return told;
     }
@@ -99,7 +103,7 @@ pub(super) fn snapshot(overrides: &Overrides, context: &Context, warnings: &mut 
     json!({"mode": "Passthrough"}).to_string()
 }
 
-fn at_start(overrides: &Overrides, context: &Context) -> Value {
+fn initial_config(overrides: &InjectionSettings, context: &InjectionContext) -> Value {
     let mut spec = overrides.policy.as_ref().map(|policy| policy.spec.clone()).unwrap_or_default();
     if let Some(profile) = profile(&spec, context) {
         // A policy has either these keys or a profile. If both are present, the policy takes
@@ -107,7 +111,7 @@ fn at_start(overrides: &Overrides, context: &Context) -> Value {
         spec.limits = spec.limits.take().or_else(|| profile.spec.limits.clone());
         spec.scheduling = spec.scheduling.take().or_else(|| profile.spec.scheduling.clone());
     }
-    let mut value = laid_over(spec, overrides.mode, overrides.drain_timeout, context.sidecar.mode);
+    let mut value = apply_annotations(spec, overrides.mode, overrides.drain_timeout, context.sidecar.mode);
     if let Some(map) = value.as_object_mut() {
         map.remove("tuning");
     }
@@ -122,13 +126,13 @@ pub fn settings(spec: BatchPolicySpec, annotations: &BTreeMap<String, String>, o
     let (mode, drain) = running(annotations);
     let under = spec.injection.as_ref().and_then(|injection| injection.drain_timeout.as_ref());
     let drain = drain.or_else(|| config::parse_duration(&under?.0));
-    laid_over(spec, mode, drain, otherwise)
+    apply_annotations(spec, mode, drain, otherwise)
 }
 
-fn laid_over(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Duration>, otherwise: Mode) -> Value {
+fn apply_annotations(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Duration>, otherwise: Mode) -> Value {
     match (mode, &spec.mode) {
-        (Some(mode), _) => spec.mode = Some(Word::Known(mode)),
-        (None, None) if otherwise != Mode::Batch => spec.mode = Some(Word::Known(otherwise)),
+        (Some(mode), _) => spec.mode = Some(OpenEnum::Known(mode)),
+        (None, None) if otherwise != Mode::Batch => spec.mode = Some(OpenEnum::Known(otherwise)),
         _ => {}
     }
     if let Some(limit) = drain {
@@ -137,11 +141,11 @@ fn laid_over(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Durati
     }
     let mut value = serde_json::to_value(spec).unwrap_or_else(|_| json!({}));
     if let Some(map) = value.as_object_mut() {
-        for key in CONTROLLER {
+        for key in CONTROLLER_KEYS {
             map.remove(key);
         }
         if let Some(proxy) = map.get_mut("proxy").and_then(Value::as_object_mut) {
-            for key in LOCAL {
+            for key in LOCAL_PROXY_KEYS {
                 proxy.remove(key);
             }
         }
@@ -151,14 +155,14 @@ fn laid_over(mut spec: BatchPolicySpec, mode: Option<Mode>, drain: Option<Durati
 }
 
 /// Returns a warning if the profile of a policy does not exist.
-pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &Context) -> Option<String> {
+pub(super) fn missing_profile(spec: &BatchPolicySpec, context: &InjectionContext) -> Option<String> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     let missing = profile(spec, context).is_none();
     missing.then(|| format!("BatchProfile {name} does not exist: the defaults apply until it does"))
 }
 
 /// Returns the profile that a policy refers to.
-pub(super) fn profile<'a>(spec: &BatchPolicySpec, context: &'a Context) -> Option<&'a NamedProfile> {
+pub(super) fn profile<'a>(spec: &BatchPolicySpec, context: &'a InjectionContext) -> Option<&'a NamedProfile> {
     let name = spec.profile_ref.as_ref()?.name.as_deref()?;
     context.profiles.iter().find(|profile| profile.name == name)
 }

@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::access::{at, list, number, text};
-use super::apply::RENAMED;
-use super::{Skip, Skipped, dialled, referrers};
-use crate::api::v1alpha1::Port;
+use super::apply::RENAMED_PREFIX;
+use super::{SkipReason, SkippedPod, dialled, referrers};
+use crate::api::v1alpha1::PortRef;
 
 /// Containers of other proxies. Capturing their ports would break their scraping and their health
 /// checks.
@@ -39,7 +39,7 @@ const ADMIN: u16 = 9191;
 
 /// A port that may be captured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Candidate {
+pub(super) struct PortCandidate {
     /// Name of the application's container.
     pub(super) container: String,
     pub(super) name: Option<String>,
@@ -50,7 +50,7 @@ pub(super) struct Candidate {
 
 /// Port numbers of the sidecar's listeners.
 #[derive(Debug, Clone)]
-pub(super) struct Numbers {
+pub(super) struct PortAllocator {
     taken: BTreeSet<u16>,
     pub(super) metrics: u16,
     pub(super) admin: u16,
@@ -64,11 +64,11 @@ pub(super) fn applications(pod: &Value) -> impl Iterator<Item = &Value> {
 
 /// Returns the containers without capturable ports: other proxies and init containers.
 pub(super) fn others(pod: &Value) -> impl Iterator<Item = &Value> {
-    proxies(pod).chain(list(pod, &["spec", "initContainers"]))
+    proxy_containers(pod).chain(list(pod, &["spec", "initContainers"]))
 }
 
 /// Returns the containers of other proxies that are plain containers.
-fn proxies(pod: &Value) -> impl Iterator<Item = &Value> {
+fn proxy_containers(pod: &Value) -> impl Iterator<Item = &Value> {
     let proxy = |container: &&Value| text(container, &["name"]).is_some_and(|name| PROXIES.contains(&name));
     list(pod, &["spec", "containers"]).iter().filter(proxy)
 }
@@ -82,16 +82,16 @@ fn proxies(pod: &Value) -> impl Iterator<Item = &Value> {
 pub(super) fn candidates(
     pod: &Value,
     objects: &[Value],
-    wanted: &[Port],
+    wanted: &[PortRef],
     teller: Option<&str>,
     warnings: &mut Vec<String>,
-) -> Result<Vec<Candidate>, Skipped> {
-    let declared: Vec<Candidate> = applications(pod).flat_map(of_container).collect();
+) -> Result<Vec<PortCandidate>, SkippedPod> {
+    let declared: Vec<PortCandidate> = applications(pod).flat_map(of_container).collect();
     let first = teller.or_else(|| applications(pod).find_map(|container| text(container, &["name"])));
     let theirs: BTreeSet<u16> = others(pod).flat_map(of_container).map(|port| port.number).collect();
     let undeclared = |number: u16| {
         let container = first.filter(|_| !theirs.contains(&number))?;
-        Some(Candidate { container: container.to_owned(), name: None, number, host_port: None })
+        Some(PortCandidate { container: container.to_owned(), name: None, number, host_port: None })
     };
     let mut chosen = if wanted.is_empty() {
         let mut all = declared.clone();
@@ -101,22 +101,22 @@ pub(super) fn candidates(
             }
         }
         if all.is_empty() {
-            return Err(none(pod));
+            return Err(no_port_skip(pod));
         }
         all
     } else {
-        let chosen = asked_for(&declared, wanted, undeclared, warnings);
+        let chosen = select_listed(&declared, wanted, undeclared, warnings);
         if chosen.is_empty() {
-            return Err(Skip::NoTcpPort.because("none of the requested ports exists"));
+            return Err(SkipReason::NoTcpPort.because("none of the requested ports exists"));
         }
         chosen
     };
     // The order is that of the declarations, in which a Service resolves a port name.
-    let place = |port: &Candidate| declared.iter().position(|declared| declared == port).unwrap_or(usize::MAX);
+    let place = |port: &PortCandidate| declared.iter().position(|declared| declared == port).unwrap_or(usize::MAX);
     chosen.sort_by_key(place);
     let numbers: BTreeSet<u16> = chosen.iter().map(|port| port.number).collect();
     if numbers.len() > CAPTURED_MAX {
-        return Err(Skip::TooLarge.because(format!(
+        return Err(SkipReason::TooLarge.because(format!(
             "it has {} ports, but a sidecar captures at most {CAPTURED_MAX}: list the ports to capture in groupage.dev/ports",
             numbers.len()
         )));
@@ -124,17 +124,17 @@ pub(super) fn candidates(
     Ok(chosen)
 }
 
-fn asked_for(
-    declared: &[Candidate],
-    wanted: &[Port],
-    undeclared: impl Fn(u16) -> Option<Candidate>,
+fn select_listed(
+    declared: &[PortCandidate],
+    wanted: &[PortRef],
+    undeclared: impl Fn(u16) -> Option<PortCandidate>,
     warnings: &mut Vec<String>,
-) -> Vec<Candidate> {
-    let mut chosen: Vec<Candidate> = Vec::new();
+) -> Vec<PortCandidate> {
+    let mut chosen: Vec<PortCandidate> = Vec::new();
     for port in wanted {
-        let mut found: Vec<Candidate> = declared.iter().filter(|candidate| is(candidate, port)).cloned().collect();
+        let mut found: Vec<PortCandidate> = declared.iter().filter(|candidate| is(candidate, port)).cloned().collect();
         match port {
-            Port::Number(number) if found.is_empty() => {
+            PortRef::Number(number) if found.is_empty() => {
                 found.extend(undeclared(*number));
                 if found.is_empty() {
                     warnings.push(format!(
@@ -142,7 +142,7 @@ fn asked_for(
                     ));
                 }
             }
-            Port::Name(name) if found.is_empty() => {
+            PortRef::Name(name) if found.is_empty() => {
                 warnings.push(format!("no container declares a TCP port named {name}: it is not captured"));
             }
             _ => {}
@@ -153,23 +153,23 @@ fn asked_for(
     chosen
 }
 
-fn is(candidate: &Candidate, port: &Port) -> bool {
+fn is(candidate: &PortCandidate, port: &PortRef) -> bool {
     match port {
-        Port::Number(number) => candidate.number == *number,
-        Port::Name(name) => candidate.name.as_ref() == Some(name),
+        PortRef::Number(number) => candidate.number == *number,
+        PortRef::Name(name) => candidate.name.as_ref() == Some(name),
     }
 }
 
 /// Returns `true` if the user lists this port, or lists none at all.
-pub(super) fn is_wanted(candidate: &Candidate, wanted: &[Port]) -> bool {
+pub(super) fn is_wanted(candidate: &PortCandidate, wanted: &[PortRef]) -> bool {
     wanted.is_empty() || wanted.iter().any(|port| is(candidate, port))
 }
 
 /// Returns the TCP ports that a container declares.
-pub(super) fn of_container(container: &Value) -> impl Iterator<Item = Candidate> + '_ {
+pub(super) fn of_container(container: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
     let name = text(container, &["name"]).unwrap_or_default();
     list(container, &["ports"]).iter().filter(|port| is_tcp(port)).filter_map(move |port| {
-        Some(Candidate {
+        Some(PortCandidate {
             container: name.to_owned(),
             name: text(port, &["name"]).filter(|name| !name.is_empty()).map(str::to_owned),
             number: number(at(port, &["containerPort"]))?,
@@ -179,13 +179,13 @@ pub(super) fn of_container(container: &Value) -> impl Iterator<Item = Candidate>
 }
 
 /// Returns every TCP port that a container of the pod declares.
-pub(super) fn declared(pod: &Value) -> impl Iterator<Item = Candidate> + '_ {
+pub(super) fn declared(pod: &Value) -> impl Iterator<Item = PortCandidate> + '_ {
     applications(pod).chain(others(pod)).flat_map(of_container)
 }
 
 /// Returns `true` if the number is a port of Istio's proxy, to which Istio points the probes that
 /// it rewrites.
-pub(super) fn is_meshs(number: u16) -> bool {
+pub(super) fn is_istio_port(number: u16) -> bool {
     ISTIO.contains(&number)
 }
 
@@ -196,7 +196,7 @@ pub(super) fn is_tcp(port: &Value) -> bool {
 }
 
 /// Returns the non-TCP ports of a container with their protocols.
-pub(super) fn not_tcp(container: &Value) -> impl Iterator<Item = (u16, &str)> {
+pub(super) fn non_tcp_ports(container: &Value) -> impl Iterator<Item = (u16, &str)> {
     let ports = list(container, &["ports"]).iter().filter(|port| !is_tcp(port));
     ports.filter_map(|port| Some((number(at(port, &["containerPort"]))?, text(port, &["protocol"])?)))
 }
@@ -204,7 +204,7 @@ pub(super) fn not_tcp(container: &Value) -> impl Iterator<Item = (u16, &str)> {
 /// Returns `true` if the name has the form of a name that an injection assigns. The original name
 /// is then unknown.
 pub(super) fn is_given(name: &str) -> bool {
-    name.strip_prefix(RENAMED).is_some_and(|rest| {
+    name.strip_prefix(RENAMED_PREFIX).is_some_and(|rest| {
         rest.starts_with(|first: char| first.is_ascii_digit()) && rest.bytes().all(|b| b.is_ascii_digit() || b == b'-')
     })
 }
@@ -217,8 +217,8 @@ pub(super) fn is_given(name: &str) -> bool {
 /// the first application container with the name can move it. Ports of applications can be renamed,
 /// those of another proxy cannot, and such a port would be found before the sidecar's. A plain
 /// sidecar is found before every native one.
-pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<String> {
-    let Candidate { container, name, number, .. } = port;
+pub(super) fn unmovable(pod: &Value, port: &PortCandidate, native: bool) -> Option<String> {
+    let PortCandidate { container, name, number, .. } = port;
     let Some(name) = name else {
         return Some(format!("port {number} of container {container} has no name that can be moved to the sidecar"));
     };
@@ -238,29 +238,29 @@ pub(super) fn unmovable(pod: &Value, port: &Candidate, native: bool) -> Option<S
     }
     let natives = list(pod, &["spec", "initContainers"]).iter();
     let natives = natives.filter(|own| native && text(own, &["restartPolicy"]) == Some("Always"));
-    let other = proxies(pod).chain(natives).find(has).map(name_of)?;
+    let other = proxy_containers(pod).chain(natives).find(has).map(name_of)?;
     Some(format!("container {other} also has a port named {name}, which callers would reach instead"))
 }
 
-fn none(pod: &Value) -> Skipped {
+fn no_port_skip(pod: &Value) -> SkippedPod {
     let declares = applications(pod).any(|container| !list(container, &["ports"]).is_empty());
     if declares {
-        return Skip::UdpOnly.because("its containers declare no TCP port");
+        return SkipReason::UdpOnly.because("its containers declare no TCP port");
     }
-    Skip::NoTcpPort.because(
+    SkipReason::NoTcpPort.because(
         "its containers declare no port and no Service targets one by number: declare the port, or list it in groupage.dev/ports",
     )
 }
 
-// === impl Numbers ===
+// === impl PortAllocator ===
 
-impl Numbers {
+impl PortAllocator {
     /// Collects the port numbers in use and allocates those of `/metrics` and `/api`. `more` are
     /// captured ports that no container declares.
     ///
     /// # Errors
     /// No port number is free.
-    pub(super) fn new(pod: &Value, more: &[Candidate]) -> Result<Self, Skipped> {
+    pub(super) fn new(pod: &Value, more: &[PortCandidate]) -> Result<Self, SkippedPod> {
         let dialled = applications(pod).flat_map(dialled::by_itself);
         let known = declared(pod).map(|port| port.number).chain(more.iter().map(|port| port.number));
         let taken = known.chain(dialled).chain(ISTIO).collect();
@@ -275,7 +275,7 @@ impl Numbers {
     ///
     /// # Errors
     /// No port number is free.
-    pub(super) fn take(&mut self, more: impl Iterator<Item = u16>) -> Result<(), Skipped> {
+    pub(super) fn take(&mut self, more: impl Iterator<Item = u16>) -> Result<(), SkippedPod> {
         let own = [self.metrics, self.admin];
         let more: Vec<u16> = more.filter(|number| self.taken.insert(*number) || own.contains(number)).collect();
         if more.contains(&self.metrics) {
@@ -291,15 +291,16 @@ impl Numbers {
     ///
     /// # Errors
     /// No port number is free.
-    pub(super) fn listen(&mut self) -> Result<u16, Skipped> {
+    pub(super) fn listen(&mut self) -> Result<u16, SkippedPod> {
         self.free(LISTEN_FIRST)
     }
 
     /// Allocates the first free number from `first` on.
-    fn free(&mut self, first: u16) -> Result<u16, Skipped> {
+    fn free(&mut self, first: u16) -> Result<u16, SkippedPod> {
         let number = (first..=u16::MAX).find(|number| !self.taken.contains(number));
         let number = number.ok_or_else(|| {
-            Skip::TooLarge.because(format!("every port from {first} on is in use: no port is left for the sidecar"))
+            SkipReason::TooLarge
+                .because(format!("every port from {first} on is in use: no port is left for the sidecar"))
         })?;
         self.taken.insert(number);
         Ok(number)

@@ -68,12 +68,12 @@ fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> 
     let recipes = || RECIPES.iter().filter(|recipe| wanted.is_none_or(|name| recipe.name == name));
     let commands = command::commands(container);
     // A server that runs only under a condition is ambiguous: another one may own the port.
-    let is_server = |words| RECIPES.iter().any(|recipe| recipe.program_words(command::unwrapped(words)).is_some());
-    if commands.iter().filter_map(|words| command::conditional(words)).any(is_server) {
+    let is_server = |words| RECIPES.iter().any(|recipe| recipe.program_words(command::strip_wrappers(words)).is_some());
+    if commands.iter().filter_map(|words| command::conditional_command(words)).any(is_server) {
         return None;
     }
     let mut found = commands.iter().flat_map(|words| {
-        let rest = command::unwrapped(words);
+        let rest = command::strip_wrappers(words);
         let skipped = words.len() - rest.len();
         recipes().filter_map(move |recipe| {
             let flags_at = skipped + recipe.program_words(rest)?;
@@ -91,7 +91,7 @@ fn of_container(container: &Value, wanted: Option<&str>) -> Option<RecipeMatch> 
     }
     let words: Vec<CommandWord> = commands.into_iter().flatten().collect();
     let image = text(container, &["image"]).map(repository).unwrap_or_default();
-    let mut recipes = recipes().filter(|recipe| recipe.images.iter().any(|end| ends_with(image, end)));
+    let mut recipes = recipes().filter(|recipe| recipe.images.iter().any(|end| is_repository(image, end)));
     RecipeMatch::new(recipes.next()?, container, words, 0)
 }
 
@@ -105,7 +105,7 @@ fn repository(image: &str) -> &str {
 }
 
 /// Returns `true` for a repository of this name in any registry.
-fn ends_with(repository: &str, name: &str) -> bool {
+fn is_repository(repository: &str, name: &str) -> bool {
     repository.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
 }
 

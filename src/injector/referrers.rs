@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Namespace;
 use super::access::{at, labelled, list, number, selected, text, whole};
-use super::ports::{Candidate, is_tcp};
+use super::ports::{PortCandidate, is_tcp};
 
 /// Mesh annotations that refer to application ports by number.
 const MESH_PORTS: [&str; 6] = [
@@ -21,7 +21,7 @@ const MESH_PORTS: [&str; 6] = [
 
 /// Key prefix of the annotations that are also read from the namespace if the pod has none of its
 /// own. linkerd copies them to the pods.
-const OF_NAMESPACE: &str = "config.linkerd.io/";
+const NAMESPACE_KEY_PREFIX: &str = "config.linkerd.io/";
 
 /// Label by which Cilium selects the namespace of a pod.
 const CILIUMS_NAMESPACE: &str = "io.kubernetes.pod.namespace";
@@ -44,14 +44,14 @@ pub(super) struct Referrers {
     /// Services that refer to it by name.
     pub(super) by_name: Vec<String>,
     /// Services, pools and clients that use its number.
-    pub(super) by_number: Vec<Dialler>,
+    pub(super) by_number: Vec<NumericReference>,
     /// Rules that restrict access by its number. They do not cover the sidecar's own port number.
     pub(super) rules: Vec<String>,
 }
 
 /// A Service, pool or client that uses the number of a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Dialler {
+pub(super) struct NumericReference {
     /// Text for a warning.
     pub(super) text: String,
     /// `true` if it could use the port's name instead.
@@ -118,14 +118,14 @@ pub(super) fn selects(object: &Value, labels: &Value) -> bool {
 
 /// Returns `true` if an object restricts access to pods by this port number, such as a network
 /// policy.
-pub(super) fn rules_number(object: &Value, number: u16) -> bool {
+pub(super) fn restricts_port(object: &Value, number: u16) -> bool {
     let kind = text(object, &["kind"]).unwrap_or_default();
     ruled(object, kind).iter().any(|(first, last)| (*first..=*last).contains(&number))
 }
 
 /// Returns the referrers of this port. `namespace` is the pod's; its name is empty if unknown.
 pub(super) fn of<'a>(
-    port: &Candidate,
+    port: &PortCandidate,
     pod: &Value,
     namespace: &Namespace,
     objects: impl Iterator<Item = &'a Value>,
@@ -137,7 +137,7 @@ pub(super) fn of<'a>(
         let name = text(object, &["metadata", "name"]).unwrap_or("?");
         let names =
             |ranges: Vec<(u16, u16)>| ranges.iter().any(|(first, last)| (*first..=*last).contains(&port.number));
-        let selects = selects(object, labels) && !is_elsewheres(object, namespace);
+        let selects = selects(object, labels) && !is_for_other_namespace(object, namespace);
         if names(egress::ruled(object, labels)) || (selects && names(ruled(object, kind))) {
             found.rules.push(format!("{}/{name} lists port {}", kind.to_ascii_lowercase(), port.number));
         }
@@ -145,17 +145,18 @@ pub(super) fn of<'a>(
             continue;
         }
         match kind {
-            "Service" => service(object, name, port, &mut found),
+            "Service" => add_service_references(object, name, port, &mut found),
             "InferencePool" if pool_numbers(object).contains(&port.number) => {
                 let text = format!("inferencepool/{name} connects to port {}", port.number);
-                found.by_number.push(Dialler { text, may_name: false });
+                found.by_number.push(NumericReference { text, may_name: false });
             }
             _ => {}
         }
     }
     for key in MESH_PORTS {
         let own = text(pod, &["metadata", "annotations", key]);
-        let namespaces = namespace.annotations.get(key).filter(|_| own.is_none() && key.starts_with(OF_NAMESPACE));
+        let namespaces =
+            namespace.annotations.get(key).filter(|_| own.is_none() && key.starts_with(NAMESPACE_KEY_PREFIX));
         let of = if namespaces.is_some() { " of the namespace" } else { "" };
         let names = |ports: &str| in_ranges(ports, port.number);
         if own.or(namespaces.map(String::as_str)).is_some_and(names) {
@@ -166,7 +167,7 @@ pub(super) fn of<'a>(
 }
 
 /// Returns `true` if a cluster-wide policy applies to the pods of another namespace only.
-fn is_elsewheres(object: &Value, namespace: &Namespace) -> bool {
+fn is_for_other_namespace(object: &Value, namespace: &Namespace) -> bool {
     let wanted = at(object, &["spec", "endpointSelector", "matchLabels"]).as_object();
     let mut wanted = wanted.into_iter().flatten().filter(|(key, _)| egress::bare(key) == CILIUMS_NAMESPACE);
     !namespace.name.is_empty() && wanted.any(|(_, name)| *name != namespace.name)
@@ -203,7 +204,7 @@ pub(super) fn by_number(object: &Value, wanted: u16) -> Vec<(usize, u16)> {
         .collect()
 }
 
-fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) {
+fn add_service_references(object: &Value, name: &str, port: &PortCandidate, found: &mut Referrers) {
     for entry in service_ports(object) {
         let shown = number(at(entry, &["port"])).map_or_else(|| "?".to_owned(), |port| port.to_string());
         if is_headless(object) {
@@ -211,11 +212,11 @@ fn service(object: &Value, name: &str, port: &Candidate, found: &mut Referrers) 
             // their own choice.
             if number(at(entry, &["port"])) == Some(port.number) || number(target(entry)) == Some(port.number) {
                 let text = format!("clients of the headless svc/{name}:{shown} connect to port {}", port.number);
-                found.by_number.push(Dialler { text, may_name: false });
+                found.by_number.push(NumericReference { text, may_name: false });
             }
         } else if number(target(entry)) == Some(port.number) {
             let text = format!("svc/{name}:{shown} has the number {} as targetPort", port.number);
-            found.by_number.push(Dialler { text, may_name: true });
+            found.by_number.push(NumericReference { text, may_name: true });
         } else if target(entry).as_str().is_some() && target(entry).as_str() == port.name.as_deref() {
             found.by_name.push(format!("svc/{name}:{shown}"));
         }

@@ -4,11 +4,11 @@ use serde_json::Value;
 
 use super::access::{at, list, text};
 use super::sidecar::{STATE_VOLUME, TOKEN_VOLUME};
-use super::{COMPONENT, CONTAINER, Context, REDIRECT, STATUS, Skipped, shape};
+use super::{COMPONENT, CONTAINER, InjectionContext, REDIRECT, STATUS, SkippedPod, shape};
 
 /// Reason for a skip; its name is used in events and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Skip {
+pub enum SkipReason {
     /// The pod or its namespace disables injection.
     Disabled,
     /// Neither the pod, its namespace nor the default enables injection.
@@ -43,9 +43,9 @@ pub enum Skip {
     NoRoom,
 }
 
-// === impl Skip ===
+// === impl SkipReason ===
 
-impl Skip {
+impl SkipReason {
     /// Every reason.
     pub const ALL: [Self; 16] = [
         Self::Disabled,
@@ -119,17 +119,17 @@ impl Skip {
     /// Returns `true` if injection was requested and could not be done, which is worth an event.
     /// The other reasons match the user's configuration.
     #[must_use]
-    pub const fn is_news(self) -> bool {
+    pub const fn is_unexpected(self) -> bool {
         !matches!(self, Self::Disabled | Self::NotEnabled | Self::Excluded)
     }
 
-    pub(super) fn because(self, detail: impl Into<String>) -> Skipped {
-        Skipped { reason: self, detail: detail.into() }
+    pub(super) fn because(self, detail: impl Into<String>) -> SkippedPod {
+        SkippedPod { reason: self, detail: detail.into() }
     }
 }
 
 /// Checks that precede planning. `pod` is the pod without the sidecar.
-pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
+pub(super) fn before(pod: &Value, context: &InjectionContext) -> Option<SkippedPod> {
     let spec = at(pod, &["spec"]);
     let annotations = at(pod, &["metadata", "annotations"]);
     let labels = at(pod, &["metadata", "labels"]);
@@ -137,28 +137,30 @@ pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
     let namespace = context.namespace.name.as_str();
     let is_ours = !namespace.is_empty() && namespace == context.own_namespace;
     if namespace == "kube-system" || is_ours || labels.get(COMPONENT).is_some() {
-        return Some(Skip::Excluded.because("pods of the system and of Groupage itself are never injected"));
+        return Some(SkipReason::Excluded.because("pods of the system and of Groupage itself are never injected"));
     }
     if let Some(skipped) = shape::check(pod) {
         return Some(skipped);
     }
     if at(spec, &["hostNetwork"]) == &Value::Bool(true) {
-        return Some(Skip::HostNetwork.because("hostNetwork: true: the sidecar's ports would be ports of the node"));
+        return Some(
+            SkipReason::HostNetwork.because("hostNetwork: true: the sidecar's ports would be ports of the node"),
+        );
     }
     if annotations.get("kubernetes.io/config.mirror").is_some()
         || owners.iter().any(|owner| text(owner, &["kind"]) == Some("Node"))
     {
-        return Some(Skip::StaticPod.because("the kubelet runs it from a file and accepts no changes"));
+        return Some(SkipReason::StaticPod.because("the kubelet runs it from a file and accepts no changes"));
     }
     if text(spec, &["os", "name"]).is_some_and(|os| os.eq_ignore_ascii_case("windows"))
         || text(spec, &["nodeSelector", "kubernetes.io/os"]) == Some("windows")
     {
-        return Some(Skip::Windows.because("the sidecar runs only on Linux"));
+        return Some(SkipReason::Windows.because("the sidecar runs only on Linux"));
     }
     if labels.get("serving.knative.dev/revision").is_some()
         || has(spec, &["containers", "initContainers"], "queue-proxy")
     {
-        return Some(Skip::Knative.because(
+        return Some(SkipReason::Knative.because(
             "Knative's queue-proxy connects to the application over loopback, where no sidecar can intercept calls; use KServe's RawDeployment",
         ));
     }
@@ -166,7 +168,7 @@ pub(super) fn before(pod: &Value, context: &Context) -> Option<Skipped> {
         [CONTAINER, REDIRECT].into_iter().find(|name| has(spec, &CONTAINERS, name)).map(|name| ("container", name));
     let volume = [TOKEN_VOLUME, STATE_VOLUME].into_iter().find(|name| has(spec, &["volumes"], name));
     taken.or(volume.map(|name| ("volume", name))).map(|(what, name)| {
-        Skip::NameTaken.because(format!(
+        SkipReason::NameTaken.because(format!(
             "it has a {what} named {name} without the annotation {STATUS}: rename it, or run groupage uninject if Groupage added it"
         ))
     })

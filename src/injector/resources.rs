@@ -7,8 +7,8 @@
 use serde_json::{Value, json};
 
 use super::access::{at, list, text};
-use super::overrides::Overrides;
-use super::{Context, Skip, Skipped};
+use super::overrides::InjectionSettings;
+use super::{InjectionContext, SkipReason, SkippedPod};
 use crate::config::quantity::{self, Milli};
 
 /// Default CPU of a sidecar in a Guaranteed pod. It is also the limit there, and at 50m a call
@@ -22,7 +22,7 @@ const MEMORY_MIN: Milli = (16 << 20) * 1000;
 
 /// Resources of the sidecar, with notes and warnings.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Resources {
+pub(super) struct SidecarResources {
     pub(super) value: Value,
     /// Pod-level requests that must be added explicitly, with their amounts.
     pub(super) whole: Vec<(String, Value)>,
@@ -34,11 +34,15 @@ pub(super) struct Resources {
 ///
 /// # Errors
 /// The pod-level `resources` leave no room.
-pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Result<Resources, Skipped> {
+pub(super) fn plan(
+    pod: &Value,
+    overrides: &InjectionSettings,
+    context: &InjectionContext,
+) -> Result<SidecarResources, SkippedPod> {
     let defaults = &context.sidecar;
     let (mut notes, mut warnings) = (Vec::new(), Vec::new());
     let read = |text: &str| quantity::parse(text).unwrap_or_default();
-    let whole = has_whole(pod);
+    let whole = has_pod_resources(pod);
     let guaranteed = !whole && is_guaranteed(pod);
     let default_cpu = if guaranteed { GUARANTEED_CPU } else { &defaults.cpu_request };
     let mut cpu = read(overrides.cpu_request.as_deref().unwrap_or(default_cpu));
@@ -54,15 +58,15 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
     }
     if whole {
         let (wanted_cpu, wanted_memory) = (cpu, memory);
-        cpu = slack(pod, "cpu").map_or(cpu, |room| cpu.min(room));
-        memory = slack(pod, "memory").map_or(memory, |room| memory.min(room));
+        cpu = remaining_request(pod, "cpu").map_or(cpu, |room| cpu.min(room));
+        memory = remaining_request(pod, "memory").map_or(memory, |room| memory.min(room));
         if let Some(most) = amount(pod, &["spec", "resources", "limits", "memory"]) {
             limit = limit.min(most);
             memory = memory.min(most);
         }
         for (resource, room, least) in [("cpu", cpu, 1), ("memory", memory, MEMORY_MIN)] {
             if room < least {
-                return Err(Skip::NoRoom.because(format!(
+                return Err(SkipReason::NoRoom.because(format!(
                     "the containers' requests leave no {resource} of the pod-level resources for the sidecar: raise spec.resources, or lower a container's request"
                 )));
             }
@@ -102,12 +106,12 @@ pub(super) fn plan(pod: &Value, overrides: &Overrides, context: &Context) -> Res
             "limits": limits,
         })
     };
-    let whole = unsaid(pod);
+    let whole = defaulted_requests(pod);
     notes.extend(whole.iter().map(|(name, amount)| {
         let amount = amount.as_str().map_or_else(|| amount.to_string(), str::to_owned);
         format!("the pod-level request of {name} is set to its limit, {amount}: otherwise the API server would derive it from the sidecar's request")
     }));
-    Ok(Resources { value, whole, notes, warnings })
+    Ok(SidecarResources { value, whole, notes, warnings })
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
@@ -125,7 +129,7 @@ fn amount(value: &Value, path: &[&str]) -> Option<Milli> {
 
 /// Returns `true` if the pod has pod-level resources, which then determine its quality of service
 /// class (KEP-2837, "pod level resources").
-fn has_whole(pod: &Value) -> bool {
+fn has_pod_resources(pod: &Value) -> bool {
     ["requests", "limits"].iter().any(|kind| {
         let set = at(pod, &["spec", "resources", kind]).as_object();
         set.is_some_and(|set| {
@@ -141,7 +145,7 @@ fn has_whole(pod: &Value) -> bool {
 /// request, the default would become the sum of the containers' requests (`defaultPodRequests` in
 /// Kubernetes, `pkg/apis/core/v1/defaults.go`), that is the sidecar's alone, and a Guaranteed pod
 /// would lose its class.
-fn unsaid(pod: &Value) -> Vec<(String, Value)> {
+fn defaulted_requests(pod: &Value) -> Vec<(String, Value)> {
     let says = |value: &Value, kind: &str, name: &str| !at(value, &["resources", kind, name]).is_null();
     let spec = at(pod, &["spec"]);
     let requests = at(spec, &["resources", "requests"]);
@@ -191,7 +195,7 @@ fn is_best_effort(pod: &Value) -> bool {
 
 /// Returns the part of the pod-level request that its containers do not use; `None` if the pod sets
 /// neither request nor limit.
-fn slack(pod: &Value, resource: &str) -> Option<Milli> {
+fn remaining_request(pod: &Value, resource: &str) -> Option<Milli> {
     let whole = amount(pod, &["spec", "resources", "requests", resource])
         .or_else(|| amount(pod, &["spec", "resources", "limits", resource]))?;
     let lasting = |container: &&Value| {

@@ -11,10 +11,10 @@ use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::{Value, json};
 
 use super::access::{list, text, whole};
-use super::capture::Mode;
+use super::capture::PortCapture;
 use super::ports::is_tcp;
 use super::referrers;
-use super::status::{Captured, Status};
+use super::status::{CapturedPort, InjectionStatus};
 
 /// A Service port with a numeric `targetPort`, and its replacement.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,14 +60,15 @@ impl ServiceFix {
 /// `groupage.dev/status` cannot be parsed. `objects` are those that select the pod.
 #[must_use]
 pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
-    let captured = Status::read(status).map(|status| status.capture).unwrap_or_default();
+    let captured = InjectionStatus::read(status).map(|status| status.capture).unwrap_or_default();
     // The name leads to another port number, which a rule for the old number does not cover.
-    let is_ruled = |captured: &&Captured| objects.iter().any(|object| referrers::rules_number(object, captured.port));
+    let is_ruled =
+        |captured: &&CapturedPort| objects.iter().any(|object| referrers::restricts_port(object, captured.port));
     let mut fixes: Vec<ServiceFix> = captured
         .iter()
         .filter(|captured| !is_ruled(captured))
         // A name that was not moved leads to the application too.
-        .filter(|captured| captured.mode == Mode::Named || (captured.mode == Mode::None && captured.name.is_none()))
+        .filter(|captured| captured.mode == PortCapture::Named || (captured.mode == PortCapture::None && captured.name.is_none()))
         .flat_map(|captured| objects.iter().flat_map(move |object| fixes_of(captured, object)))
         .collect();
     fixes.sort();
@@ -75,7 +76,7 @@ pub fn service_fixes(status: &str, objects: &[&Value]) -> Vec<ServiceFix> {
     fixes
 }
 
-fn fixes_of(captured: &Captured, object: &Value) -> Vec<ServiceFix> {
+fn fixes_of(captured: &CapturedPort, object: &Value) -> Vec<ServiceFix> {
     let Some(service) = text(object, &["metadata", "name"]).filter(|_| object["kind"] == "Service") else {
         return Vec::new();
     };

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::access::{at, list, number};
 use super::overrides::shown;
-use super::{Skip, Skipped};
+use super::{SkipReason, SkippedPod};
 
 /// Maximum number of containers of a pod, of every kind. The API server has no limit; real pods
 /// have at most some tens.
@@ -24,37 +24,37 @@ const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
 
 /// Expected JSON type of a value, which may also be absent or null.
 #[derive(Clone, Copy)]
-enum Kind {
+enum JsonKind {
     Map,
     List,
 }
 
-const POD: [(&[&str], Kind); 12] = [
-    (&["metadata"], Kind::Map),
-    (&["metadata", "labels"], Kind::Map),
-    (&["metadata", "annotations"], Kind::Map),
-    (&["metadata", "ownerReferences"], Kind::List),
-    (&["spec"], Kind::Map),
-    (&["spec", "containers"], Kind::List),
-    (&["spec", "initContainers"], Kind::List),
-    (&["spec", "ephemeralContainers"], Kind::List),
-    (&["spec", "volumes"], Kind::List),
-    (&["spec", "imagePullSecrets"], Kind::List),
-    (&["spec", "securityContext"], Kind::Map),
-    (&["spec", "securityContext", "sysctls"], Kind::List),
+const POD: [(&[&str], JsonKind); 12] = [
+    (&["metadata"], JsonKind::Map),
+    (&["metadata", "labels"], JsonKind::Map),
+    (&["metadata", "annotations"], JsonKind::Map),
+    (&["metadata", "ownerReferences"], JsonKind::List),
+    (&["spec"], JsonKind::Map),
+    (&["spec", "containers"], JsonKind::List),
+    (&["spec", "initContainers"], JsonKind::List),
+    (&["spec", "ephemeralContainers"], JsonKind::List),
+    (&["spec", "volumes"], JsonKind::List),
+    (&["spec", "imagePullSecrets"], JsonKind::List),
+    (&["spec", "securityContext"], JsonKind::Map),
+    (&["spec", "securityContext", "sysctls"], JsonKind::List),
 ];
 
-const CONTAINER: [(&[&str], Kind); 5] = [
-    (&["ports"], Kind::List),
-    (&["env"], Kind::List),
-    (&["args"], Kind::List),
-    (&["command"], Kind::List),
-    (&["lifecycle"], Kind::Map),
+const CONTAINER: [(&[&str], JsonKind); 5] = [
+    (&["ports"], JsonKind::List),
+    (&["env"], JsonKind::List),
+    (&["args"], JsonKind::List),
+    (&["command"], JsonKind::List),
+    (&["lifecycle"], JsonKind::Map),
 ];
 
 /// Returns the first structural error of a pod.
-pub(super) fn check(pod: &Value) -> Option<Skipped> {
-    let malformed = |what: String| Some(Skip::Malformed.because(what));
+pub(super) fn check(pod: &Value) -> Option<SkippedPod> {
+    let malformed = |what: String| Some(SkipReason::Malformed.because(what));
     if let Some(what) = wrong(pod, &POD) {
         return malformed(format!("{what}: the API server would reject it"));
     }
@@ -65,12 +65,12 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
         return malformed("it has no containers".to_owned());
     }
     if containers.len() > CONTAINERS_MAX {
-        return Some(Skip::TooLarge.because(format!("it has more than {CONTAINERS_MAX} containers")));
+        return Some(SkipReason::TooLarge.because(format!("it has more than {CONTAINERS_MAX} containers")));
     }
     let mut names = BTreeSet::new();
     for (index, container) in containers.into_iter().enumerate() {
         let name = match at(container, &["name"]) {
-            Value::String(name) if is_label(name) => name.as_str(),
+            Value::String(name) if is_dns_label(name) => name.as_str(),
             Value::Null => return malformed(format!("container {} has no name", index + 1)),
             name => {
                 let found = shown(name);
@@ -86,13 +86,13 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
         if let Some(what) = wrong(container, &CONTAINER) {
             return malformed(format!("container {name}: {what}: the API server would reject it"));
         }
-        if let Some(what) = wrong_port(container) {
+        if let Some(what) = check_ports(container) {
             return malformed(format!("container {name}: {what}: the API server would reject it"));
         }
         let longest = ["ports", "env", "args", "command"].iter().map(|key| list(container, &[key]).len()).max();
         if longest > Some(ENTRIES_MAX) {
             return Some(
-                Skip::TooLarge.because(format!("container {name} has a list of more than {ENTRIES_MAX} entries")),
+                SkipReason::TooLarge.because(format!("container {name} has a list of more than {ENTRIES_MAX} entries")),
             );
         }
     }
@@ -100,23 +100,23 @@ pub(super) fn check(pod: &Value) -> Option<Skipped> {
 }
 
 /// Returns the reason for a skip if the annotations exceed the API server's limit.
-pub(super) fn overfull(pod: &Value) -> Option<Skipped> {
+pub(super) fn check_annotations_size(pod: &Value) -> Option<SkippedPod> {
     let annotations = at(pod, &["metadata", "annotations"]).as_object();
     let bytes: usize =
         annotations.into_iter().flatten().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     (bytes > ANNOTATIONS_BYTES_MAX).then(|| {
-        Skip::TooLarge.because(format!(
+        SkipReason::TooLarge.because(format!(
             "with the injection record its annotations have {bytes} bytes, but the API server allows {ANNOTATIONS_BYTES_MAX}"
         ))
     })
 }
 
-fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
+fn wrong(value: &Value, rules: &[(&[&str], JsonKind)]) -> Option<String> {
     rules.iter().find_map(|(path, kind)| {
         let found = at(value, path);
         let (fits, what) = match kind {
-            Kind::Map => (found.is_object(), "map"),
-            Kind::List => (found.is_array(), "list"),
+            JsonKind::Map => (found.is_object(), "map"),
+            JsonKind::List => (found.is_array(), "list"),
         };
         (!fits && !found.is_null()).then(|| format!("{} is not a {what}", path.join(".")))
     })
@@ -126,7 +126,7 @@ fn wrong(value: &Value, rules: &[(&[&str], Kind)]) -> Option<String> {
 const QUOTES: &str = "at most 63 characters; put on, yes and numbers in quotes";
 
 /// Returns the error of the first invalid port.
-fn wrong_port(container: &Value) -> Option<String> {
+fn check_ports(container: &Value) -> Option<String> {
     let mut ports = list(container, &["ports"]).iter().enumerate();
     ports.find_map(|(index, port)| {
         if !port.is_object() {
@@ -139,7 +139,7 @@ fn wrong_port(container: &Value) -> Option<String> {
 }
 
 /// Returns `true` for a DNS label, the form of container names (RFC 1123).
-pub(super) fn is_label(name: &str) -> bool {
+pub(super) fn is_dns_label(name: &str) -> bool {
     let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     (1..=63).contains(&name.len()) && name.bytes().all(inner) && !name.starts_with('-') && !name.ends_with('-')
 }

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::access::{at, text, whole};
-use super::capture::{Mode, Planned};
-use super::overrides::Overrides;
-use super::ports::Numbers;
-use super::{CONTAINER, Context, REDIRECT};
+use super::capture::{PlannedPort, PortCapture};
+use super::overrides::InjectionSettings;
+use super::ports::PortAllocator;
+use super::{CONTAINER, InjectionContext, REDIRECT};
 
 /// Environment variable with the token that authenticates the drain hook.
 pub(super) const DRAIN_TOKEN: &str = "GROUPAGE_DRAIN_TOKEN";
@@ -28,12 +28,12 @@ const AUDIENCE: &str = "groupage.dev";
 const USER: u32 = 65532;
 
 /// Inputs of the container manifests.
-pub(super) struct Parts<'a> {
+pub(super) struct ManifestInputs<'a> {
     pub(super) pod: &'a Value,
-    pub(super) context: &'a Context,
-    pub(super) overrides: &'a Overrides,
-    pub(super) planned: &'a [Planned],
-    pub(super) numbers: &'a Numbers,
+    pub(super) context: &'a InjectionContext,
+    pub(super) overrides: &'a InjectionSettings,
+    pub(super) planned: &'a [PlannedPort],
+    pub(super) numbers: &'a PortAllocator,
     pub(super) resources: &'a Value,
     pub(super) native: bool,
     pub(super) token: &'a str,
@@ -43,9 +43,9 @@ pub(super) struct Parts<'a> {
     pub(super) grace: u64,
 }
 
-// === impl Parts ===
+// === impl ManifestInputs ===
 
-impl Parts<'_> {
+impl ManifestInputs<'_> {
     /// Builds the sidecar container.
     pub(super) fn container(&self) -> Value {
         let defaults = &self.context.sidecar;
@@ -81,7 +81,7 @@ impl Parts<'_> {
         let rules: Vec<String> = self
             .planned
             .iter()
-            .filter(|planned| planned.mode == Mode::Redirect)
+            .filter(|planned| planned.mode == PortCapture::Redirect)
             .flat_map(|planned| ["--redirect".to_owned(), format!("{}={}", planned.port.number, planned.listen)])
             .collect();
         if rules.is_empty() {
@@ -113,11 +113,13 @@ impl Parts<'_> {
         for planned in self.planned {
             let name = planned.port.name.as_deref().unwrap_or_default();
             let listen = match planned.mode {
-                Mode::Loopback => "pod".to_owned(),
-                Mode::Named | Mode::Moved | Mode::Redirect | Mode::None => planned.listen.to_string(),
+                PortCapture::Loopback => "pod".to_owned(),
+                PortCapture::Named | PortCapture::Moved | PortCapture::Redirect | PortCapture::None => {
+                    planned.listen.to_string()
+                }
             };
             let application = match planned.mode {
-                Mode::Moved => format!("={}", planned.application),
+                PortCapture::Moved => format!("={}", planned.application),
                 _ => String::new(),
             };
             // Flag and value are one argument, so a port name can never be parsed as a flag.
@@ -128,7 +130,7 @@ impl Parts<'_> {
             ("--admin", self.admin()),
             ("--state", STATE_PATH.to_owned()),
             ("--log-format", "json".to_owned()),
-            ("--log-level", literally(&self.overrides.log_level)),
+            ("--log-level", escape_expansion(&self.overrides.log_level)),
         ];
         args.extend(rest.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]));
         args
@@ -136,7 +138,7 @@ impl Parts<'_> {
 
     fn env(&self) -> Vec<Value> {
         let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
-        let value = |name: &str, value: &str| json!({"name": name, "value": literally(value)});
+        let value = |name: &str, value: &str| json!({"name": name, "value": escape_expansion(value)});
         let mut env = vec![
             field("GROUPAGE_POD_NAME", "metadata.name"),
             field("GROUPAGE_POD_NAMESPACE", "metadata.namespace"),
@@ -159,7 +161,9 @@ impl Parts<'_> {
     fn ports(&self) -> Vec<Value> {
         let mut ports: Vec<Value> = Vec::new();
         let mut names = vec![METRICS_NAME];
-        for planned in self.planned.iter().filter(|planned| !matches!(planned.mode, Mode::Loopback | Mode::Moved)) {
+        for planned in
+            self.planned.iter().filter(|planned| !matches!(planned.mode, PortCapture::Loopback | PortCapture::Moved))
+        {
             let port = || json!({"containerPort": planned.listen, "protocol": "TCP"});
             let moved = planned.names();
             if moved.is_empty() {
@@ -211,7 +215,7 @@ impl Parts<'_> {
 }
 
 /// Escapes a text for the kubelet, which expands `$(NAME)` to a variable and `$$` to `$`.
-fn literally(text: &str) -> String {
+fn escape_expansion(text: &str) -> String {
     text.replace('$', "$$")
 }
 

@@ -7,21 +7,21 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::access::{list, text};
-use super::capture::Mode;
+use super::capture::PortCapture;
 use super::sidecar::DRAIN_TOKEN;
 use super::{CONTAINER, STATUS};
 
 /// Status of an injection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Status {
+pub(super) struct InjectionStatus {
     /// Version of Groupage.
     pub(super) version: String,
     /// Either `native` or `classic`.
     pub(super) form: String,
     /// The captured ports.
     #[serde(default)]
-    pub(super) capture: Vec<Captured>,
+    pub(super) capture: Vec<CapturedPort>,
     /// Names of the recipes that were applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) recipes: Vec<String>,
@@ -48,18 +48,18 @@ pub(super) struct Status {
     pub(super) fields: BTreeMap<String, BTreeMap<String, String>>,
     /// Undo record.
     #[serde(default)]
-    pub(super) undo: Undo,
+    pub(super) undo: UndoRecord,
 }
 
 /// A captured port.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Captured {
+pub(super) struct CapturedPort {
     pub(super) container: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<String>,
     pub(super) port: u16,
-    pub(super) mode: Mode,
+    pub(super) mode: PortCapture,
     pub(super) listen: u16,
     /// Traffic that bypasses the sidecar.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,28 +69,28 @@ pub(super) struct Captured {
 /// Undo record: the changes in the user's own part of the pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub(super) struct Undo {
+pub(super) struct UndoRecord {
     /// Maps and lists that the injection created, by path; `true` if there was an explicit null.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) made: BTreeMap<String, bool>,
     /// Ports that were renamed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) names: Vec<Renamed>,
+    pub(super) names: Vec<PortRename>,
     /// References to such names that were replaced by numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) refs: Vec<Reference>,
+    pub(super) refs: Vec<PortReference>,
     /// Probes that were directed to the sidecar.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) probes: Vec<Probe>,
+    pub(super) probes: Vec<ProbeChange>,
     /// Variables that were set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) env: Vec<Variable>,
+    pub(super) env: Vec<VariableChange>,
     /// Arguments that were set.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) args: Vec<Argument>,
+    pub(super) args: Vec<ArgumentChange>,
     /// Containers that got a drain hook.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) hooks: Vec<Hook>,
+    pub(super) hooks: Vec<AddedHook>,
     /// Value of the default-container annotation that was added.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) default_container: Option<String>,
@@ -99,21 +99,21 @@ pub(super) struct Undo {
     pub(super) pull_secrets: Vec<String>,
     /// Pod-level requests that were added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) requests: Vec<Requested>,
+    pub(super) requests: Vec<AddedRequest>,
     /// Sysctls that were added.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) sysctls: Vec<String>,
     /// Previous value of the label `groupage.dev/injected`.
-    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "deserialize_present", skip_serializing_if = "Option::is_none")]
     pub(super) label: Option<Value>,
     /// Previous value of this annotation, if it was no status of Groupage.
-    #[serde(deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(deserialize_with = "deserialize_present", skip_serializing_if = "Option::is_none")]
     pub(super) status: Option<Value>,
 }
 
 /// A renamed port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Renamed {
+pub(super) struct PortRename {
     pub(super) container: String,
     pub(super) port: u16,
     pub(super) was: String,
@@ -122,7 +122,7 @@ pub(super) struct Renamed {
 
 /// A reference to a port by name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Reference {
+pub(super) struct PortReference {
     pub(super) container: String,
     /// Path of the handler, such as `livenessProbe/httpGet`.
     pub(super) at: String,
@@ -132,7 +132,7 @@ pub(super) struct Reference {
 
 /// A TCP probe that was replaced.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Probe {
+pub(super) struct ProbeChange {
     pub(super) container: String,
     /// Name of the probe, such as `livenessProbe`.
     pub(super) at: String,
@@ -145,31 +145,31 @@ pub(super) struct Probe {
 
 /// A variable that was set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Variable {
+pub(super) struct VariableChange {
     pub(super) container: String,
     pub(super) name: String,
     pub(super) set: String,
     /// The previous entry; `None` if there was none.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "deserialize_present", skip_serializing_if = "Option::is_none")]
     pub(super) was: Option<Value>,
 }
 
 /// An argument that was set.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Argument {
+pub(super) struct ArgumentChange {
     pub(super) container: String,
     /// Either `args` or `command`.
     pub(super) list: String,
     pub(super) index: usize,
     pub(super) set: String,
     /// The previous argument; `None` if it was added.
-    #[serde(default, deserialize_with = "present", skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "deserialize_present", skip_serializing_if = "Option::is_none")]
     pub(super) was: Option<Value>,
 }
 
 /// A pod-level request that was added.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(super) struct Requested {
+pub(super) struct AddedRequest {
     /// Resource name, such as `cpu`.
     pub(super) resource: String,
     pub(super) set: Value,
@@ -180,7 +180,7 @@ pub(super) struct Requested {
 
 /// A drain hook that was added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Hook {
+pub(super) struct AddedHook {
     pub(super) container: String,
     /// `true` if it was an explicit null before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -188,13 +188,13 @@ pub(super) struct Hook {
 }
 
 /// Deserializes a value that is present, so that an explicit null becomes `Some`.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
+fn deserialize_present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-// === impl Status ===
+// === impl InjectionStatus ===
 
-impl Status {
+impl InjectionStatus {
     /// Parses the status in a pod's annotations; `None` if it is absent or invalid.
     pub(super) fn of(pod: &Value) -> Option<Self> {
         Self::read(text(pod, &["metadata", "annotations", STATUS])?)

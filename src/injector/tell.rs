@@ -1,8 +1,8 @@
 //! Report of an injection: facts and warnings for the owner of the pod.
 
-use super::capture::{Mode, Planned};
-use super::overrides::Overrides;
-use super::{Report, ports};
+use super::capture::{PlannedPort, PortCapture};
+use super::overrides::InjectionSettings;
+use super::{InjectionReport, ports};
 use crate::api::v1alpha1::DurationText;
 use crate::config::parse_duration;
 
@@ -12,21 +12,21 @@ const DRAIN_DELAY: f64 = 5.0;
 const DRAIN_RESERVE: f64 = 5.0;
 
 /// Reports the capture of each port, and a termination grace period that is too short to drain.
-pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overrides, grace: u64) {
+pub(super) fn about(report: &mut InjectionReport, planned: &[PlannedPort], overrides: &InjectionSettings, grace: u64) {
     if let Some(policy) = &overrides.policy {
         report.facts.push(format!("policy {}", policy.name));
     }
     report.captured = planned.iter().all(|planned| planned.bypass.is_empty() && planned.uncaptured.is_none());
     for planned in planned {
-        let Planned { port, mode, listen, bypass, uncaptured, .. } = planned;
+        let PlannedPort { port, mode, listen, bypass, uncaptured, .. } = planned;
         let names = planned.all_names().join(" and ");
         let name = if names.is_empty() { "unnamed".to_owned() } else { format!("named {names}") };
         let how = match mode {
-            Mode::Named => format!("captured by name, through {listen}"),
-            Mode::Loopback => "captured on the pod's addresses, the application is on loopback".to_owned(),
-            Mode::Moved => format!("captured at its number, the application is at {}", planned.application),
-            Mode::Redirect => format!("captured by a redirect to {listen}"),
-            Mode::None => format!("not captured; the sidecar listens on {listen}"),
+            PortCapture::Named => format!("captured by name, through {listen}"),
+            PortCapture::Loopback => "captured on the pod's addresses, the application is on loopback".to_owned(),
+            PortCapture::Moved => format!("captured at its number, the application is at {}", planned.application),
+            PortCapture::Redirect => format!("captured by a redirect to {listen}"),
+            PortCapture::None => format!("not captured; the sidecar listens on {listen}"),
         };
         report.facts.push(format!("port {} ({name}) of container {}: {how}", port.number, port.container));
         report.warnings.extend(bypass.iter().cloned());
@@ -41,12 +41,12 @@ pub(super) fn about(report: &mut Report, planned: &[Planned], overrides: &Overri
             format!("{why}: not captured; {what} groupage.dev/app-listen (port {listen} leads through the sidecar)")
         }));
     }
-    report.warnings.extend(too_short(overrides, grace));
+    report.warnings.extend(short_grace_warning(overrides, grace));
 }
 
 /// Returns a warning if the pod may be killed before it is drained. A policy without a drain limit,
 /// latency target or timeout yields no warning.
-fn too_short(overrides: &Overrides, grace: u64) -> Option<String> {
+fn short_grace_warning(overrides: &InjectionSettings, grace: u64) -> Option<String> {
     let seconds =
         |time: Option<&DurationText>| time.and_then(|text| parse_duration(&text.0)).map(|time| time.as_secs_f64());
     let spec = overrides.policy.as_ref().map(|policy| &policy.spec);

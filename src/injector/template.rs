@@ -8,7 +8,7 @@ use super::{INJECT, Workload, consent};
 
 /// Location of a pod template in an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct TemplateLocation {
     /// Path to the template; empty if the object is a pod.
     pub path: Vec<&'static str>,
     /// Group, kind and name of the object, for policies that target it.
@@ -17,7 +17,7 @@ pub struct Place {
 
 /// Kinds with controllers that reject or revert changes in the templates: suffix of the API group,
 /// the kinds that run pods, and the reason.
-const LEFT_ALONE: [(&str, &[&str], &str); 2] = [
+const UNSUPPORTED_KINDS: [(&str, &[&str], &str); 2] = [
     (
         "knative.dev",
         &["Service", "Configuration", "Revision", "ContainerSource", "SinkBinding"],
@@ -32,7 +32,7 @@ const LEFT_ALONE: [(&str, &[&str], &str); 2] = [
 
 /// Message for an `InferenceService` that already enables injection. KServe copies its annotations,
 /// and those of its components, to the pods.
-const ANNOTATED: &str = "KServe creates the pods itself and copies its annotation to them: those of RawDeployment are injected when they are created";
+const ALREADY_ANNOTATED_MESSAGE: &str = "KServe creates the pods itself and copies its annotation to them: those of RawDeployment are injected when they are created";
 
 /// Known paths of pod templates.
 const PATHS: [&[&str]; 5] = [
@@ -47,25 +47,25 @@ const PATHS: [&[&str]; 5] = [
 ///
 /// # Errors
 /// Returns the reason why an object with templates is left unchanged.
-pub fn places(object: &Value) -> Result<Vec<Place>, &'static str> {
+pub fn places(object: &Value) -> Result<Vec<TemplateLocation>, &'static str> {
     let kind = text(object, &["kind"]).unwrap_or_default();
     let version = text(object, &["apiVersion"]).unwrap_or_default();
     let group = version.split_once('/').map_or("", |(group, _)| group);
     let name = text(object, &["metadata", "name"]).or_else(|| text(object, &["metadata", "generateName"]));
     let workload =
         Workload { group: group.to_owned(), kind: kind.to_owned(), name: name.unwrap_or_default().to_owned() };
-    let here = |path: &'static [&'static str]| Place { path: path.to_vec(), workload: workload.clone() };
+    let here = |path: &'static [&'static str]| TemplateLocation { path: path.to_vec(), workload: workload.clone() };
     // A `containers` field that is no list counts too, so that the error is reported.
     let has_pod = |value: &Value| !at(value, &["spec", "containers"]).is_null();
-    let found: Vec<Place> = if kind == "Pod" && group.is_empty() {
+    let found: Vec<TemplateLocation> = if kind == "Pod" && group.is_empty() {
         vec![here(&[])]
     } else {
         PATHS.into_iter().filter(|path| has_pod(at(object, path))).map(here).collect()
     };
     let belongs = |suffix: &str| group == suffix || group.strip_suffix(suffix).is_some_and(|rest| rest.ends_with('.'));
-    let left = LEFT_ALONE.iter().find(|(suffix, ..)| belongs(suffix));
+    let left = UNSUPPORTED_KINDS.iter().find(|(suffix, ..)| belongs(suffix));
     match left {
-        Some(_) if kind == "InferenceService" && is_annotated(object) => Err(ANNOTATED),
+        Some(_) if kind == "InferenceService" && is_annotated(object) => Err(ALREADY_ANNOTATED_MESSAGE),
         Some((_, kinds, why)) if !found.is_empty() || kinds.contains(&kind) => Err(why),
         Some(_) => Ok(Vec::new()),
         None => Ok(found),
@@ -77,12 +77,12 @@ fn is_annotated(object: &Value) -> bool {
     let components =
         ["predictor", "transformer", "explainer"].map(|component| at(object, &["spec", component, "annotations"]));
     let said = components.into_iter().chain([at(object, &["metadata", "annotations"])]);
-    said.filter_map(|annotations| text(annotations, &[INJECT])).any(consent::is_yes)
+    said.filter_map(|annotations| text(annotations, &[INJECT])).any(consent::is_enabled_value)
 }
 
-// === impl Place ===
+// === impl TemplateLocation ===
 
-impl Place {
+impl TemplateLocation {
     /// Returns a name that distinguishes the template from others of the same object; empty if it
     /// is the only one.
     #[must_use]
@@ -128,7 +128,7 @@ mod tests {
             said(&service(json!({"groupage.dev/inject": "disabled"}), json!({})))
                 .contains("annotate the InferenceService")
         );
-        assert_eq!(said(&service(json!({"groupage.dev/inject": "enabled"}), json!(null))), ANNOTATED);
-        assert_eq!(said(&service(json!({}), json!({"groupage.dev/inject": "True"}))), ANNOTATED);
+        assert_eq!(said(&service(json!({"groupage.dev/inject": "enabled"}), json!(null))), ALREADY_ANNOTATED_MESSAGE);
+        assert_eq!(said(&service(json!({}), json!({"groupage.dev/inject": "True"}))), ALREADY_ANNOTATED_MESSAGE);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{Context, Outcome, Skip, inject, uninject};
+use super::{InjectionContext, InjectionOutcome, SkipReason, inject, uninject};
 
 /// A pod with one container and one named port.
 fn pod() -> Value {
@@ -24,57 +24,61 @@ fn pod() -> Value {
 }
 
 /// Context of the webhook in a current cluster.
-fn context() -> Context {
-    Context { native: true, token: Some("0123456789abcdef0123456789abcdef".to_owned()), ..Context::default() }
+fn context() -> InjectionContext {
+    InjectionContext {
+        native: true,
+        token: Some("0123456789abcdef0123456789abcdef".to_owned()),
+        ..InjectionContext::default()
+    }
 }
 
-fn injected(pod: &Value, context: &Context) -> Value {
+fn injected(pod: &Value, context: &InjectionContext) -> Value {
     match inject(pod, context) {
-        Outcome::Injected(injected) => injected.pod,
+        InjectionOutcome::Injected(injected) => injected.pod,
         other => panic!("{other:?}"),
     }
 }
 
-fn skipped(pod: &Value, context: &Context) -> Skip {
+fn skipped(pod: &Value, context: &InjectionContext) -> SkipReason {
     match inject(pod, context) {
-        Outcome::Skipped(skipped) => skipped.reason,
+        InjectionOutcome::Skipped(skipped) => skipped.reason,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
-fn who_says_nothing_is_not_injected_in_a_cluster() {
+fn pod_without_opt_in_is_not_injected_in_a_cluster() {
     let mut quiet = pod();
     quiet["metadata"]["annotations"] = json!({});
-    assert_eq!(skipped(&quiet, &context()), Skip::NotEnabled);
+    assert_eq!(skipped(&quiet, &context()), SkipReason::NotEnabled);
     let mut asked = context();
     asked.namespace.labels.insert("groupage.dev/inject".to_owned(), "enabled".to_owned());
     let _whole = injected(&quiet, &asked);
     asked.namespace.labels.insert("groupage.dev/inject".to_owned(), "Enabled".to_owned());
-    let Outcome::Refused(problems) = inject(&quiet, &asked) else { panic!("no selector takes this label") };
+    let InjectionOutcome::Refused(problems) = inject(&quiet, &asked) else { panic!("no selector takes this label") };
     assert!(problems[0].message.starts_with("the label of the namespace"), "{}", problems[0].message);
     quiet["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
-    assert_eq!(skipped(&quiet, &asked), Skip::Disabled);
+    assert_eq!(skipped(&quiet, &asked), SkipReason::Disabled);
 }
 
 #[test]
 fn the_namespace_is_the_requests_and_not_the_objects() {
     let mut system = context();
     system.namespace.name = "kube-system".to_owned();
-    assert_eq!(skipped(&pod(), &system), Skip::Excluded);
-    let own = Context { own_namespace: "g".to_owned(), ..context() };
+    assert_eq!(skipped(&pod(), &system), SkipReason::Excluded);
+    let own = InjectionContext { own_namespace: "g".to_owned(), ..context() };
     let _elsewhere = injected(&pod(), &own);
     let mut own_too = own;
     own_too.namespace.name = "g".to_owned();
-    assert_eq!(skipped(&pod(), &own_too), Skip::Excluded);
+    assert_eq!(skipped(&pod(), &own_too), SkipReason::Excluded);
 }
 
 #[test]
 fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
-    let classic = Context { native: false, ..context() };
+    let classic = InjectionContext { native: false, ..context() };
     let mut owned = pod();
     owned["metadata"]["ownerReferences"] = json!([{"kind": "Job", "name": "j"}]);
-    assert_eq!(skipped(&owned, &classic), Skip::JobNeedsNativeSidecar);
+    assert_eq!(skipped(&owned, &classic), SkipReason::JobNeedsNativeSidecar);
     let _whole = injected(&owned, &context());
 }
 
@@ -82,15 +86,15 @@ fn a_pod_of_a_job_needs_the_native_form_whatever_its_restart_policy() {
 fn a_pod_that_says_disabled_keeps_a_sidecar_that_its_template_has() {
     let mut whole = injected(&pod(), &context());
     whole["metadata"]["annotations"]["groupage.dev/inject"] = json!("disabled");
-    let Outcome::Skipped(skipped) = inject(&whole, &context()) else { panic!("the pod is disabled") };
-    assert_eq!(skipped.reason, Skip::Disabled);
+    let InjectionOutcome::Skipped(skipped) = inject(&whole, &context()) else { panic!("the pod is disabled") };
+    assert_eq!(skipped.reason, SkipReason::Disabled);
     assert!(skipped.detail.contains("remove it with groupage uninject"), "{}", skipped.detail);
 }
 
 #[test]
 fn the_token_is_kept_on_later_passes_and_nothing_else_becomes_one() {
     let first = injected(&pod(), &context());
-    let another = Context { token: Some("ffffffffffffffffffffffffffffffff".to_owned()), ..context() };
+    let another = InjectionContext { token: Some("ffffffffffffffffffffffffffffffff".to_owned()), ..context() };
     assert_eq!(injected(&first, &another), first);
     // A token that a user wrote by hand would become part of a path.
     let forged = first.to_string().replace("0123456789abcdef0123456789abcdef", "../../quit?x=");
@@ -99,27 +103,27 @@ fn the_token_is_kept_on_later_passes_and_nothing_else_becomes_one() {
     assert_eq!(first["metadata"]["annotations"].to_string().matches("0123456789abcdef").count(), 0);
     assert_eq!(injected(&forged, &another).to_string().matches("quit").count(), 0);
     // Without a random token, the token is derived from the template.
-    let offline = Context { token: None, ..context() };
+    let offline = InjectionContext { token: None, ..context() };
     assert_eq!(injected(&pod(), &offline), injected(&pod(), &offline));
 }
 
 #[test]
-fn more_than_can_be_is_left_alone() {
+fn pod_over_a_limit_is_skipped() {
     let mut ports = pod();
     let many: Vec<Value> = (1..=65).map(|port| json!({"containerPort": port})).collect();
     ports["spec"]["containers"][0]["ports"] = json!(many);
-    assert_eq!(skipped(&ports, &context()), Skip::TooLarge);
+    assert_eq!(skipped(&ports, &context()), SkipReason::TooLarge);
     ports["metadata"]["annotations"]["groupage.dev/ports"] = json!("8,9");
     let _chosen = injected(&ports, &context());
 
     let mut containers = pod();
     let many: Vec<Value> = (0..257).map(|index| json!({"name": format!("c{index}")})).collect();
     containers["spec"]["containers"] = json!(many);
-    assert_eq!(skipped(&containers, &context()), Skip::TooLarge);
+    assert_eq!(skipped(&containers, &context()), SkipReason::TooLarge);
 
     let mut annotations = pod();
     annotations["metadata"]["annotations"]["note"] = json!("x".repeat((256 << 10) - 500));
-    assert_eq!(skipped(&annotations, &context()), Skip::TooLarge);
+    assert_eq!(skipped(&annotations, &context()), SkipReason::TooLarge);
 
     let mut every = pod();
     let all: Vec<Value> = (9190..=9190 + 4095).map(|port| json!({"containerPort": port})).collect();
@@ -136,8 +140,8 @@ fn a_policy_that_does_not_fit_into_a_variable_passes_calls_through_until_it_is_t
         spec: serde_json::from_value(spec).unwrap(),
         ..Default::default()
     };
-    let context = Context { policies: Arc::from([policy]), ..context() };
-    let Outcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
+    let context = InjectionContext { policies: Arc::from([policy]), ..context() };
+    let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
     assert!(done.report.warnings.iter().any(|warning| warning.contains("does not fit")), "{:?}", done.report);
     let env = done.pod["spec"]["initContainers"][0]["env"].as_array().unwrap();
     assert!(env.contains(&json!({"name": "GROUPAGE_POLICY", "value": "{\"mode\":\"Passthrough\"}"})), "{env:?}");
@@ -149,7 +153,7 @@ fn values_of_the_installation_hold_below_policy_and_annotation() {
     context.sidecar.image = "mirror/groupage@sha256:abc".to_owned();
     context.sidecar.pull_secrets = vec!["pull".to_owned()];
     context.sidecar.mode = crate::api::v1alpha1::Mode::Observe;
-    context.controller = Some(super::Controller { address: "https://c:1".to_owned(), ca: "PEM $x".to_owned() });
+    context.controller = Some(super::ControllerEndpoint { address: "https://c:1".to_owned(), ca: "PEM $x".to_owned() });
     let whole = injected(&pod(), &context);
     let sidecar = &whole["spec"]["initContainers"][0];
     assert_eq!(sidecar["image"], "mirror/groupage@sha256:abc");

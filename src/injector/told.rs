@@ -8,11 +8,11 @@
 use serde_json::Value;
 
 use super::access::text;
-use super::capture::{Mode, Planned};
-use super::overrides::{AppListen, Knob};
-use super::status::Status;
+use super::capture::{PlannedPort, PortCapture};
+use super::overrides::{AppListen, ListenOverride};
+use super::status::InjectionStatus;
 use super::{knob, ports, referrers};
-use crate::api::v1alpha1::{Capture, Port};
+use crate::api::v1alpha1::{CaptureMode, PortRef};
 
 /// Selects the container that an override applies to, among the application's containers. The
 /// candidates are narrowed, in this order, to the containers that declare a port of the override's
@@ -24,19 +24,19 @@ use crate::api::v1alpha1::{Capture, Port};
 /// Returns the names of the remaining containers if several qualify.
 pub(super) fn choose(
     pod: &Value,
-    known: Option<&Status>,
+    known: Option<&InjectionStatus>,
     objects: &[Value],
     app_listen: &AppListen,
-    wanted: &[Port],
+    wanted: &[PortRef],
 ) -> Result<Option<String>, Vec<String>> {
     let mut left: Vec<&Value> = ports::applications(pod).collect();
     let declares = |own: &Value, numbers: &[u16]| ports::of_container(own).any(|port| numbers.contains(&port.number));
     let stands = |own: &Value| app_listen.knobs.iter().any(|one| knob::stands(own, one));
     let captured = |own: &Value| ports::of_container(own).any(|port| ports::is_wanted(&port, wanted));
     let (dialled, bare) = (dialled(app_listen), bare(app_listen));
-    narrow(&mut left, |own| declares(own, &dialled));
-    narrow(&mut left, |own| declares(own, &bare));
-    narrow(&mut left, stands);
+    retain_if_any(&mut left, |own| declares(own, &dialled));
+    retain_if_any(&mut left, |own| declares(own, &bare));
+    retain_if_any(&mut left, stands);
     // A change that a recipe made is no evidence of an override.
     let undo = known.filter(|known| known.recipes.is_empty()).map(|known| &known.undo);
     let set = |name: &str| {
@@ -44,13 +44,13 @@ pub(super) fn choose(
             undo.env.iter().any(|set| set.container == name) || undo.args.iter().any(|set| set.container == name)
         })
     };
-    narrow(&mut left, |own| text(own, &["name"]).is_some_and(set));
+    retain_if_any(&mut left, |own| text(own, &["name"]).is_some_and(set));
     // A port that is referred to but declared by no container may belong to any of them, including
     // one that declares no port. Containers with ports are then not preferred.
     let led_to = || wanted_numbers(wanted).chain(referrers::numbers(pod, objects, true)).collect::<Vec<u16>>();
     let declared = ports::applications(pod).any(|own| declares(own, &dialled));
     if declared || !dialled.iter().any(|number| led_to().contains(number)) {
-        narrow(&mut left, captured);
+        retain_if_any(&mut left, captured);
     }
     let mut names = left.into_iter().filter_map(|own| text(own, &["name"])).map(str::to_owned);
     match (names.next(), names.next()) {
@@ -61,19 +61,24 @@ pub(super) fn choose(
 
 /// Returns warnings for an override that is not applied, or that sets a port other than the one
 /// that the sidecar connects to.
-pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, planned: &[Planned]) -> Vec<String> {
+pub(super) fn unused_app_listen(
+    app_listen: &AppListen,
+    container: &str,
+    wish: CaptureMode,
+    planned: &[PlannedPort],
+) -> Vec<String> {
     let own = || planned.iter().filter(|planned| planned.port.container == container);
     let loopback: Vec<u16> =
-        own().filter(|planned| planned.mode == Mode::Loopback).map(|planned| planned.port.number).collect();
+        own().filter(|planned| planned.mode == PortCapture::Loopback).map(|planned| planned.port.number).collect();
     if loopback.is_empty() {
         let why = match wish {
-            Capture::Named => "capture is Named: remove one of the two settings",
-            Capture::Redirect => "capture is Redirect: remove one of the two settings",
+            CaptureMode::Named => "capture is Named: remove one of the two settings",
+            CaptureMode::Redirect => "capture is Redirect: remove one of the two settings",
             _ if own().next().is_none() => {
                 "the container has no captured port: declare one, or select another container"
             }
             // All callers reach the sidecar through the port's name, so the override is not needed.
-            Capture::Auto | Capture::Loopback => return Vec::new(),
+            CaptureMode::Auto | CaptureMode::Loopback => return Vec::new(),
         };
         return vec![format!("app-listen for container {container} is not used: {why}")];
     }
@@ -90,16 +95,16 @@ pub(super) fn in_vain(app_listen: &AppListen, container: &str, wish: Capture, pl
 }
 
 /// Keeps only the containers that satisfy the predicate, if any of them does.
-fn narrow(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
+fn retain_if_any(left: &mut Vec<&Value>, is: impl Fn(&Value) -> bool) {
     if left.len() > 1 && left.iter().any(|own| is(own)) {
         left.retain(|own| is(own));
     }
 }
 
-fn wanted_numbers(wanted: &[Port]) -> impl Iterator<Item = u16> + '_ {
+fn wanted_numbers(wanted: &[PortRef]) -> impl Iterator<Item = u16> + '_ {
     wanted.iter().filter_map(|port| match port {
-        Port::Number(number) => Some(*number),
-        Port::Name(_) => None,
+        PortRef::Number(number) => Some(*number),
+        PortRef::Name(_) => None,
     })
 }
 
@@ -117,8 +122,8 @@ fn bare(app_listen: &AppListen) -> Vec<u16> {
 
 fn values(app_listen: &AppListen) -> impl Iterator<Item = &str> {
     app_listen.knobs.iter().filter_map(|one| match one {
-        Knob::Env(_, value) => Some(value.as_str()),
-        Knob::Arg(words) => {
+        ListenOverride::Env(_, value) => Some(value.as_str()),
+        ListenOverride::Arg(words) => {
             let last = words.last()?;
             Some(last.split_once('=').map_or(last.as_str(), |(_, value)| value))
         }
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn else_the_one_in_which_the_variable_or_flag_stands() {
+    fn container_with_the_variable_or_flag_is_selected() {
         let two = json!([
             {"name": "a", "ports": [{"containerPort": 1}], "args": ["--host", "::"]},
             {"name": "b", "ports": [{"containerPort": 2}], "env": [{"name": "HOST", "value": "x"}]},

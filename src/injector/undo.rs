@@ -7,13 +7,18 @@
 use serde_json::{Value, json};
 
 use super::access::{at, at_mut, list, map_mut, text};
-use super::apply::{CONNECT, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE, MADE_IN_CONTAINERS, PROBES, RENAMED};
-use super::status::{Argument, Hook, Probe, Reference, Renamed, Requested, Status, Undo, Variable};
-use super::{CONTAINER, INJECTED, REDIRECT, STATUS, Uninjected, lost, sidecar};
+use super::apply::{
+    CONNECT_PATH, CREATED_PATHS, DEFAULT_CONTAINER, DRAIN, HANDLERS, MADE_IN_CONTAINERS, PROBES, RENAMED_PREFIX,
+};
+use super::status::{
+    AddedHook, AddedRequest, ArgumentChange, InjectionStatus, PortReference, PortRename, ProbeChange, UndoRecord,
+    VariableChange,
+};
+use super::{CONTAINER, INJECTED, REDIRECT, RestoredPod, STATUS, lost, sidecar};
 
 /// Returns the pod without the sidecar; `None` if it has no sidecar of Groupage.
-pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
-    let status = Status::of(pod);
+pub(super) fn uninject(pod: &Value) -> Option<RestoredPod> {
+    let status = InjectionStatus::of(pod);
     let labelled = text(pod, &["metadata", "labels", INJECTED]) == Some("true");
     let runs_proxy = |key: &str| {
         let found = sidecar::named(list(pod, &["spec", key]), CONTAINER);
@@ -33,7 +38,7 @@ pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
         remove_named(&mut pod, &["spec", key], |found| found == name);
     }
     remove_named(&mut pod, &["spec", "volumes"], |name| matches!(name, sidecar::TOKEN_VOLUME | sidecar::STATE_VOLUME));
-    let none = Undo::default();
+    let none = UndoRecord::default();
     let undo = followed.as_ref().unwrap_or(&none);
     for (map, key, was) in [("labels", INJECTED, &undo.label), ("annotations", STATUS, &undo.status)] {
         let Some(map) = at_mut(&mut pod, &["metadata", map]).and_then(Value::as_object_mut) else { continue };
@@ -50,10 +55,10 @@ pub(super) fn uninject(pod: &Value) -> Option<Uninjected> {
             "annotation {STATUS} is missing: port names, probes and hooks are restored from the sidecar container, and other changes of the injection (variables, arguments) are left in place"
         ));
     }
-    Some(Uninjected { pod, warnings })
+    Some(RestoredPod { pod, warnings })
 }
 
-fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
+fn restore(pod: &mut Value, undo: &UndoRecord, warnings: &mut Vec<String>) {
     let mut lost =
         |what: String| warnings.push(format!("{what} was changed after the injection and is left unchanged"));
     for hook in &undo.hooks {
@@ -105,10 +110,10 @@ fn restore(pod: &mut Value, undo: &Undo, warnings: &mut Vec<String>) {
     }
     remove_named(pod, &["spec", "imagePullSecrets"], |name| undo.pull_secrets.iter().any(|ours| ours == name));
     remove_named(pod, &["spec", "securityContext", "sysctls"], |name| undo.sysctls.iter().any(|ours| ours == name));
-    unmake(pod, undo);
+    remove_created(pod, undo);
 }
 
-fn restore_hook(pod: &mut Value, Hook { container, null }: &Hook) -> bool {
+fn restore_hook(pod: &mut Value, AddedHook { container, null }: &AddedHook) -> bool {
     let Some(own) = container_mut(pod, container) else { return false };
     let is_ours = text(own, &["lifecycle", "preStop", "httpGet", "path"]).is_some_and(|path| path.starts_with(DRAIN));
     if is_ours {
@@ -122,9 +127,9 @@ fn restore_hook(pod: &mut Value, Hook { container, null }: &Hook) -> bool {
     is_ours
 }
 
-fn restore_probe(pod: &mut Value, Probe { container, at: place, was, null }: &Probe) -> bool {
+fn restore_probe(pod: &mut Value, ProbeChange { container, at: place, was, null }: &ProbeChange) -> bool {
     let Some(own) = container_mut(pod, container).filter(|_| PROBES.contains(&place.as_str())) else { return false };
-    let is_ours = text(own, &[place, "httpGet", "path"]).is_some_and(|path| path.starts_with(CONNECT))
+    let is_ours = text(own, &[place, "httpGet", "path"]).is_some_and(|path| path.starts_with(CONNECT_PATH))
         && at(own, &[place, "tcpSocket"]).is_null();
     if is_ours {
         let probe = map_mut(own, &[place]);
@@ -138,7 +143,7 @@ fn restore_probe(pod: &mut Value, Probe { container, at: place, was, null }: &Pr
     is_ours
 }
 
-fn restore_reference(pod: &mut Value, Reference { container, at: place, was, now }: &Reference) -> bool {
+fn restore_reference(pod: &mut Value, PortReference { container, at: place, was, now }: &PortReference) -> bool {
     let Some((handler, kind)) = place.rsplit_once('/') else { return false };
     if !HANDLERS.contains(&handler) {
         return false;
@@ -153,17 +158,17 @@ fn restore_reference(pod: &mut Value, Reference { container, at: place, was, now
 
 /// Finds the port by the assigned name and not by the number, which an edit of the manifest may
 /// have changed.
-fn restore_name(pod: &mut Value, Renamed { container, was, now, .. }: &Renamed) -> bool {
+fn restore_name(pod: &mut Value, PortRename { container, was, now, .. }: &PortRename) -> bool {
     let Some(ports) = container_mut(pod, container).and_then(|own| at_mut(own, &["ports"])?.as_array_mut()) else {
         return false;
     };
     let mut found = ports.iter_mut().filter(|entry| text(entry, &["name"]) == Some(now));
-    let (Some(entry), None, true) = (found.next(), found.next(), now.starts_with(RENAMED)) else { return false };
+    let (Some(entry), None, true) = (found.next(), found.next(), now.starts_with(RENAMED_PREFIX)) else { return false };
     entry["name"] = json!(was);
     true
 }
 
-fn restore_variable(pod: &mut Value, Variable { container, name, set, was }: &Variable) -> bool {
+fn restore_variable(pod: &mut Value, VariableChange { container, name, set, was }: &VariableChange) -> bool {
     let Some(env) = container_mut(pod, container).and_then(|own| at_mut(own, &["env"])?.as_array_mut()) else {
         return false;
     };
@@ -176,7 +181,7 @@ fn restore_variable(pod: &mut Value, Variable { container, name, set, was }: &Va
     true
 }
 
-fn restore_request(pod: &mut Value, Requested { resource, set, null }: &Requested) -> bool {
+fn restore_request(pod: &mut Value, AddedRequest { resource, set, null }: &AddedRequest) -> bool {
     let requests = at_mut(pod, &["spec", "resources", "requests"]).and_then(Value::as_object_mut);
     let Some(requests) = requests.filter(|requests| requests.get(resource) == Some(set)) else { return false };
     if *null {
@@ -187,7 +192,7 @@ fn restore_request(pod: &mut Value, Requested { resource, set, null }: &Requeste
     true
 }
 
-fn restore_argument(pod: &mut Value, Argument { container, list, index, set, was }: &Argument) -> bool {
+fn restore_argument(pod: &mut Value, ArgumentChange { container, list, index, set, was }: &ArgumentChange) -> bool {
     if !matches!(list.as_str(), "args" | "command") {
         return false;
     }
@@ -207,14 +212,14 @@ fn restore_argument(pod: &mut Value, Argument { container, list, index, set, was
 
 /// Removes the maps and lists that the injection created, inner ones first, if they are empty
 /// again.
-fn unmake(pod: &mut Value, undo: &Undo) {
+fn remove_created(pod: &mut Value, undo: &UndoRecord) {
     let mut made: Vec<(&String, &bool)> = undo.made.iter().collect();
     made.sort_by_key(|(path, _)| std::cmp::Reverse(path.matches('/').count()));
     for (path, was_null) in made {
         let keys: Vec<&str> = path.split('/').collect();
         let (parent, last) = match keys.as_slice() {
             ["containers", name, last] if MADE_IN_CONTAINERS.contains(last) => (container_mut(pod, name), *last),
-            [path @ .., last] if MADE.contains(&keys.join("/").as_str()) => (at_mut(pod, path), *last),
+            [path @ .., last] if CREATED_PATHS.contains(&keys.join("/").as_str()) => (at_mut(pod, path), *last),
             _ => continue,
         };
         let Some(parent) = parent.and_then(Value::as_object_mut) else { continue };

@@ -17,7 +17,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::task::AtomicWaker;
 
 use super::eviction::{EvictionMember, EvictionSet};
-use super::guard::{EvictionWatch, GuardState, HoldPhase, STILL};
+use super::guard::{EvictionWatch, GuardState, HoldPhase, STALL_TIMEOUT};
 use super::pressure::PressureLevel;
 use crate::clock::Clock;
 
@@ -30,7 +30,7 @@ const RELIEF: usize = 64;
 
 /// Denominator of the fraction of the budget that evicted guards may hold in excess of it until
 /// their owners run. This excess is covered by the factor 5/4 in the memory bound of the process.
-const GOING: usize = 4;
+const EVICTED_DIVISOR: usize = 4;
 
 /// Just below the 8 KiB of hyper's initial read buffer, which hyper doubles when a read fills it.
 const READ_MAX: usize = (8 << 10) - 1;
@@ -38,11 +38,11 @@ const READ_MAX: usize = (8 << 10) - 1;
 /// The byte budget of a process. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct BufferBudget {
-    inner: Arc<Inner>,
+    inner: Arc<BudgetState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct BudgetState {
     clock: Clock,
     held: AtomicUsize,
     /// Bytes of guards that are evicted and not yet dropped by their owners.
@@ -55,7 +55,7 @@ struct Inner {
 
 /// A guard of bytes taken from the budget.
 #[derive(Debug)]
-pub struct Held {
+pub struct BufferGuard {
     budget: BufferBudget,
     /// Number of bytes, unless the guard is listed.
     bytes: usize,
@@ -79,7 +79,7 @@ enum HoldClass {
 
 /// The policy for evicting a number of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Relief {
+enum EvictionPolicy {
     /// For new bytes, which are rejected if eviction cannot free enough: nothing is evicted in
     /// vain.
     WholeOrNone,
@@ -95,7 +95,7 @@ pub struct BuffersFull;
 /// The error for an evicted guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("an unfinished upload was evicted to free memory")]
-pub struct Evicted;
+pub struct EvictedError;
 
 // === impl BufferBudget ===
 
@@ -103,7 +103,7 @@ impl BufferBudget {
     /// Creates a budget of `max` bytes.
     #[must_use]
     pub fn new(max: usize, clock: Clock) -> Self {
-        let inner = Inner {
+        let inner = BudgetState {
             clock,
             held: AtomicUsize::new(0),
             going: AtomicUsize::new(0),
@@ -117,15 +117,15 @@ impl BufferBudget {
 
     /// Returns a guard without bytes.
     #[must_use]
-    pub fn empty(&self) -> Held {
-        Held { budget: self.clone(), bytes: 0, passing: false, large: false, answer: false, listed: None }
+    pub fn empty(&self) -> BufferGuard {
+        BufferGuard { budget: self.clone(), bytes: 0, passing: false, large: false, answer: false, listed: None }
     }
 
     /// Returns a guard without bytes for a response. Responses arrive regardless of the budget, so
     /// they leave an additional eighth to uploads: a large call is admitted while others are
     /// answered.
     #[must_use]
-    pub fn empty_for_answer(&self) -> Held {
+    pub fn empty_for_answer(&self) -> BufferGuard {
         let mut held = self.empty();
         held.answer = true;
         held
@@ -134,9 +134,9 @@ impl BufferBudget {
     /// Takes bytes that already exist, even beyond the limit: a response that was produced within
     /// the limit is not discarded because of a copy.
     #[must_use]
-    pub fn force(&self, bytes: usize) -> Held {
+    pub fn charge_unchecked(&self, bytes: usize) -> BufferGuard {
         self.inner.held.fetch_add(bytes, Ordering::Relaxed);
-        Held { budget: self.clone(), bytes, passing: false, large: false, answer: false, listed: None }
+        BufferGuard { budget: self.clone(), bytes, passing: false, large: false, answer: false, listed: None }
     }
 
     /// Returns the number of bytes held.
@@ -169,7 +169,7 @@ impl BufferBudget {
     /// silence first.
     pub fn evict_passing(&self, most: usize) {
         let inner = &self.inner;
-        let before = inner.clock.now().0.saturating_sub(u64::try_from(STILL.as_nanos()).unwrap_or(u64::MAX));
+        let before = inner.clock.now().0.saturating_sub(u64::try_from(STALL_TIMEOUT.as_nanos()).unwrap_or(u64::MAX));
         let worst = inner.listed.worst(|holding| {
             let moved = holding.moved.load(Ordering::Relaxed);
             let is_still = holding.passing.load(Ordering::Relaxed) && holding.is_evictable() && moved <= before;
@@ -186,14 +186,14 @@ impl BufferBudget {
         self.inner.level.store(level as u8, Ordering::Relaxed);
         let over = self.held().saturating_sub(self.inner.most(HoldClass::Small));
         if over > 0 {
-            self.inner.relieve(over, Relief::AsFarAsPossible);
+            self.inner.relieve(over, EvictionPolicy::AsFarAsPossible);
         }
     }
 }
 
 // === impl Inner ===
 
-impl Inner {
+impl BudgetState {
     /// Returns the limit that applies to a class of guards.
     fn most(&self, class: HoldClass) -> usize {
         let level = self.level.load(Ordering::Relaxed);
@@ -217,7 +217,7 @@ impl Inner {
     fn take(&self, bytes: usize, class: HoldClass) -> bool {
         let most = self.most(class);
         let going = if class == HoldClass::Small { 0 } else { self.going.load(Ordering::Relaxed) };
-        let most = most.min((most + self.max / GOING).saturating_sub(going));
+        let most = most.min((most + self.max / EVICTED_DIVISOR).saturating_sub(going));
         self.held
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
                 held.checked_add(bytes).filter(|sum| *sum <= most)
@@ -227,11 +227,11 @@ impl Inner {
 
     /// Evicts listed guards to free `bytes`. Their owners release the memory when they are polled
     /// next, which is immediately.
-    fn relieve(&self, bytes: usize, relief: Relief) {
+    fn relieve(&self, bytes: usize, relief: EvictionPolicy) {
         let now = self.clock.now();
         let worst = self.listed.worst(|holding| holding.score(now));
         let sum: usize = worst.iter().map(|holding| holding.bytes.load(Ordering::Relaxed)).sum();
-        if relief == Relief::WholeOrNone && sum < bytes {
+        if relief == EvictionPolicy::WholeOrNone && sum < bytes {
             return;
         }
         let wanted = bytes.max(self.max / RELIEF);
@@ -267,9 +267,9 @@ impl Inner {
     }
 }
 
-// === impl Held ===
+// === impl BufferGuard ===
 
-impl Held {
+impl BufferGuard {
     /// Records the announced length of a body. A large body counts as large from its first byte, so
     /// that the beginnings of many large bodies do not use the part reserved for small ones.
     pub fn announce(&mut self, bytes: usize) {
@@ -294,10 +294,10 @@ impl Held {
             let (held, going) = (inner.held.load(Ordering::Relaxed), inner.going.load(Ordering::Relaxed));
             let wanted = (held + bytes).saturating_sub(inner.most(class));
             // Further evictions are useless until the evicted guards are dropped.
-            if class != HoldClass::Small && going + wanted > inner.max / GOING {
+            if class != HoldClass::Small && going + wanted > inner.max / EVICTED_DIVISOR {
                 return Err(BuffersFull);
             }
-            inner.relieve(wanted, Relief::WholeOrNone);
+            inner.relieve(wanted, EvictionPolicy::WholeOrNone);
             if self.is_evicted() || !inner.take(bytes, class) {
                 return Err(BuffersFull);
             }
@@ -326,7 +326,7 @@ impl Held {
         let sum = inner.held.fetch_add(bytes - before, Ordering::Relaxed) + bytes - before;
         let over = sum.saturating_sub(inner.most(HoldClass::Large));
         if over > 0 {
-            inner.relieve(over, Relief::AsFarAsPossible);
+            inner.relieve(over, EvictionPolicy::AsFarAsPossible);
         }
     }
 
@@ -356,7 +356,7 @@ impl Held {
     }
 
     /// Lists the guard, and registers a waker for its eviction.
-    pub fn list_for(&mut self, owner: &Waker) {
+    pub fn register_waker(&mut self, owner: &Waker) {
         self.list();
         if let Some(holding) = &self.listed {
             holding.owner.register(owner);
@@ -410,7 +410,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BufferGuard {
     fn drop(&mut self) {
         let bytes = match self.listed.take() {
             None => self.bytes,
@@ -436,12 +436,12 @@ mod tests {
     fn what_was_evicted_counts_until_its_owner_drops_it() {
         const LARGE: usize = 4 * SMALL;
         let budget = budget(8 * LARGE);
-        let mut uploads: Vec<Held> = (0..7).map(|_| budget.empty()).collect();
+        let mut uploads: Vec<BufferGuard> = (0..7).map(|_| budget.empty()).collect();
         for upload in &mut uploads {
             upload.list();
             upload.grow(LARGE).unwrap();
         }
-        let mut newcomers: Vec<Held> = (0..2).map(|_| budget.empty()).collect();
+        let mut newcomers: Vec<BufferGuard> = (0..2).map(|_| budget.empty()).collect();
         newcomers.iter_mut().for_each(|newcomer| newcomer.grow(LARGE).unwrap());
         // Two guards are evicted and their memory still exists: another one would exceed the
         // quarter.
@@ -457,7 +457,7 @@ mod tests {
     #[test]
     fn beginnings_of_large_bodies_leave_the_part_of_small_ones() {
         let budget = budget(8 * SMALL);
-        let mut beginnings: Vec<Held> = (0..8).map(|_| budget.empty()).collect();
+        let mut beginnings: Vec<BufferGuard> = (0..8).map(|_| budget.empty()).collect();
         let begun = beginnings.iter_mut().filter_map(|beginning| {
             beginning.announce(2 * SMALL);
             beginning.grow(SMALL).ok()
@@ -490,7 +490,7 @@ mod tests {
         }
         worked_on.set_phase(HoldPhase::Server);
         newcomer.grow(20).unwrap();
-        assert_eq!([&small, &large, &worked_on].map(Held::is_evicted), [false, true, false]);
+        assert_eq!([&small, &large, &worked_on].map(BufferGuard::is_evicted), [false, true, false]);
         assert_eq!((budget.held(), budget.evicted()), (90, 1));
         assert_eq!(newcomer.grow(50), Err(BuffersFull), "the rest is in progress");
         assert!(!small.is_evicted(), "it would not suffice");

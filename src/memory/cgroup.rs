@@ -47,14 +47,14 @@ impl ControlGroup {
                     }
                     _ => return None,
                 };
-                Self::smallest(&base, path.trim_start_matches('/'), version)
+                Self::find_smallest_limit(&base, path.trim_start_matches('/'), version)
             })
             .min_by_key(|group| group.limit)
     }
 
     /// Finds the smallest limit from a group up to the mount. In a container the path may be that
     /// of the host and not exist here; the mount is then the group itself.
-    fn smallest(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
+    fn find_smallest_limit(base: &Path, path: &str, version: CgroupVersion) -> Option<Self> {
         let path = base.join(path);
         let groups = || path.ancestors().take_while(|folder| folder.starts_with(base));
         let limits = groups().filter_map(|folder| number(&folder.join(version.limit_file())));

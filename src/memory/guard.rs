@@ -16,7 +16,7 @@ const AGE_MAX: Duration = Duration::from_secs(10);
 /// Rate in bytes per second below which a guard is slow: a tenth of a slow mobile network.
 const SLOW_RATE: u64 = 10 << 10;
 /// Time without progress after which an upload counts as stalled.
-pub(super) const STILL: Duration = Duration::from_secs(1);
+pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The bytes of a registered guard, and the waker of its owner.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl GuardState {
             return None;
         }
         let age = now.since(Tick(self.since.load(Ordering::Relaxed)));
-        let is_slow = age > STILL && bytes / age.as_secs().max(1) < SLOW_RATE;
+        let is_slow = age > STALL_TIMEOUT && bytes / age.as_secs().max(1) < SLOW_RATE;
         let millis = u64::try_from(age.min(AGE_MAX).as_millis()).unwrap_or(u64::MAX);
         Some((is_slow, bytes.saturating_mul(1 + millis)))
     }

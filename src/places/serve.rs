@@ -19,22 +19,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tower::ServiceExt;
 
-use super::{Place, PlaceBounds, Places};
+use super::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 
 /// Connection limits. Probes and scrapes need only a few connections; the rest absorbs unexpected
 /// peers. Each connection holds at most a head of [`HEAD_BYTES_MAX`] and a response of about 100
 /// KiB.
-const BOUNDS: PlaceBounds = PlaceBounds { total: 64, per_peer: 16 };
+const BOUNDS: ConnectionLimits = ConnectionLimits { total: 64, per_peer: 16 };
 /// Maximum size of a head, the minimum that hyper accepts. Heads of probes have a few hundred
 /// bytes.
 const HEAD_BYTES_MAX: usize = 8 << 10;
 const HEADERS_MAX: usize = 64;
 /// Maximum time without a complete request. It is twice the usual scrape interval, so that
 /// connections of scrapers stay open.
-const IDLE: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum size of a request body, and maximum time to receive it. A change is a small JSON object.
 const BODY_BYTES_MAX: usize = 8 << 10;
-const BODY: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failed accept. Descriptor exhaustion passes in a moment or lasts, and must neither
 /// cause a busy loop nor end the accept loop.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -42,7 +42,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Serves a router until `stopped` resolves, then completes the requests in progress and returns.
 pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl Future<Output = ()>) {
     let graceful = GracefulShutdown::new();
-    let places = Places::new(BOUNDS);
+    let places = ConnectionLimiter::new(BOUNDS);
     let mut stopped = pin!(stopped);
     let mut is_failing = false;
     loop {
@@ -69,7 +69,7 @@ pub async fn serve_router(listener: TcpListener, router: Router, stopped: impl F
     graceful.shutdown().await;
 }
 
-async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watcher: Watcher) {
+async fn connection(stream: TcpStream, router: Router, place: Arc<ConnectionPermit>, watcher: Watcher) {
     // The option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let answering = place.clone();
@@ -78,7 +78,7 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watche
         async move {
             let (head, body) = request.into_parts();
             // While its body is incomplete the connection waits for its peer, and may be evicted.
-            let body = match timeout(BODY, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+            let body = match timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await {
                 Ok(Ok(body)) => body.to_bytes(),
                 Ok(Err(_)) => return Ok(refusal(StatusCode::PAYLOAD_TOO_LARGE)),
                 Err(_) => return Ok(refusal(StatusCode::REQUEST_TIMEOUT)),
@@ -88,12 +88,15 @@ async fn connection(stream: TcpStream, router: Router, place: Arc<Place>, watche
         }
     });
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_BYTES_MAX).max_headers(HEADERS_MAX);
+    http.timer(TokioTimer::new())
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX);
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::select! {
         // An error is caused by the peer, such as a malformed head or a reset.
         _ = watcher.watch(connection) => {}
-        () = place.ended(IDLE) => {}
+        () = place.ended(IDLE_TIMEOUT) => {}
     }
 }
 

@@ -54,7 +54,7 @@ pub struct KeyPart<'a> {
 
 /// Human-readable name of a cost class: its path and, if known, its model.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClassName {
+pub struct CostClassName {
     /// The path of the request.
     pub path: String,
     /// The model that the body names; empty if it names none.
@@ -62,7 +62,7 @@ pub struct ClassName {
 }
 
 /// Reader for the encoding of [`super::key::Key`].
-struct Reader<'a>(&'a [u8]);
+struct KeyReader<'a>(&'a [u8]);
 
 // === impl PartKind ===
 
@@ -119,7 +119,7 @@ impl Endpoint {
     /// Returns the parts of a key that this endpoint produced, or `None` for any other bytes.
     #[must_use]
     pub fn key_parts<'a>(&self, key: &'a [u8]) -> Option<Vec<KeyPart<'a>>> {
-        let mut key = Reader(key);
+        let mut key = KeyReader(key);
         let mut parts = Vec::new();
         let part = |kind, value: &'a [u8]| KeyPart { kind, name: Cow::Borrowed(""), value: Cow::Borrowed(value) };
         // Generation, route, label and method are properties of the endpoint and are skipped.
@@ -160,8 +160,8 @@ impl Endpoint {
 
 /// Decodes the bytes of a cost class, or returns `None` if they are malformed.
 #[must_use]
-pub fn class_name(class: &[u8]) -> Option<ClassName> {
-    let mut class = Reader(class);
+pub fn class_name(class: &[u8]) -> Option<CostClassName> {
+    let mut class = KeyReader(class);
     // `Endpoint::read` writes the method and the route first.
     class.field()?;
     class.field()?;
@@ -169,7 +169,7 @@ pub fn class_name(class: &[u8]) -> Option<ClassName> {
     // The class of an unbatched call contains neither a model nor an item form.
     let model = class.field().unwrap_or_default();
     let bare = model.strip_prefix(b"\"").and_then(|model| model.strip_suffix(b"\"")).unwrap_or(model);
-    Some(ClassName { path, model: shown(String::from_utf8_lossy(&unescape(bare))).into_owned() })
+    Some(CostClassName { path, model: shown(String::from_utf8_lossy(&unescape(bare))).into_owned() })
 }
 
 /// Returns the members of an object in canonical form, which has a comma after each value.
@@ -215,9 +215,9 @@ fn shown(name: Cow<'_, str>) -> Cow<'_, str> {
     Cow::Owned(short)
 }
 
-// === impl Reader ===
+// === impl KeyReader ===
 
-impl<'a> Reader<'a> {
+impl<'a> KeyReader<'a> {
     fn count(&mut self) -> Option<u64> {
         let (count, rest) = self.0.split_first_chunk::<8>()?;
         self.0 = rest;

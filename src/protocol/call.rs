@@ -7,13 +7,13 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::batching::Weight;
-use crate::protocol::items::Items;
+use crate::protocol::items::ItemSpans;
 use crate::protocol::secret::Tenant;
 
 /// A client request on a recognised route.
 pub struct Call {
     /// The merge key, or the reason for which the call is sent unbatched.
-    pub merge: Merge,
+    pub merge: MergeEligibility,
     /// Number of items; one if it could not be determined.
     pub items: u32,
     /// Weight of the items.
@@ -32,14 +32,14 @@ pub struct Call {
     /// The original body, kept for a replay.
     pub body: Bytes,
     /// The original head, kept for a replay.
-    pub head: Head,
+    pub head: RequestHead,
     /// Positions of the items in the body; empty for a call that is sent unbatched.
-    pub(crate) found: Items,
+    pub(crate) found: ItemSpans,
 }
 
 /// The part of a request head that a replay needs.
 #[derive(Clone)]
-pub struct Head {
+pub struct RequestHead {
     /// The request method.
     pub method: Method,
     /// The request target, with the authority if the client's HTTP version sends one.
@@ -50,16 +50,16 @@ pub struct Head {
 
 /// Eligibility of a call for merging.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Merge {
+pub enum MergeEligibility {
     /// May be merged with calls that have the same key.
     With(Box<[u8]>),
     /// Must be sent unbatched.
-    Alone(Reason),
+    Alone(UnmergeableReason),
 }
 
 /// Reason for which a call is sent unbatched or passed through.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum UnmergeableReason {
     /// No adapter recognised the path.
     NotRecognised,
     /// The call requests a streamed response.
@@ -100,7 +100,7 @@ pub enum Reason {
 
 /// A request to the upstream that carries the items of several calls.
 #[derive(Clone)]
-pub struct Outgoing {
+pub struct SharedRequest {
     /// The request method.
     pub method: Method,
     /// The raw path, with the query if there is one.
@@ -131,7 +131,7 @@ pub struct Reply {
 /// Error for a batch response that cannot be split.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the response to a batch cannot be split: {}", what.as_str())]
-pub struct Mismatch {
+pub struct ResponseMismatch {
     /// The defect that was found.
     pub what: MismatchKind,
     /// Path of an undeclared member that also occurs in unbatched responses and differs between
@@ -164,7 +164,7 @@ pub enum MismatchKind {
 
 /// The upstream rejected a batch as too large.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TooLarge {
+pub struct BatchTooLarge {
     /// Maximum number of items that the upstream named.
     pub limit: Option<u32>,
 }
@@ -179,10 +179,10 @@ pub(crate) fn is_overload(status: StatusCode) -> bool {
 impl Call {
     /// Returns the reason for which the call is sent unbatched, if it is.
     #[must_use]
-    pub const fn alone(&self) -> Option<Reason> {
+    pub const fn alone(&self) -> Option<UnmergeableReason> {
         match self.merge {
-            Merge::With(_) => None,
-            Merge::Alone(reason) => Some(reason),
+            MergeEligibility::With(_) => None,
+            MergeEligibility::Alone(reason) => Some(reason),
         }
     }
 }
@@ -200,7 +200,7 @@ impl fmt::Debug for Call {
     }
 }
 
-impl fmt::Debug for Head {
+impl fmt::Debug for RequestHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Head")
             .field("method", &self.method)
@@ -209,9 +209,9 @@ impl fmt::Debug for Head {
     }
 }
 
-// === impl Merge ===
+// === impl MergeEligibility ===
 
-impl fmt::Debug for Merge {
+impl fmt::Debug for MergeEligibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::With(key) => write!(f, "With({} bytes)", key.len()),
@@ -220,9 +220,9 @@ impl fmt::Debug for Merge {
     }
 }
 
-// === impl Reason ===
+// === impl UnmergeableReason ===
 
-impl Reason {
+impl UnmergeableReason {
     /// All reasons, in the order of the metrics' documentation.
     pub const ALL: [Self; 17] = [
         Self::NotRecognised,
@@ -246,7 +246,7 @@ impl Reason {
 
     /// Returns the reason for passing through a call with a path that no adapter recognises.
     #[must_use]
-    pub fn of_unrecognised(path: &str) -> Self {
+    pub fn for_unrecognised_path(path: &str) -> Self {
         let open_inference = path.starts_with("/v2/models/") && path.ends_with("/infer");
         if open_inference { Self::OpenInference } else { Self::NotRecognised }
     }
@@ -276,9 +276,9 @@ impl Reason {
     }
 }
 
-// === impl Outgoing ===
+// === impl SharedRequest ===
 
-impl fmt::Debug for Outgoing {
+impl fmt::Debug for SharedRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Outgoing")
             .field("method", &self.method)
@@ -301,9 +301,9 @@ impl fmt::Debug for Reply {
     }
 }
 
-// === impl Mismatch ===
+// === impl ResponseMismatch ===
 
-impl Mismatch {
+impl ResponseMismatch {
     /// Returns `true` if merging is quarantined for the cost class: the response was complete but
     /// did not match the items. Wrong counters do not quarantine; they end merging in the same way
     /// as a refused batch.
@@ -313,7 +313,7 @@ impl Mismatch {
     }
 }
 
-impl From<MismatchKind> for Mismatch {
+impl From<MismatchKind> for ResponseMismatch {
     fn from(what: MismatchKind) -> Self {
         Self { what, member: None }
     }

@@ -25,11 +25,11 @@ const TOLD_MAX: usize = 8;
 
 /// A bounded record of the most recent distinct merge keys.
 #[derive(Debug, Default)]
-pub struct Keys(VecDeque<Seen>);
+pub struct RecentKeys(VecDeque<KeyDigests>);
 
 /// A part of the merge keys that has more than one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Differs {
+pub struct DifferingPart {
     /// Kind of the part.
     pub kind: PartKind,
     /// Name of the header or field; empty for other kinds.
@@ -45,14 +45,14 @@ pub type PartDigest = (PartKind, Box<str>, u64);
 
 /// A recorded key, as digests only.
 #[derive(Debug)]
-struct Seen {
+struct KeyDigests {
     whole: u64,
     parts: Vec<PartDigest>,
 }
 
-// === impl Keys ===
+// === impl RecentKeys ===
 
-impl Keys {
+impl RecentKeys {
     /// Returns `true` if a key with this digest is recorded.
     #[must_use]
     pub fn has(&self, whole: u64) -> bool {
@@ -64,7 +64,7 @@ impl Keys {
         if self.0.len() >= KEYS_MAX {
             self.0.pop_front();
         }
-        self.0.push_back(Seen { whole, parts: parts.into_iter().take(PARTS_MAX).collect() });
+        self.0.push_back(KeyDigests { whole, parts: parts.into_iter().take(PARTS_MAX).collect() });
     }
 
     /// Returns the number of recorded keys, at most 64.
@@ -82,28 +82,29 @@ impl Keys {
     /// Returns the parts that differ, ordered so that the part that separates the most keys comes
     /// first.
     #[must_use]
-    pub fn differs(&self) -> Vec<Differs> {
+    pub fn differs(&self) -> Vec<DifferingPart> {
         let mut parts: Vec<(PartKind, &str)> =
             self.0.iter().flat_map(|seen| seen.parts.iter().map(|(kind, name, _)| (*kind, &**name))).collect();
         parts.sort_unstable();
         parts.dedup();
-        let mut found: Vec<Differs> = parts.into_iter().filter_map(|(kind, name)| self.differ(kind, name)).collect();
+        let mut found: Vec<DifferingPart> =
+            parts.into_iter().filter_map(|(kind, name)| self.differ(kind, name)).collect();
         found.sort_by(|a, b| (a.keys_without, b.values).cmp(&(b.keys_without, a.values)));
         found.truncate(TOLD_MAX);
         found
     }
 
-    fn differ(&self, kind: PartKind, name: &str) -> Option<Differs> {
-        let own = |seen: &Seen| {
+    fn differ(&self, kind: PartKind, name: &str) -> Option<DifferingPart> {
+        let own = |seen: &KeyDigests| {
             let own = seen.parts.iter().filter(|part| part.0 == kind && *part.1 == *name);
             // Each digest covers kind and name as well as the value, so the wrapping sum identifies
             // the set.
             own.fold(0, |sum: u64, part| sum.wrapping_add(part.2))
         };
-        let all = |seen: &Seen| seen.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));
+        let all = |seen: &KeyDigests| seen.parts.iter().fold(0, |sum: u64, part| sum.wrapping_add(part.2));
         let values: HashSet<u64> = self.0.iter().map(own).collect();
         let without: HashSet<u64> = self.0.iter().map(|seen| all(seen).wrapping_sub(own(seen))).collect();
-        (values.len() > 1).then(|| Differs {
+        (values.len() > 1).then(|| DifferingPart {
             kind,
             name: name.to_owned(),
             values: values.len(),

@@ -15,7 +15,7 @@ use http::StatusCode;
 use http::header::{HeaderMap, HeaderName};
 
 use crate::batching::Tick;
-use crate::protocol::call::{Call, Merge};
+use crate::protocol::call::{Call, MergeEligibility};
 
 /// Number of unbatched responses to different inputs that have to agree. A single response proves
 /// nothing.
@@ -41,21 +41,21 @@ const NAME_INPUTS: u32 = 32;
 /// Initial and maximum time for which calls of a key are sent unbatched because their responses
 /// differ outside the results. The time doubles on each repetition. Equal to the defaults of
 /// `failure.quarantine`.
-const APART: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
+const UNBATCHED_TIME: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(3600));
 /// Number of bytes of a call's items that distinguish two inputs. Longer inputs with the same
 /// beginning count as one, which may delay a conclusion but never makes a wrong one.
 const INPUT_MAX: usize = 16 * 1024;
 
 /// Facts observed in unbatched responses, by merge key. Shared by all connections.
 #[derive(Debug, Default)]
-pub struct LoneEvidence {
+pub struct UnbatchedEvidence {
     state: RandomState,
     keys: Mutex<KeyCache>,
 }
 
 /// Result of a comparison between parts of a batch response and the constants of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Constancy {
     /// All parts are constants.
     Constant,
     /// Unbatched responses do not yet prove it.
@@ -77,7 +77,7 @@ struct KeyCache {
 /// The facts of one merge key.
 #[derive(Debug, Default)]
 struct KeyFacts {
-    facts: Vec<Fact>,
+    facts: Vec<PartFact>,
     /// Members of unbatched responses are observed, because a batch response had an undeclared one.
     is_watched: bool,
     /// Number of batches isolated for unknown parts although an unbatched response arrived since
@@ -91,7 +91,7 @@ struct KeyFacts {
 
 /// A part observed in unbatched responses, as digests.
 #[derive(Debug)]
-struct Fact {
+struct PartFact {
     name: u64,
     value: u64,
     /// Input of the last response that was counted.
@@ -106,7 +106,7 @@ struct Fact {
 
 /// A part of a response that belongs to no single result.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Part<'a> {
+pub(crate) enum AnswerPart<'a> {
     /// All values of a header.
     Header(&'a HeaderName, &'a HeaderMap),
     /// A member of the body: the path to it, and its bytes.
@@ -117,9 +117,9 @@ pub(crate) enum Part<'a> {
 
 // === impl LoneEvidence ===
 
-impl LoneEvidence {
+impl UnbatchedEvidence {
     /// Records parts of the response to an unbatched call.
-    pub(crate) fn observe<'a>(&self, call: &Call, parts: impl Iterator<Item = Part<'a>>) {
+    pub(crate) fn observe<'a>(&self, call: &Call, parts: impl Iterator<Item = AnswerPart<'a>>) {
         let Some(key) = self.key(call) else { return };
         let mut parts = parts.map(|part| self.digests(part)).peekable();
         if parts.peek().is_none() {
@@ -134,10 +134,10 @@ impl LoneEvidence {
     }
 
     /// Returns `true` if a part of a batch response equals that of unbatched responses of its key.
-    pub(crate) fn knows(&self, call: &Call, part: Part<'_>) -> bool {
+    pub(crate) fn knows(&self, call: &Call, part: AnswerPart<'_>) -> bool {
         let Some(key) = self.key(call) else { return false };
         let (name, value) = self.digests(part);
-        self.lock().get(key).is_some_and(|known| known.standing(name, value) == Standing::Constant)
+        self.lock().get(key).is_some_and(|known| known.standing(name, value) == Constancy::Constant)
     }
 
     /// Checks the undeclared members of a batch response, where `call` is one of the members of the
@@ -149,26 +149,26 @@ impl LoneEvidence {
         now: Tick,
         call: &Call,
         isolates: bool,
-        members: impl Iterator<Item = Part<'a>>,
-    ) -> Standing {
-        let Some(key) = self.key(call) else { return Standing::Unknown };
+        members: impl Iterator<Item = AnswerPart<'a>>,
+    ) -> Constancy {
+        let Some(key) = self.key(call) else { return Constancy::Unknown };
         let mut keys = self.lock();
         let known = keys.entry(key);
         known.is_watched = true;
-        let mut standing = Standing::Constant;
+        let mut standing = Constancy::Constant;
         for (place, part) in members.enumerate() {
             // A part that varies decides at once, and so does an excess of parts. An unknown part
             // leaves the result open.
             let (name, value) = self.digests(part);
             match known.standing(name, value) {
-                _ if place >= MEMBERS_MAX => standing = Standing::Varies(None),
-                Standing::Constant => {}
-                Standing::Unknown => standing = Standing::Unknown,
-                Standing::Varies(_) => {
-                    standing = Standing::Varies(known.facts.iter().any(|fact| fact.names(name)).then_some(place));
+                _ if place >= MEMBERS_MAX => standing = Constancy::Varies(None),
+                Constancy::Constant => {}
+                Constancy::Unknown => standing = Constancy::Unknown,
+                Constancy::Varies(_) => {
+                    standing = Constancy::Varies(known.facts.iter().any(|fact| fact.names(name)).then_some(place));
                 }
             }
-            if matches!(standing, Standing::Varies(_)) {
+            if matches!(standing, Constancy::Varies(_)) {
                 break;
             }
         }
@@ -191,8 +191,8 @@ impl LoneEvidence {
 
     fn key(&self, call: &Call) -> Option<u64> {
         match &call.merge {
-            Merge::With(key) => Some(self.digest(key)),
-            Merge::Alone(_) => None,
+            MergeEligibility::With(key) => Some(self.digest(key)),
+            MergeEligibility::Alone(_) => None,
         }
     }
 
@@ -210,15 +210,15 @@ impl LoneEvidence {
     }
 
     /// Returns the digests of the name and of the value of a part.
-    fn digests(&self, part: Part<'_>) -> (u64, u64) {
+    fn digests(&self, part: AnswerPart<'_>) -> (u64, u64) {
         match part {
-            Part::Header(name, headers) => {
+            AnswerPart::Header(name, headers) => {
                 let mut value = self.state.build_hasher();
                 headers.get_all(name).iter().for_each(|one| one.as_bytes().hash(&mut value));
                 (self.digest((0, name.as_str())), value.finish())
             }
-            Part::Member(path, value) => (self.digest((1, path)), self.digest(value)),
-            Part::Body(status, body) => (self.digest((2, status.as_u16())), self.digest(body)),
+            AnswerPart::Member(path, value) => (self.digest((1, path)), self.digest(value)),
+            AnswerPart::Body(status, body) => (self.digest((2, status.as_u16())), self.digest(body)),
         }
     }
 
@@ -261,52 +261,52 @@ impl KeyFacts {
         if self.facts.len() >= FACTS_MAX {
             self.facts.remove(0);
         }
-        self.facts.push(Fact { name, value, input: input(), run: 1, needed: RUN_FIRST, inputs: 0 });
+        self.facts.push(PartFact { name, value, input: input(), run: 1, needed: RUN_FIRST, inputs: 0 });
     }
 
-    fn standing(&self, name: u64, value: u64) -> Standing {
-        let Some(fact) = self.facts.iter().find(|fact| fact.name == name) else { return Standing::Unknown };
+    fn standing(&self, name: u64, value: u64) -> Constancy {
+        let Some(fact) = self.facts.iter().find(|fact| fact.name == name) else { return Constancy::Unknown };
         // A fact that is not settled varies if its value has changed before. Otherwise it has only
         // been observed too rarely.
         let (settled, same) = (fact.run >= fact.needed, fact.value == value);
         match (settled, same) {
-            (true, true) => Standing::Constant,
-            (true, false) => Standing::Varies(None),
-            (false, _) if fact.needed > RUN_FIRST => Standing::Varies(None),
-            (false, _) => Standing::Unknown,
+            (true, true) => Constancy::Constant,
+            (true, false) => Constancy::Varies(None),
+            (false, _) if fact.needed > RUN_FIRST => Constancy::Varies(None),
+            (false, _) => Constancy::Unknown,
         }
     }
 
     /// Updates the key after a batch. Of several batches in flight that fail together, only one is
     /// counted.
-    fn conclude(&mut self, now: Tick, standing: Standing, unknown_max: u32) {
-        let is_varying = matches!(standing, Standing::Varies(_));
+    fn conclude(&mut self, now: Tick, standing: Constancy, unknown_max: u32) {
+        let is_varying = matches!(standing, Constancy::Varies(_));
         match standing {
-            Standing::Constant => {
+            Constancy::Constant => {
                 self.unknown = self.unknown.saturating_sub(1);
                 self.apart = Duration::ZERO;
             }
-            Standing::Unknown if self.is_fed || self.unknown == 0 => self.unknown += 1,
-            Standing::Unknown | Standing::Varies(_) => {}
+            Constancy::Unknown if self.is_fed || self.unknown == 0 => self.unknown += 1,
+            Constancy::Unknown | Constancy::Varies(_) => {}
         }
         self.is_fed = false;
         // Batches that were in flight before do not extend the time of a key that is already sent
         // unbatched.
         if now >= self.apart_until && (is_varying || self.unknown >= unknown_max) {
             self.unknown = 0;
-            self.set_apart(now);
+            self.suspend_merging(now);
         }
     }
 
-    fn set_apart(&mut self, now: Tick) {
-        self.apart = (self.apart * 2).clamp(APART.0, APART.1);
+    fn suspend_merging(&mut self, now: Tick) {
+        self.apart = (self.apart * 2).clamp(UNBATCHED_TIME.0, UNBATCHED_TIME.1);
         self.apart_until = now.after(self.apart);
     }
 }
 
 // === impl Fact ===
 
-impl Fact {
+impl PartFact {
     /// Returns `true` if this is the fact of that name and the name cannot be an input.
     fn names(&self, name: u64) -> bool {
         self.inputs >= NAME_INPUTS && self.name == name
@@ -335,7 +335,7 @@ mod tests {
 
     /// Returns the standing of value 7 after unbatched responses with these values, each for a
     /// different input.
-    fn standing(values: &[u64]) -> Standing {
+    fn standing(values: &[u64]) -> Constancy {
         let mut facts = KeyFacts::default();
         values.iter().zip(0..).for_each(|(value, input)| facts.observe(1, *value, || input));
         facts.standing(1, 7)
@@ -343,20 +343,20 @@ mod tests {
 
     #[test]
     fn a_constant_is_what_several_lone_answers_have() {
-        assert_eq!(standing(&[]), Standing::Unknown);
-        assert_eq!(standing(&[7]), Standing::Unknown);
-        assert_eq!(standing(&[7, 7]), Standing::Constant);
-        assert_eq!(standing(&[8]), Standing::Unknown);
-        assert_eq!(standing(&[8, 8]), Standing::Varies(None), "alone it is another");
-        assert_eq!(standing(&[8, 7, 7]), Standing::Varies(None), "it may repeat by chance");
-        assert_eq!(standing(&[8, 7, 7, 7, 7, 7, 7, 7, 7]), Standing::Constant, "a server of a new version");
+        assert_eq!(standing(&[]), Constancy::Unknown);
+        assert_eq!(standing(&[7]), Constancy::Unknown);
+        assert_eq!(standing(&[7, 7]), Constancy::Constant);
+        assert_eq!(standing(&[8]), Constancy::Unknown);
+        assert_eq!(standing(&[8, 8]), Constancy::Varies(None), "alone it is another");
+        assert_eq!(standing(&[8, 7, 7]), Constancy::Varies(None), "it may repeat by chance");
+        assert_eq!(standing(&[8, 7, 7, 7, 7, 7, 7, 7, 7]), Constancy::Constant, "a server of a new version");
     }
 
     #[test]
     fn answers_to_one_input_show_nothing() {
         let mut facts = KeyFacts::default();
         (0..9).for_each(|_| facts.observe(1, 7, || 3));
-        assert_eq!(facts.standing(1, 7), Standing::Unknown);
+        assert_eq!(facts.standing(1, 7), Constancy::Unknown);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::protocol::json;
 
 /// Minimum number of random characters in an id.
-const OWN_CHARS_MIN: usize = 8;
+const RANDOM_CHARS_MIN: usize = 8;
 
 /// Returns 128 random bits in hexadecimal.
 pub(crate) fn request_id() -> String {
@@ -25,9 +25,9 @@ pub(crate) fn traceparent(sampled: bool) -> String {
 /// Returns a random id with the form of `raw`, which is the content of a JSON string or a number:
 /// the same prefix, alphabet and length. An id with fewer than eight random characters, or with an
 /// escape, becomes its prefix and sixteen hexadecimal digits.
-pub(crate) fn like(raw: &[u8], number: bool) -> Vec<u8> {
+pub(crate) fn random_like(raw: &[u8], number: bool) -> Vec<u8> {
     if number {
-        return own_number(raw.len());
+        return random_number(raw.len());
     }
     let uuid = is_uuid(raw);
     let start = if uuid { 0 } else { prefix(raw) };
@@ -36,7 +36,7 @@ pub(crate) fn like(raw: &[u8], number: bool) -> Vec<u8> {
     if raw.is_empty() {
         return out;
     }
-    if own.iter().filter(|byte| byte.is_ascii_alphanumeric()).count() < OWN_CHARS_MIN || own.contains(&b'\\') {
+    if own.iter().filter(|byte| byte.is_ascii_alphanumeric()).count() < RANDOM_CHARS_MIN || own.contains(&b'\\') {
         out.extend_from_slice(hex(&rand::random::<[u8; 8]>()).as_bytes());
         return out;
     }
@@ -58,7 +58,7 @@ pub(crate) fn like(raw: &[u8], number: bool) -> Vec<u8> {
 
 /// Returns the id that a server derives from the client's request id: `prefix` followed by the
 /// header value.
-pub(crate) fn from_request(prefix: &[u8], header: &[u8]) -> Vec<u8> {
+pub(crate) fn derived_from_request_id(prefix: &[u8], header: &[u8]) -> Vec<u8> {
     let mut out = prefix.to_vec();
     json::escape_latin1(header, &mut out);
     out
@@ -107,8 +107,8 @@ fn pick(alphabet: &[u8]) -> u8 {
 
 /// Returns a random number of 8 to 15 digits, as close as possible to `len`. Every JSON reader
 /// represents 15 digits exactly.
-fn own_number(len: usize) -> Vec<u8> {
-    let digits = len.clamp(OWN_CHARS_MIN, 15);
+fn random_number(len: usize) -> Vec<u8> {
+    let digits = len.clamp(RANDOM_CHARS_MIN, 15);
     let mut out = vec![pick(b"123456789")];
     out.extend((1..digits).map(|_| pick(b"0123456789")));
     out
@@ -127,8 +127,8 @@ mod tests {
     use super::*;
 
     fn check(raw: &str, start: &str) {
-        let one = String::from_utf8(like(raw.as_bytes(), false)).unwrap();
-        let two = String::from_utf8(like(raw.as_bytes(), false)).unwrap();
+        let one = String::from_utf8(random_like(raw.as_bytes(), false)).unwrap();
+        let two = String::from_utf8(random_like(raw.as_bytes(), false)).unwrap();
         assert!(one.starts_with(start), "{one}");
         assert_ne!(one, raw);
         assert_ne!(one, two);
@@ -143,16 +143,16 @@ mod tests {
         check("infinity-40a2721b-eca9-4104-9d5a-6ccab1118aa2", "infinity-");
         check("40a2721b-eca9-4104-9d5a-6ccab1118aa2", "");
         check("deadbeef-eca9-4104-9d5a-6ccab1118aa2", "");
-        let uuid = like(b"40a2721b-eca9-4104-9d5a-6ccab1118aa2", false);
+        let uuid = random_like(b"40a2721b-eca9-4104-9d5a-6ccab1118aa2", false);
         assert!(is_uuid(&uuid));
         assert_eq!(uuid[14], b'4');
-        assert_eq!(like(b"embd-0f0f0f0f0f0f0f0f", false).len(), 21);
+        assert_eq!(random_like(b"embd-0f0f0f0f0f0f0f0f", false).len(), 21);
     }
 
     #[test]
     fn an_empty_id_stays_empty_and_a_number_stays_one() {
-        assert_eq!(like(b"", false), b"");
-        let number = like(b"1234567890", true);
+        assert_eq!(random_like(b"", false), b"");
+        let number = random_like(b"1234567890", true);
         assert_eq!(number.len(), 10);
         assert!(number[0] != b'0' && number.iter().all(u8::is_ascii_digit));
     }

@@ -1,22 +1,22 @@
 //! The Generic adapter: the declaration of a user-defined JSON protocol in a policy.
 //!
-//! The types mirror the keys of `routes[].generic` under the same names. A [`Spec`] is compiled to
-//! a `Shape` once, when the policy is loaded.
+//! The types mirror the keys of `routes[].generic` under the same names. A [`GenericOptions`] is compiled to
+//! a `ProtocolShape` once, when the policy is loaded.
 
-use crate::protocol::json::Scalars;
+use crate::protocol::json::Base64Form;
 use crate::protocol::pointer::Pointer;
 use crate::protocol::shape;
-use crate::protocol::shape::{Bare, Class, Counters, Index, Results, Shape};
+use crate::protocol::shape::{BareValue, Class, Counters, ProtocolShape, ResultIndex, ResultLayout};
 
 /// The keys of `generic`. See `policy.yaml` for defaults and meanings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
+pub struct GenericOptions {
     /// Path of shared calls, if it differs from the path of their members.
     pub upstream_path: Option<String>,
     /// Parallel arrays of items.
     pub items: Vec<Pointer>,
     /// Form of a single item.
-    pub single: Single,
+    pub single: SingleItem,
     /// Properties that the items of a batch must have in common.
     pub item_class: ItemClass,
     /// Parallel arrays of results, or the result map if `result_key` is set.
@@ -28,15 +28,15 @@ pub struct Spec {
     /// Form of the result for a call with a scalar item.
     pub result_wrap: ResultWrap,
     /// Order of the results.
-    pub select: Select,
+    pub select: ResultOrder,
     /// Representation of the failure of a single item.
     pub per_item_error: Option<PerItemError>,
     /// Ids of the whole response, generated anew for each client.
     pub id: Vec<Pointer>,
     /// Counters of the whole response.
-    pub cost: Cost,
+    pub cost: CounterSpec,
     /// Measure of the weight of a batch.
-    pub weight: Weigh,
+    pub weight: BatchWeight,
     /// Responses that mean "batch too large", in addition to 413.
     pub too_large: Vec<TooLargeSign>,
     /// Accepts `NaN` and `Infinity` as numbers in a request.
@@ -47,7 +47,7 @@ pub struct Spec {
 
 /// Form of a single item.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Single {
+pub struct SingleItem {
     /// A field that holds a single item.
     pub items: Option<Pointer>,
     /// The field that holds its result.
@@ -55,12 +55,12 @@ pub struct Single {
     /// `items` may hold a bare value.
     pub wrap_scalar: bool,
     /// Interpretation of a flat list.
-    pub item_is: ItemIs,
+    pub item_is: FlatList,
 }
 
 /// Interpretation of a flat list of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ItemIs {
+pub enum FlatList {
     /// A list of items.
     #[default]
     Element,
@@ -92,7 +92,7 @@ pub enum ResultWrap {
 
 /// Order of the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Select {
+pub enum ResultOrder {
     /// The order of the items.
     #[default]
     None,
@@ -112,7 +112,7 @@ pub struct PerItemError {
 
 /// Counters of the whole response.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cost {
+pub struct CounterSpec {
     /// Pointers to the counters.
     pub totals: Vec<Pointer>,
     /// Measure by which they are divided among the clients.
@@ -150,7 +150,7 @@ pub enum CostShare {
 
 /// Measure of the weight of a batch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Weigh {
+pub enum BatchWeight {
     /// Number of items.
     #[default]
     Items,
@@ -185,33 +185,33 @@ pub enum OnMismatch {
 
 /// A key of a declaration that conflicts with another key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Clash {
+pub struct SpecConflict {
     /// Path of the key under `generic`.
     pub key: &'static str,
     /// Requirement that the key violates.
     pub why: &'static str,
 }
 
-// === impl Spec ===
+// === impl GenericOptions ===
 
-impl Spec {
+impl GenericOptions {
     /// Creates a spec with the two keys that have no default.
     #[must_use]
     pub fn new(items: Vec<Pointer>, results: Vec<Pointer>) -> Self {
         Self {
             upstream_path: None,
             items,
-            single: Single::default(),
+            single: SingleItem::default(),
             item_class: ItemClass::default(),
             results,
             index: None,
             result_key: None,
             result_wrap: ResultWrap::default(),
-            select: Select::default(),
+            select: ResultOrder::default(),
             per_item_error: None,
             id: Vec::new(),
-            cost: Cost::default(),
-            weight: Weigh::default(),
+            cost: CounterSpec::default(),
+            weight: BatchWeight::default(),
             too_large: Vec::new(),
             lenient_numbers: false,
             on_mismatch: OnMismatch::default(),
@@ -220,9 +220,9 @@ impl Spec {
 
     /// Returns the keys that conflict with others. A declaration without conflicts can be compiled.
     #[must_use]
-    pub fn clashes(&self) -> Vec<Clash> {
+    pub fn clashes(&self) -> Vec<SpecConflict> {
         let mut clashes = Vec::new();
-        let mut no = |key, why| clashes.push(Clash { key, why });
+        let mut no = |key, why| clashes.push(SpecConflict { key, why });
         let alone = |single: &Option<Pointer>, lists: &[Pointer]| match (single, lists) {
             (None, _) => true,
             (Some(single), [list]) => single.is_sibling(list) && single != list,
@@ -237,10 +237,10 @@ impl Spec {
         if self.items.iter().any(|items| items.tokens().is_empty()) {
             no("items", "must name a member: the whole body cannot be rewritten");
         }
-        if nested(&self.items) {
+        if is_nested(&self.items) {
             no("items", "a parallel list must not contain another one");
         }
-        if nested(&self.results) {
+        if is_nested(&self.results) {
             no("results", "a parallel list must not contain another one");
         }
         if !alone(&self.single.items, &self.items) {
@@ -251,14 +251,14 @@ impl Spec {
         }
         let single = self.single.items.is_some() || self.single.results.is_some() || self.single.wrap_scalar;
         if self.result_key.is_some()
-            && (self.results.len() > 1 || self.index.is_some() || self.select == Select::Sorted || single)
+            && (self.results.len() > 1 || self.index.is_some() || self.select == ResultOrder::Sorted || single)
         {
             no("resultKey", "requires exactly one entry in results, and excludes index, select and single");
         }
-        if self.select == Select::Sorted && self.index.is_none() {
+        if self.select == ResultOrder::Sorted && self.index.is_none() {
             no("select", "Sorted requires index, the location of the item's index in a result");
         }
-        if self.select == Select::Sorted && self.results.len() > 1 {
+        if self.select == ResultOrder::Sorted && self.results.len() > 1 {
             no("select", "Sorted requires exactly one list of results");
         }
         if self.index.as_ref().is_some_and(|index| index.tokens().is_empty()) {
@@ -270,11 +270,11 @@ impl Spec {
         let apart = |one: &[Pointer], other: &[Pointer]| {
             !one.iter().any(|one| other.iter().any(|other| one.holds(other) || other.holds(one)))
         };
-        if nested(&self.id) || !apart(&self.id, &self.results) {
+        if is_nested(&self.id) || !apart(&self.id, &self.results) {
             no("id", "ids and results must be different places");
         }
         let totals = &self.cost.totals;
-        if nested(totals) || !apart(totals, &self.results) || !apart(totals, &self.id) {
+        if is_nested(totals) || !apart(totals, &self.results) || !apart(totals, &self.id) {
             no("cost.totals", "counters, ids and results must be different places");
         }
         if self.upstream_path.as_ref().is_some_and(|path| !path.starts_with('/') || path.contains(['?', '#', ' '])) {
@@ -287,29 +287,29 @@ impl Spec {
     }
 
     /// Compiles the declaration to a shape.
-    pub(crate) fn shape(&self) -> Shape {
+    pub(crate) fn shape(&self) -> ProtocolShape {
         let first = self.results.first().cloned().unwrap_or_else(|| Pointer::known(""));
-        Shape {
+        ProtocolShape {
             items: self.items.clone(),
             single: self.single.items.clone(),
-            bare: if self.single.wrap_scalar { Bare::Always } else { Bare::Never },
+            bare: if self.single.wrap_scalar { BareValue::Always } else { BareValue::Never },
             item_is: match self.single.item_is {
-                ItemIs::Element => shape::ItemIs::Element,
-                ItemIs::ArrayOfNumbers => shape::ItemIs::Numbers,
+                FlatList::Element => shape::ItemIs::Element,
+                FlatList::ArrayOfNumbers => shape::ItemIs::Numbers,
             },
             class: match self.item_class {
-                ItemClass::Strict => Class::Strict(Scalars::Plain),
+                ItemClass::Strict => Class::Strict(Base64Form::Plain),
                 ItemClass::Text => Class::Text { objects: true },
                 ItemClass::None => Class::None,
             },
             results: match &self.result_key {
-                Some(key) => Results::Map { at: first, key: key.clone() },
-                None => Results::Lists(self.results.clone()),
+                Some(key) => ResultLayout::Map { at: first, key: key.clone() },
+                None => ResultLayout::Lists(self.results.clone()),
             },
             single_result: self.single.results.as_ref().and_then(|results| results.name().map(str::to_owned)),
             unwrap: self.result_wrap == ResultWrap::None,
-            sorted: self.select == Select::Sorted,
-            index: self.index.clone().map(|at| Index { at, optional: false }),
+            sorted: self.select == ResultOrder::Sorted,
+            index: self.index.clone().map(|at| ResultIndex { at, optional: false }),
             per_item_error: self.per_item_error.as_ref().map(|error| (error.field.clone(), error.status)),
             ids: self.id.clone(),
             counters: if self.cost.totals.is_empty() {
@@ -324,24 +324,24 @@ impl Spec {
                 CostWeights::At(pointer) => shape::Measure::At(pointer.clone()),
             },
             weight: match &self.weight {
-                Weigh::Items => shape::Measure::Items,
-                Weigh::Bytes => shape::Measure::Bytes,
-                Weigh::Chars => shape::Measure::Chars,
-                Weigh::ListLen => shape::Measure::ListLen,
-                Weigh::At(pointer) => shape::Measure::At(pointer.clone()),
+                BatchWeight::Items => shape::Measure::Items,
+                BatchWeight::Bytes => shape::Measure::Bytes,
+                BatchWeight::Chars => shape::Measure::Chars,
+                BatchWeight::ListLen => shape::Measure::ListLen,
+                BatchWeight::At(pointer) => shape::Measure::At(pointer.clone()),
             },
             lenient: self.lenient_numbers,
             upstream_path: self.upstream_path.clone(),
-            ..Shape::plain("", "")
+            ..ProtocolShape::plain("", "")
         }
     }
 }
 
-fn nested(pointers: &[Pointer]) -> bool {
+fn is_nested(pointers: &[Pointer]) -> bool {
     pointers.iter().enumerate().any(|(i, a)| pointers.iter().enumerate().any(|(j, b)| i != j && a.holds(b)))
 }
 
-impl From<CostShare> for shape::Share {
+impl From<CostShare> for shape::CounterRule {
     fn from(share: CostShare) -> Self {
         match share {
             CostShare::Proportional => Self::Proportional,
@@ -359,30 +359,30 @@ mod tests {
         Pointer::parse(text).unwrap()
     }
 
-    fn spec() -> Spec {
-        Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")])
+    fn spec() -> GenericOptions {
+        GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
     }
 
     #[test]
     fn keys_that_do_not_go_together_are_refused() {
         assert_eq!(spec().clashes(), []);
-        assert!(!Spec { items: vec![pointer("")], ..spec() }.clashes().is_empty());
-        assert!(!Spec { items: vec![pointer("/a"), pointer("/a/b")], ..spec() }.clashes().is_empty());
-        assert!(!Spec { select: Select::Sorted, ..spec() }.clashes().is_empty());
-        assert!(!Spec { upstream_path: Some("embed".to_owned()), ..spec() }.clashes().is_empty());
-        assert!(!Spec { id: vec![pointer("/vectors/0")], ..spec() }.clashes().is_empty());
-        let key = |spec: Spec| spec.clashes().first().map(|clash| clash.key);
+        assert!(!GenericOptions { items: vec![pointer("")], ..spec() }.clashes().is_empty());
+        assert!(!GenericOptions { items: vec![pointer("/a"), pointer("/a/b")], ..spec() }.clashes().is_empty());
+        assert!(!GenericOptions { select: ResultOrder::Sorted, ..spec() }.clashes().is_empty());
+        assert!(!GenericOptions { upstream_path: Some("embed".to_owned()), ..spec() }.clashes().is_empty());
+        assert!(!GenericOptions { id: vec![pointer("/vectors/0")], ..spec() }.clashes().is_empty());
+        let key = |spec: GenericOptions| spec.clashes().first().map(|clash| clash.key);
         for (items, expected) in [("/in/text", Some("single.items")), ("/texts", Some("single.items")), ("/text", None)]
         {
-            let single = Single { items: Some(pointer(items)), ..Single::default() };
-            assert_eq!(key(Spec { single, ..spec() }), expected, "{items}");
+            let single = SingleItem { items: Some(pointer(items)), ..SingleItem::default() };
+            assert_eq!(key(GenericOptions { single, ..spec() }), expected, "{items}");
         }
-        let single = Single { wrap_scalar: true, ..Single::default() };
-        assert_eq!(key(Spec { single, result_key: Some(pointer("/id")), ..spec() }), Some("resultKey"));
-        assert_eq!(key(Spec { id: vec![pointer("/id"), pointer("/id")], ..spec() }), Some("id"));
-        let totals = |at: &str| Cost { totals: vec![pointer(at)], ..Cost::default() };
-        assert_eq!(key(Spec { cost: totals("/vectors"), ..spec() }), Some("cost.totals"));
-        assert_eq!(key(Spec { cost: totals("/n"), id: vec![pointer("/n")], ..spec() }), Some("cost.totals"));
-        assert_eq!(key(Spec { cost: totals("/n"), id: vec![pointer("/id")], ..spec() }), None);
+        let single = SingleItem { wrap_scalar: true, ..SingleItem::default() };
+        assert_eq!(key(GenericOptions { single, result_key: Some(pointer("/id")), ..spec() }), Some("resultKey"));
+        assert_eq!(key(GenericOptions { id: vec![pointer("/id"), pointer("/id")], ..spec() }), Some("id"));
+        let totals = |at: &str| CounterSpec { totals: vec![pointer(at)], ..CounterSpec::default() };
+        assert_eq!(key(GenericOptions { cost: totals("/vectors"), ..spec() }), Some("cost.totals"));
+        assert_eq!(key(GenericOptions { cost: totals("/n"), id: vec![pointer("/n")], ..spec() }), Some("cost.totals"));
+        assert_eq!(key(GenericOptions { cost: totals("/n"), id: vec![pointer("/id")], ..spec() }), None);
     }
 }

@@ -7,15 +7,15 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::request::Parts;
 use http::{Uri, Version};
 
-use crate::protocol::headers::{self, Class};
-use crate::protocol::key::Key;
-use crate::protocol::route::{Common, RouteRules};
-use crate::protocol::secret::{Peer, Secret, Tenant};
-use crate::protocol::{Call, Reason};
+use crate::protocol::headers::{self, HeaderClass};
+use crate::protocol::key::MergeKeyBuilder;
+use crate::protocol::route::{RouteRules, SharedHeaderRules};
+use crate::protocol::secret::{DigestKey, PeerIdentity, Tenant};
+use crate::protocol::{Call, UnmergeableReason};
 
-/// Media type that `Accept` requests.
+/// Media type that `AcceptClass` requests.
 #[derive(Debug, PartialEq, Eq)]
-enum Accept {
+enum AcceptClass {
     /// JSON, any type, or no header.
     Json,
     /// An event stream.
@@ -25,44 +25,44 @@ enum Accept {
 }
 
 /// Returns the reason for which the head alone prevents a call from being merged.
-pub(crate) fn check(head: &Parts, common: &Common) -> Option<Reason> {
+pub(crate) fn check(head: &Parts, common: &SharedHeaderRules) -> Option<UnmergeableReason> {
     let headers = &head.headers;
     let mut types = headers.get_all(header::CONTENT_TYPE).iter();
     let json = types.next().is_some_and(is_json) && types.next().is_none();
     if !json || headers.contains_key(header::CONTENT_ENCODING) || headers::has_other_coding(headers) {
-        return Some(Reason::Encoding);
+        return Some(UnmergeableReason::Encoding);
     }
     for name in headers.keys() {
         let again = || headers.get_all(name).iter().nth(1).is_some();
         let alone = match headers::classify(name) {
-            Class::Alone => true,
+            HeaderClass::Alone => true,
             _ if common.is_identity(name) => {
                 // HTTP/2 allows a client to split its cookies into several fields (RFC 9113,
                 // section 8.2.3).
                 again() && !(*name == header::COOKIE && head.version == Version::HTTP_2)
             }
-            Class::Ignored => *name == header::EXPECT && !expects_continue(headers),
-            Class::Behaviour => *name == header::HOST && again(),
-            Class::Identity | Class::HopByHop => false,
+            HeaderClass::Ignored => *name == header::EXPECT && !expects_continue(headers),
+            HeaderClass::Behaviour => *name == header::HOST && again(),
+            HeaderClass::Identity | HeaderClass::HopByHop => false,
         };
         if alone {
-            return Some(Reason::Header);
+            return Some(UnmergeableReason::Header);
         }
     }
     if !is_one_host(&head.uri, headers) {
-        return Some(Reason::Header);
+        return Some(UnmergeableReason::Header);
     }
-    (accept(headers) == Accept::Stream).then_some(Reason::Streaming)
+    (accept(headers) == AcceptClass::Stream).then_some(UnmergeableReason::Streaming)
 }
 
 /// Returns `true` if the head requests a streamed response.
-pub(crate) fn wants_stream(headers: &HeaderMap) -> bool {
-    accept(headers) == Accept::Stream
+pub(crate) fn is_streaming_request(headers: &HeaderMap) -> bool {
+    accept(headers) == AcceptClass::Stream
 }
 
 /// Returns the tenant of a call: named by the tenant header if the policy defines one, else derived
 /// from the identity headers and the client certificate.
-pub(crate) fn tenant(head: &Parts, common: &Common, secret: &Secret) -> Tenant {
+pub(crate) fn tenant(head: &Parts, common: &SharedHeaderRules, secret: &DigestKey) -> Tenant {
     let named = common.tenant_header.as_ref().and_then(|name| head.headers.get(name));
     if let Some(value) = named {
         return secret.tenant(value.as_bytes());
@@ -72,18 +72,24 @@ pub(crate) fn tenant(head: &Parts, common: &Common, secret: &Secret) -> Tenant {
 
 /// Writes the part of the head that must be equal: every header that is not listed as belonging to
 /// a single call, and the identity of the client as a digest.
-pub(crate) fn write_key(head: &Parts, rules: &RouteRules, common: &Common, secret: &Secret, key: &mut Key) {
+pub(crate) fn write_key(
+    head: &Parts,
+    rules: &RouteRules,
+    common: &SharedHeaderRules,
+    secret: &DigestKey,
+    key: &mut MergeKeyBuilder,
+) {
     key.field(head.method.as_str().as_bytes());
     key.field(head.uri.path_and_query().map_or("", http::uri::PathAndQuery::as_str).as_bytes());
     key.field(host(&head.uri, &head.headers).unwrap_or_default().as_bytes());
     key.field(&identity(head, common, secret).unwrap_or_default());
-    let json = accept(&head.headers) == Accept::Json;
+    let json = accept(&head.headers) == AcceptClass::Json;
     key.count(usize::from(json));
     if !json {
         key.values(&head.headers, &header::ACCEPT);
     }
     let nominated = headers::nominated(&head.headers);
-    let along = |name: &&HeaderName| goes_along(name, rules, common) && !nominated.contains(name);
+    let along = |name: &&HeaderName| is_forwarded(name, rules, common) && !nominated.contains(name);
     let mut names: Vec<&HeaderName> = head.headers.keys().filter(along).collect();
     names.sort_unstable_by_key(|name| name.as_str());
     key.count(names.len());
@@ -95,9 +101,9 @@ pub(crate) fn write_key(head: &Parts, rules: &RouteRules, common: &Common, secre
 
 /// Returns `true` if a header is compared and forwarded unchanged: it may change the response and
 /// has no treatment of its own.
-fn goes_along(name: &HeaderName, rules: &RouteRules, common: &Common) -> bool {
+fn is_forwarded(name: &HeaderName, rules: &RouteRules, common: &SharedHeaderRules) -> bool {
     let treated = [header::HOST, header::ACCEPT, header::CONTENT_TYPE].contains(name) || common.is_identity(name);
-    headers::classify(name) == Class::Behaviour
+    headers::classify(name) == HeaderClass::Behaviour
         && !treated
         && !common.deadline_headers.contains(name)
         && common.priority_header.as_ref() != Some(name)
@@ -106,7 +112,7 @@ fn goes_along(name: &HeaderName, rules: &RouteRules, common: &Common) -> bool {
 
 /// Returns the head of a shared call without its generated ids: the headers of the leader that all
 /// members have in common.
-pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &Common) -> HeaderMap {
+pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &SharedHeaderRules) -> HeaderMap {
     let mut out = HeaderMap::new();
     let Some(leader) = members.first().map(|call| &call.head) else { return out };
     if let Some(host) = host(&leader.uri, &leader.headers)
@@ -124,8 +130,8 @@ pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &Common) -> 
     let nominated = headers::nominated(&leader.headers);
     for (name, value) in &leader.headers {
         let identity = common.is_identity(name) && *name != header::COOKIE;
-        let along = goes_along(name, rules, common) && !nominated.contains(name);
-        let on = rules.merge_on_headers.contains(name) && is_kept(name, common);
+        let along = is_forwarded(name, rules, common) && !nominated.contains(name);
+        let on = rules.merge_on_headers.contains(name) && is_forwarded_merge_on(name, common);
         if identity || along || on {
             out.append(name.clone(), value.clone());
         }
@@ -135,18 +141,18 @@ pub(crate) fn shared(members: &[&Call], rules: &RouteRules, common: &Common) -> 
 
 /// Returns `true` if a header listed in `mergeOn` is forwarded although its class is otherwise
 /// ignored. Headers that every shared call generates itself are excluded.
-fn is_kept(name: &HeaderName, common: &Common) -> bool {
+fn is_forwarded_merge_on(name: &HeaderName, common: &SharedHeaderRules) -> bool {
     let own =
         [headers::REQUEST_ID, headers::TRACEPARENT, headers::GRPC_TIMEOUT, header::ACCEPT_ENCODING, header::EXPECT]
             .contains(name)
             || [header::HOST, header::CONTENT_TYPE, header::CONTENT_LENGTH, header::ACCEPT].contains(name);
     let class = headers::classify(name);
-    !own && !matches!(class, Class::HopByHop | Class::Alone)
+    !own && !matches!(class, HeaderClass::HopByHop | HeaderClass::Alone)
         && !common.deadline_headers.contains(name)
         && *name != header::COOKIE
 }
 
-/// Returns the `Accept` headers of a shared call. All members have the same class; within the JSON
+/// Returns the `AcceptClass` headers of a shared call. All members have the same class; within the JSON
 /// class, a member that names `application/json` takes precedence.
 fn shared_accept(members: &[&Call]) -> Vec<HeaderValue> {
     let named =
@@ -159,7 +165,7 @@ fn shared_accept(members: &[&Call]) -> Vec<HeaderValue> {
 }
 
 /// Returns the deadline header that a member used, starting with the leader.
-pub(crate) fn deadline_header(members: &[&Call], common: &Common) -> Option<HeaderName> {
+pub(crate) fn deadline_header(members: &[&Call], common: &SharedHeaderRules) -> Option<HeaderName> {
     members.iter().find_map(|call| {
         let has = |name: &&HeaderName| call.head.headers.contains_key(*name);
         let own = common.deadline_headers.iter().find(has);
@@ -180,9 +186,9 @@ fn is_sampled(traceparent: &[u8]) -> bool {
 
 /// Returns a digest of the client certificate and of all identity headers, or `None` if there are
 /// none.
-fn identity(head: &Parts, common: &Common, secret: &Secret) -> Option<[u8; 32]> {
+fn identity(head: &Parts, common: &SharedHeaderRules, secret: &DigestKey) -> Option<[u8; 32]> {
     let headers = &head.headers;
-    let peer = head.extensions.get::<Peer>();
+    let peer = head.extensions.get::<PeerIdentity>();
     let mut names: Vec<&HeaderName> = headers.keys().filter(|name| common.is_identity(name)).collect();
     if names.is_empty() && peer.is_none() {
         return None;
@@ -243,17 +249,17 @@ fn is_utf8_charset(parameter: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"charset") && bare.eq_ignore_ascii_case(b"utf-8")
 }
 
-fn accept(headers: &HeaderMap) -> Accept {
+fn accept(headers: &HeaderMap) -> AcceptClass {
     let mut values = headers.get_all(header::ACCEPT).iter();
     let (first, second) = (values.next(), values.next());
     let stream = |value: &HeaderValue| {
         memchr::memmem::find(&value.as_bytes().to_ascii_lowercase(), b"text/event-stream").is_some()
     };
     if headers.get_all(header::ACCEPT).iter().any(stream) {
-        return Accept::Stream;
+        return AcceptClass::Stream;
     }
     let json = |value: &HeaderValue| is_token(value, b"application/json") || is_token(value, b"*/*");
-    if second.is_none() && first.is_none_or(json) { Accept::Json } else { Accept::Other }
+    if second.is_none() && first.is_none_or(json) { AcceptClass::Json } else { AcceptClass::Other }
 }
 
 fn is_token(value: &HeaderValue, token: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! Classification of request headers, and removal of hop-by-hop headers.
 //!
-//! A header that is not listed here has class [`Class::Behaviour`] and must be equal in all members
-//! of a batch (default deny). Digests and signatures over the body have class [`Class::Alone`],
+//! A header that is not listed here has class [`HeaderClass::Behaviour`] and must be equal in all members
+//! of a batch (default deny). Digests and signatures over the body have class [`HeaderClass::Alone`],
 //! since no merged body could satisfy them.
 
 use std::sync::LazyLock;
@@ -11,7 +11,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 /// Effect of a request header on merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum HeaderClass {
     /// Identifies the client: calls that differ in it are never merged. Kept in memory only as a
     /// keyed digest.
     Identity,
@@ -27,12 +27,12 @@ pub enum Class {
 }
 
 /// A set of header names, as exact names and prefixes.
-struct Names {
+struct HeaderNames {
     exact: &'static [&'static str],
     prefixes: &'static [&'static str],
 }
 
-const IDENTITY: Names = Names {
+const IDENTITY: HeaderNames = HeaderNames {
     exact: &[
         "authorization",
         "proxy-authorization",
@@ -53,7 +53,7 @@ const IDENTITY: Names = Names {
     prefixes: &["x-amz-", "x-auth-request-"],
 };
 
-const IGNORED: Names = Names {
+const IGNORED: HeaderNames = HeaderNames {
     exact: &[
         "traceparent",
         "tracestate",
@@ -88,12 +88,12 @@ const IGNORED: Names = Names {
     prefixes: &["x-b3-", "x-datadog-", "x-groupage-", "x-stainless-", "x-envoy-"],
 };
 
-const HOP_BY_HOP: Names = Names {
+const HOP_BY_HOP: HeaderNames = HeaderNames {
     exact: &["connection", "proxy-connection", "keep-alive", "te", "trailer", "transfer-encoding", "http2-settings"],
     prefixes: &[],
 };
 
-const ALONE: Names = Names {
+const ALONE: HeaderNames = HeaderNames {
     exact: &[
         "idempotency-key",
         "range",
@@ -110,9 +110,9 @@ const ALONE: Names = Names {
     prefixes: &["if-", "ce-"],
 };
 
-/// Headers that are never removed, even if a `Connection` header nominates them. Identity headers
+/// Headers that are never removed, even if a `UpstreamConnection` header nominates them. Identity headers
 /// are protected as well.
-const FRAMING: [HeaderName; 3] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::HOST];
+const PROTECTED_HEADERS: [HeaderName; 3] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::HOST];
 
 /// Marks a response with counters that are estimated shares rather than counts. The value is
 /// `estimated`.
@@ -135,24 +135,28 @@ pub(crate) const COMPUTE_TOKENS: HeaderName = HeaderName::from_static("x-compute
 
 /// Returns the class of a request header.
 #[must_use]
-pub fn classify(name: &HeaderName) -> Class {
+pub fn classify(name: &HeaderName) -> HeaderClass {
     let name = name.as_str();
     // This runs several times for every header of every call: exact names are found by binary
     // search, and there are few prefixes.
     if let Ok(found) = EXACT.binary_search_by(|(exact, _)| exact.cmp(&name)) {
-        return EXACT.get(found).map_or(Class::Behaviour, |(_, class)| *class);
+        return EXACT.get(found).map_or(HeaderClass::Behaviour, |(_, class)| *class);
     }
     // `x-amz-cf-id` and `x-amz-content-sha256` match a prefix of the identity class, so exact names
     // take precedence.
-    CLASSES.iter().find(|(names, _)| names.begins(name)).map_or(Class::Behaviour, |(_, class)| *class)
+    CLASSES.iter().find(|(names, _)| names.begins(name)).map_or(HeaderClass::Behaviour, |(_, class)| *class)
 }
 
 /// The classes that have names, in the order in which their prefixes are tried.
-static CLASSES: [(&Names, Class); 4] =
-    [(&HOP_BY_HOP, Class::HopByHop), (&ALONE, Class::Alone), (&IGNORED, Class::Ignored), (&IDENTITY, Class::Identity)];
+static CLASSES: [(&HeaderNames, HeaderClass); 4] = [
+    (&HOP_BY_HOP, HeaderClass::HopByHop),
+    (&ALONE, HeaderClass::Alone),
+    (&IGNORED, HeaderClass::Ignored),
+    (&IDENTITY, HeaderClass::Identity),
+];
 
 /// The exact names of all classes, sorted. No name belongs to two classes.
-static EXACT: LazyLock<Vec<(&'static str, Class)>> = LazyLock::new(|| {
+static EXACT: LazyLock<Vec<(&'static str, HeaderClass)>> = LazyLock::new(|| {
     let names = CLASSES.iter().flat_map(|(names, class)| names.exact.iter().map(|name| (*name, *class)));
     let mut exact: Vec<_> = names.collect();
     exact.sort_unstable_by_key(|(name, _)| *name);
@@ -163,7 +167,7 @@ static EXACT: LazyLock<Vec<(&'static str, Class)>> = LazyLock::new(|| {
 /// nominated away.
 #[must_use]
 pub fn is_identity(name: &HeaderName) -> bool {
-    classify(name) == Class::Identity
+    classify(name) == HeaderClass::Identity
 }
 
 /// Returns `true` if the header is end-to-end rather than hop-by-hop.
@@ -173,7 +177,7 @@ pub fn is_end_to_end(name: &HeaderName) -> bool {
 }
 
 /// Removes the headers that belong to the connection of a message: hop-by-hop headers, `Upgrade`,
-/// and the headers that `Connection` nominates.
+/// and the headers that `UpstreamConnection` nominates.
 ///
 /// # Exceptions
 /// `te: trailers` and `trailer` are kept. Host, identity headers and `content-length` are kept even
@@ -181,7 +185,7 @@ pub fn is_end_to_end(name: &HeaderName) -> bool {
 /// `transfer-encoding` is removed if its only coding is `chunked`, which the framing of the next
 /// hop replaces. With any other coding the body remains encoded, so the header stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Most heads contain none of these headers, or only a `Connection` that nominates nothing else.
+    // Most heads contain none of these headers, or only a `UpstreamConnection` that nominates nothing else.
     // A single pass over the present names is cheaper than one look-up for each possible name.
     let (mut connection, mut others) = (false, false);
     for (name, value) in headers.iter() {
@@ -230,13 +234,13 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the names that the `Connection` headers nominate, without those that must be kept.
+/// Returns the names that the `UpstreamConnection` headers nominate, without those that must be kept.
 pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     let mut names = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
         for token in value.as_bytes().split(|byte| *byte == b',') {
             let Ok(name) = HeaderName::from_bytes(token.trim_ascii()) else { continue };
-            let stays = FRAMING.contains(&name) || is_identity(&name) || HOP_BY_HOP.have(name.as_str());
+            let stays = PROTECTED_HEADERS.contains(&name) || is_identity(&name) || HOP_BY_HOP.have(name.as_str());
             if !stays {
                 names.push(name);
             }
@@ -257,7 +261,7 @@ pub(crate) fn has_other_coding(headers: &HeaderMap) -> bool {
 /// `names.len()`. A value that cannot be parsed is ignored, as in Envoy.
 #[must_use]
 pub fn time_left(headers: &HeaderMap, names: &[HeaderName]) -> Option<(Duration, usize)> {
-    let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| grpc_timeout(value.as_bytes()));
+    let grpc = headers.get_all(&GRPC_TIMEOUT).iter().filter_map(|value| parse_grpc_timeout(value.as_bytes()));
     let own = names.iter().enumerate().filter(|(_, name)| **name != GRPC_TIMEOUT);
     let own = own.flat_map(|(index, name)| headers.get_all(name).iter().map(move |value| (index, value)));
     let own = own.filter_map(|(index, value)| {
@@ -274,7 +278,7 @@ pub fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// Parses a `grpc-timeout` value: at most eight digits and a unit (gRPC over HTTP/2, "Timeout").
-fn grpc_timeout(value: &[u8]) -> Option<Duration> {
+fn parse_grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.trim_ascii().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -292,7 +296,7 @@ fn grpc_timeout(value: &[u8]) -> Option<Duration> {
 }
 
 /// Formats a deadline for the header `name`.
-pub(crate) fn deadline_value(name: &HeaderName, ms: u64) -> HeaderValue {
+pub(crate) fn format_deadline(name: &HeaderName, ms: u64) -> HeaderValue {
     if *name != GRPC_TIMEOUT {
         return HeaderValue::from(ms);
     }
@@ -310,7 +314,7 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
 
 // === impl Names ===
 
-impl Names {
+impl HeaderNames {
     fn have(&self, name: &str) -> bool {
         self.exact.contains(&name) || self.begins(name)
     }
@@ -324,7 +328,7 @@ impl Names {
 mod tests {
     use super::*;
 
-    fn class_of(name: &'static str) -> Class {
+    fn class_of(name: &'static str) -> HeaderClass {
         classify(&HeaderName::from_static(name))
     }
 
@@ -335,20 +339,20 @@ mod tests {
     #[test]
     fn headers_fall_into_the_classes_of_the_reference() {
         for name in ["authorization", "cookie", "x-amz-date", "x-auth-request-user", "x-tenant-id", "openai-project"] {
-            assert_eq!(class_of(name), Class::Identity, "{name}");
+            assert_eq!(class_of(name), HeaderClass::Identity, "{name}");
         }
         for name in ["x-acme-mode", "accept-language", "origin", "x-vllm-priority", "x_tenant", "x-amzn-sagemaker-x"] {
-            assert_eq!(class_of(name), Class::Behaviour, "{name}");
+            assert_eq!(class_of(name), HeaderClass::Behaviour, "{name}");
         }
         for name in
             ["traceparent", "x-b3-traceid", "x-datadog-origin", "x-amz-cf-id", "x-amzn-trace-id", "x-groupage-debug"]
         {
-            assert_eq!(class_of(name), Class::Ignored, "{name}");
+            assert_eq!(class_of(name), HeaderClass::Ignored, "{name}");
         }
         for name in ["idempotency-key", "if-match", "range", "upgrade", "ce-id", "content-encoding", "content-md5"] {
-            assert_eq!(class_of(name), Class::Alone, "{name}");
+            assert_eq!(class_of(name), HeaderClass::Alone, "{name}");
         }
-        assert_eq!(class_of("te"), Class::HopByHop);
+        assert_eq!(class_of("te"), HeaderClass::HopByHop);
     }
 
     #[test]
@@ -414,8 +418,8 @@ mod tests {
             headers.insert(GRPC_TIMEOUT, HeaderValue::from_static(bad));
             assert_eq!(time_left(&headers, &own), None, "{bad}");
         }
-        assert_eq!(deadline_value(&GRPC_TIMEOUT, 250), "250m");
-        assert_eq!(deadline_value(&GRPC_TIMEOUT, 100_000_000), "100000S");
-        assert_eq!(deadline_value(&own[0], 250), "250");
+        assert_eq!(format_deadline(&GRPC_TIMEOUT, 250), "250m");
+        assert_eq!(format_deadline(&GRPC_TIMEOUT, 100_000_000), "100000S");
+        assert_eq!(format_deadline(&own[0], 250), "250");
     }
 }

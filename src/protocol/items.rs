@@ -1,14 +1,14 @@
 //! Position, class and weight of a call's items.
 
 use crate::batching::Weight;
-use crate::protocol::Reason;
-use crate::protocol::json::{self, Ambiguous, Elements, Found, Kind, Members, Span, kind};
+use crate::protocol::UnmergeableReason;
+use crate::protocol::json::{self, DuplicateKey, Elements, JsonType, LocatedValue, Members, Span, kind};
 use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{Bare, Class, ItemIs, Measure, Shape};
+use crate::protocol::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape};
 
 /// The items of a call, as positions in its body.
 #[derive(Debug, Default)]
-pub(crate) struct Items {
+pub(crate) struct ItemSpans {
     /// One slot for each pointer of the shape.
     pub(crate) slots: Vec<Slot>,
     /// The call holds a single bare item rather than a list.
@@ -30,7 +30,7 @@ pub(crate) struct Slot {
 
 /// Reason for which the items of a call cannot be merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ItemError {
     Ambiguous,
     Form,
     /// The call has this number of items, which is more than may be merged.
@@ -42,7 +42,7 @@ pub(crate) enum Refusal {
 /// # Errors
 /// The items are missing, have a form that cannot be merged, or are too many. No spans are kept in
 /// the latter case.
-pub(crate) fn locate(doc: &[u8], root: Span, shape: &Shape, count_max: usize) -> Result<Items, Refusal> {
+pub(crate) fn locate(doc: &[u8], root: Span, shape: &ProtocolShape, count_max: usize) -> Result<ItemSpans, ItemError> {
     let single = match &shape.single {
         Some(pointer) => json::find(doc, root, pointer)?,
         None => None,
@@ -50,7 +50,7 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &Shape, count_max: usize) ->
     if let Some(found) = single {
         for pointer in &shape.items {
             if json::find(doc, root, pointer)?.is_some() {
-                return Err(Refusal::Form);
+                return Err(ItemError::Form);
             }
         }
         return locate_single(doc, found);
@@ -58,60 +58,64 @@ pub(crate) fn locate(doc: &[u8], root: Span, shape: &Shape, count_max: usize) ->
     let mut slots = Vec::with_capacity(shape.items.len());
     let mut scalar = false;
     for pointer in &shape.items {
-        let found = json::find(doc, root, pointer)?.ok_or(Refusal::Form)?;
+        let found = json::find(doc, root, pointer)?.ok_or(ItemError::Form)?;
         let (items, bare) = list(doc, found.value, shape, count_max)?;
         let first = slots.is_empty();
         if !first && (bare != scalar || slots.first().is_some_and(|slot: &Slot| slot.items.len() != items.len())) {
-            return Err(Refusal::Form);
+            return Err(ItemError::Form);
         }
         scalar = bare;
         slots.push(Slot { value: found.value, key: None, items });
     }
-    Ok(Items { slots, scalar, cuts: Vec::new() })
+    Ok(ItemSpans { slots, scalar, cuts: Vec::new() })
 }
 
-fn locate_single(doc: &[u8], found: Found) -> Result<Items, Refusal> {
-    let empty = found.value.len() <= 2 && kind(doc, found.value.start) == Kind::String;
-    if empty || kind(doc, found.value.start) == Kind::Null {
-        return Err(Refusal::Form);
+fn locate_single(doc: &[u8], found: LocatedValue) -> Result<ItemSpans, ItemError> {
+    let empty = found.value.len() <= 2 && kind(doc, found.value.start) == JsonType::String;
+    if empty || kind(doc, found.value.start) == JsonType::Null {
+        return Err(ItemError::Form);
     }
     let slot = Slot { value: found.value, key: found.key, items: vec![found.value] };
-    Ok(Items { slots: vec![slot], scalar: true, cuts: Vec::new() })
+    Ok(ItemSpans { slots: vec![slot], scalar: true, cuts: Vec::new() })
 }
 
 /// Returns the items of one array, and whether the value is a single bare item.
-fn list(doc: &[u8], value: Span, shape: &Shape, count_max: usize) -> Result<(Vec<Span>, bool), Refusal> {
+fn list(doc: &[u8], value: Span, shape: &ProtocolShape, count_max: usize) -> Result<(Vec<Span>, bool), ItemError> {
     match kind(doc, value.start) {
-        Kind::Array => {}
+        JsonType::Array => {}
         // An empty string differs from a list with one: servers reject the former and accept the
         // latter.
-        Kind::String if value.len() > 2 && shape.bare != Bare::Never => return Ok((vec![value], true)),
-        Kind::Object | Kind::Number | Kind::Bool if shape.bare == Bare::Always => return Ok((vec![value], true)),
-        Kind::Object | Kind::String | Kind::Number | Kind::Bool | Kind::Null => return Err(Refusal::Form),
+        JsonType::String if value.len() > 2 && shape.bare != BareValue::Never => return Ok((vec![value], true)),
+        JsonType::Object | JsonType::Number | JsonType::Bool if shape.bare == BareValue::Always => {
+            return Ok((vec![value], true));
+        }
+        JsonType::Object | JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => {
+            return Err(ItemError::Form);
+        }
     }
     // A list that begins with a number is a single item on routes where an item is a list of
     // numbers.
-    let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == Kind::Number);
+    let flat = Elements::new(doc, value).next().is_some_and(|first| kind(doc, first.start) == JsonType::Number);
     if flat && shape.item_is != ItemIs::Element {
         let fits = if shape.item_is == ItemIs::Tokens { is_tokens(doc, value) } else { is_numbers(doc, value) };
-        return if fits { Ok((vec![value], true)) } else { Err(Refusal::Form) };
+        return if fits { Ok((vec![value], true)) } else { Err(ItemError::Form) };
     }
     let mut items = Vec::new();
     let mut elements = Elements::new(doc, value);
     for element in elements.by_ref() {
         if items.len() == count_max {
-            return Err(Refusal::Many(count_max + 1 + elements.count()));
+            return Err(ItemError::Many(count_max + 1 + elements.count()));
         }
-        if shape.item_is == ItemIs::Numbers && kind(doc, element.start) != Kind::Array {
-            return Err(Refusal::Form);
+        if shape.item_is == ItemIs::Numbers && kind(doc, element.start) != JsonType::Array {
+            return Err(ItemError::Form);
         }
         items.push(element);
     }
-    if items.is_empty() { Err(Refusal::Form) } else { Ok((items, false)) }
+    if items.is_empty() { Err(ItemError::Form) } else { Ok((items, false)) }
 }
 
 fn is_numbers(doc: &[u8], list: Span) -> bool {
-    Elements::new(doc, list).all(|element| kind(doc, element.start) == Kind::Number)
+    Elements::new(doc, list).all(|element| kind(doc, element.start) == JsonType::Number)
 }
 
 /// Returns `true` if a list holds token ids: integers only, and at least one.
@@ -119,7 +123,7 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
     let mut any = false;
     for element in Elements::new(doc, list) {
         any = true;
-        if kind(doc, element.start) != Kind::Number || !json::is_integer(element.of(doc)) {
+        if kind(doc, element.start) != JsonType::Number || !json::is_integer(element.of(doc)) {
             return false;
         }
     }
@@ -131,7 +135,7 @@ fn is_tokens(doc: &[u8], list: Span) -> bool {
 ///
 /// # Errors
 /// The items are of classes that may not be combined, or a key occurs twice in one of them.
-pub(crate) fn class(doc: &[u8], items: &Items, shape: &Shape, out: &mut Vec<u8>) -> Result<(), Refusal> {
+pub(crate) fn class(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape, out: &mut Vec<u8>) -> Result<(), ItemError> {
     let mut one = Vec::new();
     for slot in &items.slots {
         let mut classes: Vec<Vec<u8>> = Vec::new();
@@ -149,7 +153,7 @@ pub(crate) fn class(doc: &[u8], items: &Items, shape: &Shape, out: &mut Vec<u8>)
         // Servers interpret a list that mixes kinds of text differently.
         let kinds = |classes: &[Vec<u8>]| classes.iter().any(|class| class.first() != classes[0].first());
         if matches!(shape.class, Class::Text { .. }) && kinds(&classes) {
-            return Err(Refusal::Form);
+            return Err(ItemError::Form);
         }
         for class in classes {
             out.extend_from_slice(&class);
@@ -160,40 +164,42 @@ pub(crate) fn class(doc: &[u8], items: &Items, shape: &Shape, out: &mut Vec<u8>)
     Ok(())
 }
 
-fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Result<(), Refusal> {
+fn text_class(doc: &[u8], item: Span, objects: bool, out: &mut Vec<u8>) -> Result<(), ItemError> {
     match kind(doc, item.start) {
-        Kind::String => out.push(b's'),
-        Kind::Array if is_tokens(doc, item) => out.push(b't'),
-        Kind::Object if objects => {
+        JsonType::String => out.push(b's'),
+        JsonType::Array if is_tokens(doc, item) => out.push(b't'),
+        JsonType::Object if objects => {
             // An object with a role is a turn of a conversation rather than an item.
             let role = Pointer::known("/role");
             if json::find(doc, item, &role)?.is_some() {
-                return Err(Refusal::Form);
+                return Err(ItemError::Form);
             }
             json::keys_class(doc, item, out)?;
         }
-        Kind::Array | Kind::Object | Kind::Number | Kind::Bool | Kind::Null => return Err(Refusal::Form),
+        JsonType::Array | JsonType::Object | JsonType::Number | JsonType::Bool | JsonType::Null => {
+            return Err(ItemError::Form);
+        }
     }
     Ok(())
 }
 
 /// Returns the coarse form of a call's items for its cost class: a single byte, so that shapes do
 /// not multiply the classes.
-pub(crate) fn form(doc: &[u8], items: &Items) -> u8 {
+pub(crate) fn form(doc: &[u8], items: &ItemSpans) -> u8 {
     let first = items.slots.first().and_then(|slot| slot.items.first());
     match first.map(|item| kind(doc, item.start)) {
-        Some(Kind::Object) => b'{',
-        Some(Kind::Array) => b'[',
-        Some(Kind::String) => b's',
-        Some(Kind::Number) => b'0',
-        Some(Kind::Bool) => b'b',
-        Some(Kind::Null) | None => b'n',
+        Some(JsonType::Object) => b'{',
+        Some(JsonType::Array) => b'[',
+        Some(JsonType::String) => b's',
+        Some(JsonType::Number) => b'0',
+        Some(JsonType::Bool) => b'b',
+        Some(JsonType::Null) | None => b'n',
     }
 }
 
 /// Returns the sum and the maximum of the items' weights. The weight of an item of parallel arrays
 /// is the sum over its parts.
-pub(crate) fn weigh(doc: &[u8], items: &Items, measure: &Measure) -> Weight {
+pub(crate) fn weigh(doc: &[u8], items: &ItemSpans, measure: &Measure) -> Weight {
     let count = items.slots.first().map_or(0, |slot| slot.items.len());
     let each = (0..count).map(|index| {
         let parts = items.slots.iter().filter_map(|slot| slot.items.get(index));
@@ -213,23 +219,23 @@ pub(crate) fn amount(doc: &[u8], item: Span, measure: &Measure) -> u64 {
     match measure {
         Measure::Bytes => count(json::unescaped_len(item.of(doc))),
         Measure::Chars => chars(doc, item).unwrap_or(1),
-        Measure::ListLen if here == Kind::Array => count(Elements::new(doc, item).count()),
+        Measure::ListLen if here == JsonType::Array => count(Elements::new(doc, item).count()),
         Measure::Items | Measure::ListLen => 1,
         Measure::At(pointer) => number_at(doc, item, pointer).unwrap_or(1),
         Measure::Text => match here {
-            Kind::String => json::code_points(item.inside(doc)),
-            Kind::Array => count(Elements::new(doc, item).count()),
-            Kind::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inside(doc))),
-            Kind::Number | Kind::Bool | Kind::Null => 1,
+            JsonType::String => json::code_points(item.inside(doc)),
+            JsonType::Array => count(Elements::new(doc, item).count()),
+            JsonType::Object => text_member(doc, item).map_or(1, |text| json::code_points(text.inside(doc))),
+            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
         Measure::Tokens => match here {
-            Kind::Array => count(Elements::new(doc, item).count()).max(1),
-            Kind::Object => {
+            JsonType::Array => count(Elements::new(doc, item).count()).max(1),
+            JsonType::Object => {
                 let text = text_member(doc, item).map_or_else(|| item.of(doc), |text| text.inside(doc));
                 count(json::unescaped_len(text).div_ceil(4)).max(1)
             }
-            Kind::String => count(json::unescaped_len(item.inside(doc)).div_ceil(4)).max(1),
-            Kind::Number | Kind::Bool | Kind::Null => 1,
+            JsonType::String => count(json::unescaped_len(item.inside(doc)).div_ceil(4)).max(1),
+            JsonType::Number | JsonType::Bool | JsonType::Null => 1,
         },
     }
 }
@@ -243,10 +249,10 @@ pub(crate) fn number_at(doc: &[u8], value: Span, pointer: &Pointer) -> Option<u6
 /// Returns the number of code points of all strings in a value, or `None` if it contains no string.
 fn chars(doc: &[u8], value: Span) -> Option<u64> {
     match kind(doc, value.start) {
-        Kind::String => Some(json::code_points(value.inside(doc))),
-        Kind::Array => sum(Elements::new(doc, value).map(|element| chars(doc, element))),
-        Kind::Object => sum(Members::new(doc, value).map(|member| chars(doc, member.value))),
-        Kind::Number | Kind::Bool | Kind::Null => None,
+        JsonType::String => Some(json::code_points(value.inside(doc))),
+        JsonType::Array => sum(Elements::new(doc, value).map(|element| chars(doc, element))),
+        JsonType::Object => sum(Members::new(doc, value).map(|member| chars(doc, member.value))),
+        JsonType::Number | JsonType::Bool | JsonType::Null => None,
     }
 }
 
@@ -256,7 +262,7 @@ fn sum(parts: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 
 fn text_member(doc: &[u8], object: Span) -> Option<Span> {
     let found = json::find(doc, object, &Pointer::known("/text")).ok()??;
-    (kind(doc, found.value.start) == Kind::String).then_some(found.value)
+    (kind(doc, found.value.start) == JsonType::String).then_some(found.value)
 }
 
 /// Returns the byte ranges to remove so that the values at `pointers` disappear, each with its key
@@ -264,7 +270,7 @@ fn text_member(doc: &[u8], object: Span) -> Option<Span> {
 ///
 /// # Errors
 /// A key on a path occurs twice.
-pub(crate) fn cuts(doc: &[u8], root: Span, pointers: &[Pointer]) -> Result<(Vec<Span>, Vec<usize>), Ambiguous> {
+pub(crate) fn cuts(doc: &[u8], root: Span, pointers: &[Pointer]) -> Result<(Vec<Span>, Vec<usize>), DuplicateKey> {
     let mut parents: Vec<(Span, Vec<usize>)> = Vec::new();
     let mut starts = Vec::new();
     for (index, pointer) in pointers.iter().enumerate() {
@@ -309,21 +315,21 @@ fn cut_members(doc: &[u8], object: Span, cut: &[usize]) -> Vec<Span> {
     out
 }
 
-// === impl Refusal ===
+// === impl ItemError ===
 
-impl Refusal {
+impl ItemError {
     /// Returns the reason for sending the call unbatched.
-    pub(crate) const fn reason(self) -> Reason {
+    pub(crate) const fn reason(self) -> UnmergeableReason {
         match self {
-            Self::Ambiguous => Reason::AmbiguousJson,
-            Self::Form => Reason::ItemForm,
-            Self::Many(_) => Reason::ClientBatchFull,
+            Self::Ambiguous => UnmergeableReason::AmbiguousJson,
+            Self::Form => UnmergeableReason::ItemForm,
+            Self::Many(_) => UnmergeableReason::ClientBatchFull,
         }
     }
 }
 
-impl From<Ambiguous> for Refusal {
-    fn from(_: Ambiguous) -> Self {
+impl From<DuplicateKey> for ItemError {
+    fn from(_: DuplicateKey) -> Self {
         Self::Ambiguous
     }
 }

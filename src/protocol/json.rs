@@ -18,11 +18,11 @@ use memchr::{memchr2, memchr3};
 
 use crate::protocol::pointer::Pointer;
 
-pub(crate) use canon::{Looked, canonical};
+pub(crate) use canon::{CanonicalOptions, canonical};
 #[cfg(test)]
-pub(crate) use check::Flaw;
-pub(crate) use check::{NESTING_MAX, Rules, check};
-pub(crate) use class::{Scalars, class, keys_class};
+pub(crate) use check::JsonError;
+pub(crate) use check::{JsonRules, NESTING_MAX, check};
+pub(crate) use class::{Base64Form, class, keys_class};
 pub(crate) use text::{code_points, escape_latin1, folds_to, unescape, unescaped_len};
 
 #[cfg(test)]
@@ -37,7 +37,7 @@ pub(crate) struct Span {
 
 /// Type of a JSON value, as determined by its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum JsonType {
     Object,
     Array,
     String,
@@ -55,7 +55,7 @@ pub(crate) struct Member {
 
 /// A value located by a pointer, with its position in the document.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Found {
+pub(crate) struct LocatedValue {
     /// Key of the value if its parent is an object.
     pub(crate) key: Option<Span>,
     pub(crate) value: Span,
@@ -66,7 +66,7 @@ pub(crate) struct Found {
 /// Error for an object with a duplicate key, or with a second key that some servers treat as the
 /// same one. Servers disagree about the meaning of such a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ambiguous;
+pub(crate) struct DuplicateKey;
 
 /// Iterator over the members of an object, in document order.
 #[derive(Debug, Clone)]
@@ -104,14 +104,14 @@ pub(crate) fn root(doc: &[u8]) -> Span {
 }
 
 /// Returns the type of the value that starts at `pos`.
-pub(crate) fn kind(doc: &[u8], pos: usize) -> Kind {
+pub(crate) fn kind(doc: &[u8], pos: usize) -> JsonType {
     match at(doc, pos) {
-        b'{' => Kind::Object,
-        b'[' => Kind::Array,
-        b'"' => Kind::String,
-        b't' | b'f' => Kind::Bool,
-        b'n' => Kind::Null,
-        _ => Kind::Number,
+        b'{' => JsonType::Object,
+        b'[' => JsonType::Array,
+        b'"' => JsonType::String,
+        b't' | b'f' => JsonType::Bool,
+        b'n' => JsonType::Null,
+        _ => JsonType::Number,
     }
 }
 
@@ -181,8 +181,8 @@ fn skip_nested(doc: &[u8], pos: usize, open: u8, close: u8) -> usize {
 ///
 /// # Errors
 /// A key on the path occurs twice in its object.
-pub(crate) fn find(doc: &[u8], within: Span, pointer: &Pointer) -> Result<Option<Found>, Ambiguous> {
-    let mut found = Found { key: None, value: within, parent: None };
+pub(crate) fn find(doc: &[u8], within: Span, pointer: &Pointer) -> Result<Option<LocatedValue>, DuplicateKey> {
+    let mut found = LocatedValue { key: None, value: within, parent: None };
     for token in pointer.tokens() {
         let Some(next) = step(doc, found.value, token)? else { return Ok(None) };
         found = next;
@@ -190,28 +190,28 @@ pub(crate) fn find(doc: &[u8], within: Span, pointer: &Pointer) -> Result<Option
     Ok(Some(found))
 }
 
-fn step(doc: &[u8], within: Span, token: &str) -> Result<Option<Found>, Ambiguous> {
+fn step(doc: &[u8], within: Span, token: &str) -> Result<Option<LocatedValue>, DuplicateKey> {
     match kind(doc, within.start) {
-        Kind::Object => {
+        JsonType::Object => {
             let mut found = None;
             for member in Members::new(doc, within) {
                 if *unescape(member.key.inside(doc)) != *token.as_bytes() {
                     continue;
                 }
                 if found.is_some() {
-                    return Err(Ambiguous);
+                    return Err(DuplicateKey);
                 }
-                found = Some(Found { key: Some(member.key), value: member.value, parent: Some(within) });
+                found = Some(LocatedValue { key: Some(member.key), value: member.value, parent: Some(within) });
             }
             Ok(found)
         }
-        Kind::Array => {
+        JsonType::Array => {
             let canonical = token == "0" || !token.starts_with('0');
             let Some(index) = token.parse::<usize>().ok().filter(|_| canonical) else { return Ok(None) };
             let value = Elements::new(doc, within).nth(index);
-            Ok(value.map(|value| Found { key: None, value, parent: Some(within) }))
+            Ok(value.map(|value| LocatedValue { key: None, value, parent: Some(within) }))
         }
-        Kind::String | Kind::Number | Kind::Bool | Kind::Null => Ok(None),
+        JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => Ok(None),
     }
 }
 

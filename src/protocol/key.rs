@@ -6,17 +6,17 @@ use http::header::HeaderName;
 /// A builder of merge keys. Every part is prefixed with its length, so two different lists of parts
 /// never produce the same bytes.
 #[derive(Debug, Default)]
-pub(crate) struct Key(Vec<u8>);
+pub(crate) struct MergeKeyBuilder(Vec<u8>);
 
 /// Initial capacity: the head of a common call has a few headers of a few dozen bytes, each written
 /// with two lengths.
-const ROOM: usize = 512;
+const INITIAL_CAPACITY: usize = 512;
 
-// === impl Key ===
+// === impl MergeKeyBuilder ===
 
-impl Key {
+impl MergeKeyBuilder {
     pub(crate) fn new() -> Self {
-        Self(Vec::with_capacity(ROOM))
+        Self(Vec::with_capacity(INITIAL_CAPACITY))
     }
 
     pub(crate) fn field(&mut self, bytes: &[u8]) {

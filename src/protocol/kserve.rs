@@ -5,12 +5,12 @@
 //! whether its first dimension is the batch; a Generic route can declare it. `{"b64": ..}` is a
 //! single scalar.
 
-use crate::protocol::json::Scalars;
-use crate::protocol::shape::{AloneIf, Class, Measure, Shape};
+use crate::protocol::json::Base64Form;
+use crate::protocol::shape::{Class, Measure, ProtocolShape, UnbatchedIf};
 
 /// Operation requested by a path of the V1 protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verb {
+pub(crate) enum V1Verb {
     Predict,
     Explain,
     Regress,
@@ -19,21 +19,21 @@ pub(crate) enum Verb {
 
 /// Variant of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flavour {
+pub(crate) enum V1Variant {
     KServe,
     TfServing,
 }
 
 const KNOWN: [&str; 7] = ["instances", "inputs", "examples", "context", "signature_name", "parameters", "outputs"];
-const ALONE: [(&str, AloneIf); 1] = [("inputs", AloneIf::Present)];
+const ALONE: [(&str, UnbatchedIf); 1] = [("inputs", UnbatchedIf::Present)];
 
 /// Returns the verb at the end of a path.
-pub(crate) fn verb(path: &str) -> Option<Verb> {
+pub(crate) fn verb(path: &str) -> Option<V1Verb> {
     match path.rsplit_once(':')?.1 {
-        "predict" => Some(Verb::Predict),
-        "explain" => Some(Verb::Explain),
-        "regress" => Some(Verb::Regress),
-        "classify" => Some(Verb::Classify),
+        "predict" => Some(V1Verb::Predict),
+        "explain" => Some(V1Verb::Explain),
+        "regress" => Some(V1Verb::Regress),
+        "classify" => Some(V1Verb::Classify),
         _ => None,
     }
 }
@@ -53,22 +53,22 @@ pub(crate) fn is_model_path(path: &str) -> bool {
 }
 
 /// Returns the shape of a verb.
-pub(crate) fn shape(verb: Verb, flavour: Flavour) -> Shape {
+pub(crate) fn shape(verb: V1Verb, flavour: V1Variant) -> ProtocolShape {
     let plain = match verb {
-        Verb::Predict => Shape::plain("/instances", "/predictions"),
-        Verb::Explain => Shape::plain("/instances", "/explanations"),
-        Verb::Regress | Verb::Classify => Shape::plain("/examples", "/results"),
+        V1Verb::Predict => ProtocolShape::plain("/instances", "/predictions"),
+        V1Verb::Explain => ProtocolShape::plain("/instances", "/explanations"),
+        V1Verb::Regress | V1Verb::Classify => ProtocolShape::plain("/examples", "/results"),
     };
     let scalars = match flavour {
-        Flavour::KServe => Scalars::Bytes,
-        Flavour::TfServing => Scalars::Strings,
+        V1Variant::KServe => Base64Form::Bytes,
+        V1Variant::TfServing => Base64Form::Strings,
     };
-    Shape {
+    ProtocolShape {
         class: Class::Strict(scalars),
         weight: Measure::Items,
         known: &KNOWN,
         alone: &ALONE,
-        lenient: flavour == Flavour::TfServing,
+        lenient: flavour == V1Variant::TfServing,
         ..plain
     }
 }
@@ -96,7 +96,7 @@ mod tests {
         ] {
             assert!(!is_model_path(path), "{path}");
         }
-        assert_eq!(verb("/v1/models/m:explain"), Some(Verb::Explain));
+        assert_eq!(verb("/v1/models/m:explain"), Some(V1Verb::Explain));
         assert_eq!(verb("/v1/models/m:generate"), None);
     }
 }

@@ -8,23 +8,23 @@
 
 use http::StatusCode;
 
-use crate::protocol::call::TooLarge;
-use crate::protocol::json::{self, Elements, Kind, Members, Rules, Span, kind, unescape};
+use crate::protocol::call::BatchTooLarge;
+use crate::protocol::json::{self, Elements, JsonRules, JsonType, Members, Span, kind, unescape};
 use crate::protocol::route::Endpoint;
 
 /// An error phrase of a server in lower case: `text`, then the limit within a few words, then `end`
 /// directly after it.
-struct Phrase {
+struct ErrorPhrase {
     text: &'static str,
     end: &'static str,
     named: bool,
 }
 
-const fn phrase(text: &'static str, end: &'static str) -> Phrase {
-    Phrase { text, end, named: true }
+const fn phrase(text: &'static str, end: &'static str) -> ErrorPhrase {
+    ErrorPhrase { text, end, named: true }
 }
 
-const PHRASES: [Phrase; 9] = [
+const PHRASES: [ErrorPhrase; 9] = [
     // TEI and TGI.
     phrase("maximum allowed batch size", ""),
     // pydantic: infinity and FastAPI.
@@ -40,9 +40,9 @@ const PHRASES: [Phrase; 9] = [
     // Voyage.
     phrase("batch size limit is ", ""),
     // vLLM. The first number is the length that was sent.
-    Phrase { text: "prompt list length ", end: "", named: false },
+    ErrorPhrase { text: "prompt list length ", end: "", named: false },
     // OpenAI. The limit is a number of tokens rather than of items.
-    Phrase { text: "tokens per request", end: "", named: false },
+    ErrorPhrase { text: "tokens per request", end: "", named: false },
 ];
 
 /// Phrases, in lower case, of servers with too little device memory for a batch.
@@ -62,7 +62,7 @@ const MESSAGES: [&[u8]; 6] = [b"message", b"msg", b"error", b"detail", b"error_m
 /// Maximum length of a body that is not JSON but is still read as a message.
 const TEXT_MAX: usize = 4096;
 /// Maximum distance in bytes between a phrase and its number.
-const NEAR: usize = 24;
+const DISTANCE_MAX: usize = 24;
 /// Largest number accepted as a limit. No server advertises a larger one.
 const LIMIT_MAX: u32 = 1_000_000;
 
@@ -72,7 +72,7 @@ impl Endpoint {
     /// Returns `Some` if the upstream's response to a shared call means that the batch was too
     /// large.
     #[must_use]
-    pub fn too_large(&self, status: StatusCode, body: &[u8]) -> Option<TooLarge> {
+    pub fn too_large(&self, status: StatusCode, body: &[u8]) -> Option<BatchTooLarge> {
         let declared = self.too_large.iter().any(|sign| {
             let holds = |text: &String| memchr::memmem::find(body, text.as_bytes()).is_some();
             sign.status == status.as_u16() && sign.body_contains.as_ref().is_none_or(holds)
@@ -82,8 +82,8 @@ impl Endpoint {
         let spoken = matches!(status.as_u16(), 400 | 413 | 422) || declared;
         let said = if spoken { messages(body).iter().find_map(|message| read(message)) } else { None };
         match said {
-            Some(limit) => Some(TooLarge { limit }),
-            None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(TooLarge { limit: None }),
+            Some(limit) => Some(BatchTooLarge { limit }),
+            None if declared || status == StatusCode::PAYLOAD_TOO_LARGE => Some(BatchTooLarge { limit: None }),
             None => None,
         }
     }
@@ -102,7 +102,7 @@ impl Endpoint {
 /// Returns the messages of an error body in lower case.
 fn messages(body: &[u8]) -> Vec<Vec<u8>> {
     let mut out = Vec::new();
-    if json::check(body, Rules { lenient: true, strict: false, nesting_max: 16 }).is_ok() {
+    if json::check(body, JsonRules { lenient: true, strict: false, nesting_max: 16 }).is_ok() {
         collect(body, json::root(body), true, &mut out);
     } else if body.len() <= TEXT_MAX {
         out.push(body.to_ascii_lowercase());
@@ -112,7 +112,7 @@ fn messages(body: &[u8]) -> Vec<Vec<u8>> {
 
 fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
     match kind(doc, value.start) {
-        Kind::Object => {
+        JsonType::Object => {
             for member in Members::new(doc, value) {
                 let named = MESSAGES.contains(&unescape(member.key.inside(doc)).as_ref());
                 // `error` and `detail` may contain the message one level below.
@@ -121,13 +121,13 @@ fn collect(doc: &[u8], value: Span, is_message: bool, out: &mut Vec<Vec<u8>>) {
                 }
             }
         }
-        Kind::Array if is_message => {
+        JsonType::Array if is_message => {
             for element in Elements::new(doc, value) {
                 collect(doc, element, true, out);
             }
         }
-        Kind::String if is_message => out.push(unescape(value.inside(doc)).to_ascii_lowercase()),
-        Kind::Array | Kind::String | Kind::Number | Kind::Bool | Kind::Null => {}
+        JsonType::String if is_message => out.push(unescape(value.inside(doc)).to_ascii_lowercase()),
+        JsonType::Array | JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => {}
     }
 }
 
@@ -138,9 +138,9 @@ fn read(message: &[u8]) -> Option<Option<u32>> {
         let Some(hit) = memchr::memmem::find(message, phrase.text.as_bytes()) else { continue };
         let behind = message.get(hit + phrase.text.len()..).unwrap_or_default();
         if !phrase.named {
-            return Some(exceeded(behind));
+            return Some(limit_after_exceeds(behind));
         }
-        let start = behind.iter().take(NEAR).position(u8::is_ascii_digit);
+        let start = behind.iter().take(DISTANCE_MAX).position(u8::is_ascii_digit);
         let Some(number) = start.and_then(|start| behind.get(start..)) else { continue };
         let digits = number.iter().take_while(|byte| byte.is_ascii_digit()).count();
         if number.get(digits..).is_some_and(|rest| rest.starts_with(phrase.end.as_bytes())) {
@@ -151,7 +151,7 @@ fn read(message: &[u8]) -> Option<Option<u32>> {
 }
 
 /// Returns the number after "exceeds", for phrases that name the size of the request first.
-fn exceeded(behind: &[u8]) -> Option<u32> {
+fn limit_after_exceeds(behind: &[u8]) -> Option<u32> {
     let hit = memchr::memmem::find(behind, b"exceeds")?;
     let rest = behind.get(hit..)?;
     let start = rest.iter().position(u8::is_ascii_digit)?;

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::protocol::call::{Call, Outgoing};
+use crate::protocol::call::{Call, SharedRequest};
 use crate::protocol::headers;
 use crate::protocol::items::Slot;
 use crate::protocol::json::Span;
@@ -12,7 +12,7 @@ use crate::protocol::route::Endpoint;
 use crate::protocol::{fresh, head};
 
 /// A replacement of a byte range in the leader's body.
-enum Edit {
+enum RequestEdit {
     Cut,
     /// Replaces the key by the name of the list form, in quotes.
     Name(Vec<u8>),
@@ -27,7 +27,7 @@ impl Endpoint {
     /// one is the leader. `deadline_ms` is the latest deadline of all members, and is sent in the
     /// header format that a member used.
     #[must_use]
-    pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> Outgoing {
+    pub fn write_batch(&self, members: &[&Call], deadline_ms: Option<u64>) -> SharedRequest {
         let request_id = fresh::request_id();
         let traceparent = head::traced(members).map(fresh::traceparent);
         let mut headers = head::shared(members, &self.rules, &self.common);
@@ -40,7 +40,7 @@ impl Endpoint {
         if let Some(ms) = deadline_ms
             && let Some(name) = head::deadline_header(members, &self.common)
         {
-            let value = headers::deadline_value(&name, ms);
+            let value = headers::format_deadline(&name, ms);
             headers.insert(name, value);
         }
         let (method, target) = members.first().map_or_else(Default::default, |leader| {
@@ -50,16 +50,17 @@ impl Endpoint {
             (leader.head.method.clone(), target)
         });
         let body = Bytes::from(self.merged_body(members));
-        Outgoing { method, target, headers, body, request_id, traceparent }
+        SharedRequest { method, target, headers, body, request_id, traceparent }
     }
 
     fn merged_body(&self, members: &[&Call]) -> Vec<u8> {
         let Some(leader) = members.first() else { return Vec::new() };
-        let mut edits: Vec<(Span, Edit)> = leader.found.cuts.iter().map(|cut| (*cut, Edit::Cut)).collect();
+        let mut edits: Vec<(Span, RequestEdit)> =
+            leader.found.cuts.iter().map(|cut| (*cut, RequestEdit::Cut)).collect();
         for (index, slot) in leader.found.slots.iter().enumerate() {
-            edits.push((slot.value, Edit::Items(index)));
+            edits.push((slot.value, RequestEdit::Items(index)));
             if let Some(key) = slot.key {
-                edits.push((key, Edit::Name(self.list_name(index))));
+                edits.push((key, RequestEdit::Name(self.list_name(index))));
             }
         }
         // The edits never overlap, so they can be applied in document order.
@@ -70,9 +71,9 @@ impl Endpoint {
         for (span, edit) in edits {
             out.extend_from_slice(Span { start: from, end: span.start }.of(&leader.body));
             match edit {
-                Edit::Cut => {}
-                Edit::Name(name) => out.extend_from_slice(&name),
-                Edit::Items(index) => join(members, index, &mut out),
+                RequestEdit::Cut => {}
+                RequestEdit::Name(name) => out.extend_from_slice(&name),
+                RequestEdit::Items(index) => write_items(members, index, &mut out),
             }
             from = span.end;
         }
@@ -101,7 +102,7 @@ pub(crate) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-fn join(members: &[&Call], index: usize, out: &mut Vec<u8>) {
+fn write_items(members: &[&Call], index: usize, out: &mut Vec<u8>) {
     out.push(b'[');
     let slots = members.iter().filter_map(|call| Some((call, call.found.slots.get(index)?)));
     let items = slots.flat_map(|(call, slot): (_, &Slot)| slot.items.iter().map(|item| item.of(&call.body)));

@@ -5,7 +5,9 @@
 //! objects. The response is always a list under `data`, in which each element has an `index`.
 
 use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{AloneIf, Bare, Class, Counters, Element, Index, ItemIs, Measure, Shape};
+use crate::protocol::shape::{
+    BareValue, Class, Counters, ItemIs, Measure, ProtocolShape, ResultIndex, ResultType, UnbatchedIf,
+};
 
 /// Paths that are recognised even if no policy names them. OVMS serves the third.
 pub(crate) const PATHS: [&str; 3] = ["/v1/embeddings", "/embeddings", "/v3/embeddings"];
@@ -37,28 +39,28 @@ const KNOWN: [&str; 22] = [
     "keep_alive",
 ];
 
-const ALONE: [(&str, AloneIf); 5] = [
+const ALONE: [(&str, UnbatchedIf); 5] = [
     // The texts of one call are one document. Merging would mix documents, and therefore tenants,
     // in one context window.
-    ("late_chunking", AloneIf::NotFalse),
+    ("late_chunking", UnbatchedIf::NotFalse),
     // The response is an octet stream, with all other data in a header.
-    ("encoding_format", AloneIf::OneOf(&["bytes", "bytes_only"])),
+    ("encoding_format", UnbatchedIf::OneOf(&["bytes", "bytes_only"])),
     // An id for this call alone, which the server uses as the id of its response.
-    ("request_id", AloneIf::Set),
-    ("rid", AloneIf::Set),
+    ("request_id", UnbatchedIf::Set),
+    ("rid", UnbatchedIf::Set),
     // The messages are a single conversation.
-    ("messages", AloneIf::Present),
+    ("messages", UnbatchedIf::Present),
 ];
 
 /// Returns the shape of `/v1/embeddings`. With `vllm`, ids are derived from the client's request
 /// id.
-pub(crate) fn embeddings(vllm: bool) -> Shape {
-    Shape {
-        bare: Bare::Strings,
+pub(crate) fn embeddings(vllm: bool) -> ProtocolShape {
+    ProtocolShape {
+        bare: BareValue::Strings,
         item_is: ItemIs::Tokens,
         class: Class::Text { objects: true },
-        index: Some(Index { at: Pointer::known("/index"), optional: true }),
-        element: Element::Object,
+        index: Some(ResultIndex { at: Pointer::known("/index"), optional: true }),
+        element: ResultType::Object,
         ids: vec![Pointer::known("/id")],
         id_from_request: vllm,
         counters: Counters::Usage(Pointer::known("/usage")),
@@ -68,6 +70,6 @@ pub(crate) fn embeddings(vllm: bool) -> Shape {
         alone: &ALONE,
         model: Some(Pointer::known("/model")),
         envelope: &["object", "model", "created"],
-        ..Shape::plain("/input", "/data")
+        ..ProtocolShape::plain("/input", "/data")
     }
 }

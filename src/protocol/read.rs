@@ -4,26 +4,26 @@ use bytes::Bytes;
 use http::request::Parts;
 
 use crate::batching::Weight;
-use crate::protocol::call::{Call, Head, Merge};
-use crate::protocol::items::{self, Items, Refusal};
-use crate::protocol::json::{self, Looked, Members, Rules, Span, unescape};
-use crate::protocol::key::Key;
+use crate::protocol::call::{Call, MergeEligibility, RequestHead};
+use crate::protocol::items::{self, ItemError, ItemSpans};
+use crate::protocol::json::{self, CanonicalOptions, JsonRules, Members, Span, unescape};
+use crate::protocol::key::MergeKeyBuilder;
 use crate::protocol::pointer::Pointer;
 use crate::protocol::route::Endpoint;
-use crate::protocol::secret::Secret;
-use crate::protocol::shape::{AloneIf, Counters, Measure, Results, Shape, Share};
-use crate::protocol::{Reason, head};
+use crate::protocol::secret::DigestKey;
+use crate::protocol::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout, UnbatchedIf};
+use crate::protocol::{UnmergeableReason, head};
 
 /// A call that is sent unbatched.
-struct Lone {
-    reason: Reason,
+struct UnbatchedCall {
+    reason: UnmergeableReason,
     items: usize,
 }
 
 /// A call that may be merged.
-struct Mergeable {
-    key: Key,
-    items: Items,
+struct MergeableCall {
+    key: MergeKeyBuilder,
+    items: ItemSpans,
     exclusive: Vec<Box<[u8]>>,
     /// The model that the body names, as written.
     model: Span,
@@ -35,32 +35,32 @@ impl Endpoint {
     /// Returns the reason for which the head alone prevents merging. `None` means that the body may
     /// be read and merged.
     #[must_use]
-    pub fn check_head(&self, head: &Parts) -> Option<Reason> {
+    pub fn check_head(&self, head: &Parts) -> Option<UnmergeableReason> {
         head::check(head, &self.common)
     }
 
-    /// Parses a call. A call that cannot be merged is marked as [`Merge::Alone`] with a reason; no
+    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a reason; no
     /// call is rejected because of its content.
     #[must_use]
-    pub fn read(&self, head: &Parts, body: Bytes, secret: &Secret) -> Call {
-        let mut class = Key::default();
+    pub fn read(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
+        let mut class = MergeKeyBuilder::default();
         // The class is made of names rather than numbers, so that it keeps its meaning after a
         // reload that reorders routes, and in a later process.
         class.field(self.rules.method.as_str().as_bytes());
         class.field(self.rules.path.written().concat().as_bytes());
         class.field(head.uri.path().as_bytes());
         let mut call = Call {
-            merge: Merge::Alone(Reason::ItemForm),
+            merge: MergeEligibility::Alone(UnmergeableReason::ItemForm),
             items: 1,
             weight: Weight { sum: 1, max: 1 },
             bytes: body.len(),
             tenant: head::tenant(head, &self.common, secret),
             cost_class: Box::default(),
             exclusive: Vec::new(),
-            streaming: head::wants_stream(&head.headers),
+            streaming: head::is_streaming_request(&head.headers),
             body,
-            head: Head { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
-            found: Items::default(),
+            head: RequestHead { method: head.method.clone(), uri: head.uri.clone(), headers: head.headers.clone() },
+            found: ItemSpans::default(),
         };
         match self.mergeable(head, &call.body, secret) {
             Ok(found) => {
@@ -71,38 +71,38 @@ impl Endpoint {
                 call.weight = items::weigh(&call.body, &found.items, &self.shape.weight);
                 call.exclusive = found.exclusive;
                 call.found = found.items;
-                call.merge = Merge::With(found.key.into_bytes());
+                call.merge = MergeEligibility::With(found.key.into_bytes());
             }
             Err(lone) => {
                 let count = u32::try_from(lone.items).unwrap_or(u32::MAX);
                 call.items = count;
                 call.weight = Weight { sum: u64::from(count), max: 1 };
-                call.streaming |= lone.reason == Reason::Streaming;
-                call.merge = Merge::Alone(lone.reason);
+                call.streaming |= lone.reason == UnmergeableReason::Streaming;
+                call.merge = MergeEligibility::Alone(lone.reason);
             }
         }
         call.cost_class = class.into_bytes();
         call
     }
 
-    fn mergeable(&self, head: &Parts, doc: &[u8], secret: &Secret) -> Result<Mergeable, Lone> {
+    fn mergeable(&self, head: &Parts, doc: &[u8], secret: &DigestKey) -> Result<MergeableCall, UnbatchedCall> {
         if let Some(reason) = head::check(head, &self.common) {
             return Err(reason.into());
         }
         if doc.len() > self.rules.item_bytes_max {
-            return Err(Reason::TooLarge.into());
+            return Err(UnmergeableReason::TooLarge.into());
         }
-        let rules = Rules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
-        json::check(doc, rules).map_err(|_| Reason::AmbiguousJson)?;
+        let rules = JsonRules { lenient: self.shape.lenient, strict: true, nesting_max: self.rules.item_nesting_max };
+        json::check(doc, rules).map_err(|_| UnmergeableReason::AmbiguousJson)?;
         let root = json::root(doc);
-        if json::kind(doc, root.start) != json::Kind::Object {
-            return Err(Reason::ItemForm.into());
+        if json::kind(doc, root.start) != json::JsonType::Object {
+            return Err(UnmergeableReason::ItemForm.into());
         }
-        if let Some(reason) = goes_alone(doc, root, &self.shape) {
+        if let Some(reason) = unbatched_field(doc, root, &self.shape) {
             return Err(reason.into());
         }
         let mut items = items::locate(doc, root, &self.shape, self.rules.item_count_max)?;
-        let mut key = Key::new();
+        let mut key = MergeKeyBuilder::new();
         // Generation, route and label separate the keys of different endpoints and rule versions.
         key.field(&self.generation.to_le_bytes());
         key.count(self.route);
@@ -112,21 +112,27 @@ impl Endpoint {
         self.write_class(doc, &items, &mut key)?;
         let exclusive = exclusive(doc, &items, &self.shape)?;
         let model =
-            self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(Refusal::from)?;
+            self.shape.model.as_ref().map(|model| json::find(doc, root, model)).transpose().map_err(ItemError::from)?;
         let model = model.flatten().map_or(Span { start: 0, end: 0 }, |found| found.value);
-        Ok(Mergeable { key, items, exclusive, model })
+        Ok(MergeableCall { key, items, exclusive, model })
     }
 
     /// Writes everything in the body except the items to the key, in canonical form, and determines
     /// the bytes to cut from shared calls.
-    fn write_fields(&self, doc: &[u8], root: Span, items: &mut Items, key: &mut Key) -> Result<(), Refusal> {
+    fn write_fields(
+        &self,
+        doc: &[u8],
+        root: Span,
+        items: &mut ItemSpans,
+        key: &mut MergeKeyBuilder,
+    ) -> Result<(), ItemError> {
         let over = &self.rules.merge_over_fields;
         let (cuts, mut without) = items::cuts(doc, root, over)?;
         // A removed field must neither contain items nor be part of one.
         let touches =
             |slot: &items::Slot| cuts.iter().any(|cut| cut.start < slot.value.end && slot.value.start < cut.end);
         if items.slots.iter().any(touches) {
-            return Err(Refusal::Form);
+            return Err(ItemError::Form);
         }
         without.extend(items.slots.iter().map(|slot| slot.value.start));
         without.sort_unstable();
@@ -136,14 +142,19 @@ impl Endpoint {
         json::canonical(
             doc,
             root,
-            Looked { known: self.shape.known, pointers: &pointers, without: &without },
+            CanonicalOptions { known: self.shape.known, pointers: &pointers, without: &without },
             &mut text,
         )?;
         key.field(&text);
         for pointer in &self.rules.merge_on_fields {
             text.clear();
             if let Some(found) = json::find(doc, root, pointer)? {
-                json::canonical(doc, found.value, Looked { known: &[], pointers: &[], without: &[] }, &mut text)?;
+                json::canonical(
+                    doc,
+                    found.value,
+                    CanonicalOptions { known: &[], pointers: &[], without: &[] },
+                    &mut text,
+                )?;
             }
             key.field(&text);
         }
@@ -151,19 +162,19 @@ impl Endpoint {
         Ok(())
     }
 
-    fn write_class(&self, doc: &[u8], items: &Items, key: &mut Key) -> Result<(), Refusal> {
+    fn write_class(&self, doc: &[u8], items: &ItemSpans, key: &mut MergeKeyBuilder) -> Result<(), ItemError> {
         let mut class = Vec::new();
         items::class(doc, items, &self.shape, &mut class)?;
         key.field(&class);
         // A total over texts can be divided exactly only if all items are equal, so the item
         // becomes part of the key.
-        if let Counters::Totals { share: Share::Exact, .. } = self.shape.counters
+        if let Counters::Totals { share: CounterRule::Exact, .. } = self.shape.counters
             && matches!(self.shape.share_by, Measure::Bytes | Measure::Chars)
         {
             let mut same =
                 items.slots.iter().map(|slot| slot.items.iter().map(|item| item.of(doc)).collect::<Vec<_>>());
             if same.any(|slot| slot.windows(2).any(|pair| pair[0] != pair[1])) {
-                return Err(Refusal::Form);
+                return Err(ItemError::Form);
             }
             for slot in &items.slots {
                 key.field(slot.items.first().map_or(&[], |item| item.of(doc)));
@@ -174,7 +185,7 @@ impl Endpoint {
 }
 
 /// Returns the reason for which a field of the body prevents merging.
-fn goes_alone(doc: &[u8], root: Span, shape: &Shape) -> Option<Reason> {
+fn unbatched_field(doc: &[u8], root: Span, shape: &ProtocolShape) -> Option<UnmergeableReason> {
     for member in Members::new(doc, root) {
         let key = unescape(member.key.inside(doc));
         let value = member.value.of(doc);
@@ -182,60 +193,62 @@ fn goes_alone(doc: &[u8], root: Span, shape: &Shape) -> Option<Reason> {
         // the field may have any meaning.
         let asks = value == b"true" || (!shape.known.is_empty() && !matches!(value, b"false" | b"null"));
         if *key == *b"stream" && asks {
-            return Some(Reason::Streaming);
+            return Some(UnmergeableReason::Streaming);
         }
         let Some((_, when)) = shape.alone.iter().find(|(name, _)| *name.as_bytes() == *key) else { continue };
         let alone = match when {
-            AloneIf::Present => true,
-            AloneIf::Set => value != b"null",
-            AloneIf::NotFalse => value != b"false",
-            AloneIf::OneOf(words) => words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inside(doc))),
+            UnbatchedIf::Present => true,
+            UnbatchedIf::Set => value != b"null",
+            UnbatchedIf::NotFalse => value != b"false",
+            UnbatchedIf::OneOf(words) => {
+                words.iter().any(|word| *word.as_bytes() == *unescape(member.value.inside(doc)))
+            }
         };
         if alone {
-            return Some(Reason::ItemForm);
+            return Some(UnmergeableReason::ItemForm);
         }
     }
     None
 }
 
 /// Returns the keys that the items will have in a result map.
-fn exclusive(doc: &[u8], items: &Items, shape: &Shape) -> Result<Vec<Box<[u8]>>, Refusal> {
-    let Results::Map { key, .. } = &shape.results else { return Ok(Vec::new()) };
+fn exclusive(doc: &[u8], items: &ItemSpans, shape: &ProtocolShape) -> Result<Vec<Box<[u8]>>, ItemError> {
+    let ResultLayout::Map { key, .. } = &shape.results else { return Ok(Vec::new()) };
     let spans = items.slots.first().map(|slot| slot.items.as_slice()).unwrap_or_default();
     let mut keys = Vec::with_capacity(spans.len());
     for item in spans {
-        keys.push(map_key(doc, *item, key)?.ok_or(Refusal::Form)?);
+        keys.push(map_key(doc, *item, key)?.ok_or(ItemError::Form)?);
     }
     let mut sorted: Vec<_> = keys.iter().collect();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(Refusal::Form);
+        return Err(ItemError::Form);
     }
     Ok(keys)
 }
 
 /// Returns the key of an item's result in a result map: the content of a string, or an integer as
 /// written.
-pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Box<[u8]>>, Refusal> {
+pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Box<[u8]>>, ItemError> {
     let Some(found) = json::find(doc, item, key)? else { return Ok(None) };
     Ok(match json::kind(doc, found.value.start) {
-        json::Kind::String => Some(unescape(found.value.inside(doc)).into_owned().into_boxed_slice()),
-        json::Kind::Number if json::is_integer(found.value.of(doc)) => Some(found.value.of(doc).into()),
+        json::JsonType::String => Some(unescape(found.value.inside(doc)).into_owned().into_boxed_slice()),
+        json::JsonType::Number if json::is_integer(found.value.of(doc)) => Some(found.value.of(doc).into()),
         _ => None,
     })
 }
 
 // === impl Lone ===
 
-impl From<Reason> for Lone {
-    fn from(reason: Reason) -> Self {
+impl From<UnmergeableReason> for UnbatchedCall {
+    fn from(reason: UnmergeableReason) -> Self {
         Self { reason, items: 1 }
     }
 }
 
-impl From<Refusal> for Lone {
-    fn from(refusal: Refusal) -> Self {
-        let items = if let Refusal::Many(count) = refusal { count } else { 1 };
+impl From<ItemError> for UnbatchedCall {
+    fn from(refusal: ItemError) -> Self {
+        let items = if let ItemError::Many(count) = refusal { count } else { 1 };
         Self { reason: refusal.reason(), items }
     }
 }

@@ -9,15 +9,15 @@ use http::Method;
 use http::header::HeaderName;
 
 use crate::protocol::dialect::Dialect;
-use crate::protocol::generic::{OnMismatch, Spec, TooLargeSign};
-use crate::protocol::kserve::{self, Flavour, Verb};
+use crate::protocol::generic::{GenericOptions, OnMismatch, TooLargeSign};
+use crate::protocol::kserve::{self, V1Variant, V1Verb};
 use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::Shape;
+use crate::protocol::shape::ProtocolShape;
 use crate::protocol::{openai, tei};
 
 /// Protocol of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Named {
+pub enum RouteProtocol {
     /// Any adapter that recognises the path.
     Auto,
     /// No adapter: calls are passed through.
@@ -63,7 +63,7 @@ pub struct RouteRules {
     /// HTTP method that the route matches.
     pub method: Method,
     /// Protocol of the route.
-    pub protocol: Named,
+    pub protocol: RouteProtocol,
     /// Headers that must be equal although they are otherwise ignored.
     pub merge_on_headers: Vec<HeaderName>,
     /// Fields that must be equal although they are otherwise removed.
@@ -78,7 +78,7 @@ pub struct RouteRules {
     /// Response members that every member may receive, in addition to those of the protocol.
     pub respond_with_fields: Vec<Pointer>,
     /// The declaration of a Generic route.
-    pub generic: Option<Spec>,
+    pub generic: Option<GenericOptions>,
     /// Allows the members of a failed batch to be retried. By default, this is `true` for known
     /// inference routes and `false` for Generic ones.
     pub idempotent: Option<bool>,
@@ -92,7 +92,7 @@ pub struct RouteRules {
 
 /// Settings shared by all routes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Common {
+pub struct SharedHeaderRules {
     /// The header that names the tenant. Without it, the identity headers do.
     pub tenant_header: Option<HeaderName>,
     /// Headers that carry a deadline in milliseconds.
@@ -105,7 +105,7 @@ pub struct Common {
 /// The compiled routes.
 #[derive(Debug)]
 pub struct Routes {
-    common: Arc<Common>,
+    common: Arc<SharedHeaderRules>,
     routes: Vec<Route>,
 }
 
@@ -123,13 +123,13 @@ struct Route {
 enum Adapter {
     Embeddings,
     Embed,
-    V1(Verb),
+    V1(V1Verb),
     Generic,
 }
 
 /// The `protocol` label of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Label {
+pub enum ProtocolLabel {
     /// OpenAI embeddings, on any server.
     OpenAi,
     /// KServe V1.
@@ -150,7 +150,7 @@ pub struct Endpoint {
     /// Index of the rules. The default route comes after those of the policy.
     pub route: usize,
     /// Label in metrics.
-    pub label: Label,
+    pub label: ProtocolLabel,
     /// Error format expected by its clients.
     pub dialect: Dialect,
     /// `true` if the members of a failed batch may be retried.
@@ -161,17 +161,17 @@ pub struct Endpoint {
     /// `true` if a batch with a mismatched response is isolated, `false` if it fails with 502.
     pub on_mismatch_isolates: bool,
     pub(crate) rules: Arc<RouteRules>,
-    pub(crate) common: Arc<Common>,
-    pub(crate) shape: Shape,
+    pub(crate) common: Arc<SharedHeaderRules>,
+    pub(crate) shape: ProtocolShape,
     pub(crate) too_large: Vec<TooLargeSign>,
     /// Distinguishes this endpoint from those of other rules, so that calls parsed before and after
     /// a reload never share a batch ([`Routes::after`]).
     pub(crate) generation: u64,
 }
 
-// === impl Named ===
+// === impl RouteProtocol ===
 
-impl Named {
+impl RouteProtocol {
     /// Returns `true` if an adapter of this protocol accepts calls to `path`.
     #[must_use]
     pub fn takes(self, path: &str) -> bool {
@@ -217,7 +217,7 @@ impl PathPattern {
 impl Routes {
     /// Compiles `rules`. Without any, `default` applies to every path that an adapter recognises.
     #[must_use]
-    pub fn new(rules: Vec<RouteRules>, default: RouteRules, common: Common) -> Self {
+    pub fn new(rules: Vec<RouteRules>, default: RouteRules, common: SharedHeaderRules) -> Self {
         Self::after(None, rules, default, common)
     }
 
@@ -225,7 +225,12 @@ impl Routes {
     /// and split as before, so that new calls may share a batch with queued ones. The maxima of a
     /// route may change, since they decide which calls may be merged rather than how.
     #[must_use]
-    pub fn after(earlier: Option<&Self>, rules: Vec<RouteRules>, default: RouteRules, common: Common) -> Self {
+    pub fn after(
+        earlier: Option<&Self>,
+        rules: Vec<RouteRules>,
+        default: RouteRules,
+        common: SharedHeaderRules,
+    ) -> Self {
         let common = Arc::new(common);
         let any_path = rules.is_empty();
         let rules = if any_path { vec![default] } else { rules };
@@ -254,8 +259,14 @@ impl Routes {
     }
 
     /// Returns the generation of the route at this index if its rules are equivalent.
-    fn generation(&self, (index, any_path): (usize, bool), rules: &RouteRules, common: &Common) -> Option<u64> {
-        let route = self.routes.get(index).filter(|route| route.any_path == any_path && route.rules.reads_as(rules))?;
+    fn generation(
+        &self,
+        (index, any_path): (usize, bool),
+        rules: &RouteRules,
+        common: &SharedHeaderRules,
+    ) -> Option<u64> {
+        let route =
+            self.routes.get(index).filter(|route| route.any_path == any_path && route.rules.is_equivalent(rules))?;
         (*self.common == *common).then_some(route.generation)
     }
 }
@@ -265,7 +276,7 @@ impl Routes {
 impl RouteRules {
     /// Returns `true` if calls are parsed, merged and split in the same way. The maxima are
     /// ignored.
-    fn reads_as(&self, other: &Self) -> bool {
+    fn is_equivalent(&self, other: &Self) -> bool {
         let Self {
             path,
             method,
@@ -290,9 +301,9 @@ impl RouteRules {
     }
 }
 
-// === impl Common ===
+// === impl SharedHeaderRules ===
 
-impl Common {
+impl SharedHeaderRules {
     /// Returns `true` if a header identifies the client.
     pub(crate) fn is_identity(&self, name: &HeaderName) -> bool {
         crate::protocol::headers::is_identity(name) || self.tenant_header.as_ref() == Some(name)
@@ -305,49 +316,51 @@ impl Adapter {
     /// Returns the adapters that a route may need.
     fn of(rules: &RouteRules) -> Vec<Self> {
         match rules.protocol {
-            Named::Auto => vec![Self::Embeddings, Self::V1(Verb::Predict), Self::Embed],
-            Named::PassThrough | Named::LlamaCpp => Vec::new(),
-            Named::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
-            Named::KServeV1 => vec![Self::V1(Verb::Predict), Self::V1(Verb::Explain)],
-            Named::TfServing => [Verb::Predict, Verb::Explain, Verb::Regress, Verb::Classify].map(Self::V1).to_vec(),
-            Named::Tei => vec![Self::Embeddings, Self::Embed],
-            Named::OpenAi
-            | Named::Vllm
-            | Named::SgLang
-            | Named::Infinity
-            | Named::Ollama
-            | Named::Voyage
-            | Named::Jina => vec![Self::Embeddings],
+            RouteProtocol::Auto => vec![Self::Embeddings, Self::V1(V1Verb::Predict), Self::Embed],
+            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => Vec::new(),
+            RouteProtocol::Generic => rules.generic.iter().map(|_| Self::Generic).collect(),
+            RouteProtocol::KServeV1 => vec![Self::V1(V1Verb::Predict), Self::V1(V1Verb::Explain)],
+            RouteProtocol::TfServing => {
+                [V1Verb::Predict, V1Verb::Explain, V1Verb::Regress, V1Verb::Classify].map(Self::V1).to_vec()
+            }
+            RouteProtocol::Tei => vec![Self::Embeddings, Self::Embed],
+            RouteProtocol::OpenAi
+            | RouteProtocol::Vllm
+            | RouteProtocol::SgLang
+            | RouteProtocol::Infinity
+            | RouteProtocol::Ollama
+            | RouteProtocol::Voyage
+            | RouteProtocol::Jina => vec![Self::Embeddings],
         }
     }
 
     /// Returns the adapter for a path on a route with this protocol. If the policy names the
     /// protocol, the operator has chosen the path, so only its suffix is checked. With `Auto`, the
     /// path must be one that the protocol defines.
-    fn recognise(protocol: Named, path: &str) -> Option<Self> {
+    fn recognise(protocol: RouteProtocol, path: &str) -> Option<Self> {
         match protocol {
-            Named::PassThrough | Named::LlamaCpp => None,
-            Named::Generic => Some(Self::Generic),
-            Named::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
-            Named::Auto if path == tei::PATH => Some(Self::Embed),
-            Named::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
-            Named::KServeV1 | Named::TfServing => kserve::verb(path).map(Self::V1),
-            Named::Tei if path.ends_with(tei::PATH) => Some(Self::Embed),
-            Named::Tei
-            | Named::OpenAi
-            | Named::Vllm
-            | Named::SgLang
-            | Named::Infinity
-            | Named::Ollama
-            | Named::Voyage
-            | Named::Jina => path.ends_with(openai::SUFFIX).then_some(Self::Embeddings),
+            RouteProtocol::PassThrough | RouteProtocol::LlamaCpp => None,
+            RouteProtocol::Generic => Some(Self::Generic),
+            RouteProtocol::Auto if openai::PATHS.contains(&path) => Some(Self::Embeddings),
+            RouteProtocol::Auto if path == tei::PATH => Some(Self::Embed),
+            RouteProtocol::Auto => kserve::verb(path).filter(|_| kserve::is_model_path(path)).map(Self::V1),
+            RouteProtocol::KServeV1 | RouteProtocol::TfServing => kserve::verb(path).map(Self::V1),
+            RouteProtocol::Tei if path.ends_with(tei::PATH) => Some(Self::Embed),
+            RouteProtocol::Tei
+            | RouteProtocol::OpenAi
+            | RouteProtocol::Vllm
+            | RouteProtocol::SgLang
+            | RouteProtocol::Infinity
+            | RouteProtocol::Ollama
+            | RouteProtocol::Voyage
+            | RouteProtocol::Jina => path.ends_with(openai::SUFFIX).then_some(Self::Embeddings),
         }
     }
 }
 
-// === impl Label ===
+// === impl ProtocolLabel ===
 
-impl Label {
+impl ProtocolLabel {
     /// All labels.
     pub const ALL: [Self; 6] = [Self::OpenAi, Self::KServeV1, Self::TfServing, Self::Tei, Self::Generic, Self::None];
 
@@ -368,18 +381,26 @@ impl Label {
 // === impl Endpoint ===
 
 impl Endpoint {
-    fn new(route: usize, adapter: Adapter, rules: &Arc<RouteRules>, common: &Arc<Common>, generation: u64) -> Self {
+    fn new(
+        route: usize,
+        adapter: Adapter,
+        rules: &Arc<RouteRules>,
+        common: &Arc<SharedHeaderRules>,
+        generation: u64,
+    ) -> Self {
         let named = rules.protocol;
         let (label, dialect, shape) = match adapter {
-            Adapter::Embeddings => (Label::OpenAi, Dialect::OpenAi, openai::embeddings(named == Named::Vllm)),
-            Adapter::Embed => (Label::Tei, Dialect::Tei, tei::embed()),
-            Adapter::V1(verb) if named == Named::TfServing => {
-                (Label::TfServing, Dialect::Error, kserve::shape(verb, Flavour::TfServing))
+            Adapter::Embeddings => {
+                (ProtocolLabel::OpenAi, Dialect::OpenAi, openai::embeddings(named == RouteProtocol::Vllm))
             }
-            Adapter::V1(verb) => (Label::KServeV1, Dialect::Error, kserve::shape(verb, Flavour::KServe)),
+            Adapter::Embed => (ProtocolLabel::Tei, Dialect::Tei, tei::embed()),
+            Adapter::V1(verb) if named == RouteProtocol::TfServing => {
+                (ProtocolLabel::TfServing, Dialect::Error, kserve::shape(verb, V1Variant::TfServing))
+            }
+            Adapter::V1(verb) => (ProtocolLabel::KServeV1, Dialect::Error, kserve::shape(verb, V1Variant::KServe)),
             Adapter::Generic => {
-                let shape = rules.generic.as_ref().map_or_else(|| Shape::plain("", ""), Spec::shape);
-                (Label::Generic, Dialect::Problem, shape)
+                let shape = rules.generic.as_ref().map_or_else(|| ProtocolShape::plain("", ""), GenericOptions::shape);
+                (ProtocolLabel::Generic, Dialect::Problem, shape)
             }
         };
         let generic = rules.generic.as_ref().filter(|_| adapter == Adapter::Generic);
@@ -388,7 +409,7 @@ impl Endpoint {
             label,
             dialect,
             idempotent: rules.idempotent.unwrap_or(adapter != Adapter::Generic),
-            needs_info: adapter == Adapter::Embed && named == Named::Auto,
+            needs_info: adapter == Adapter::Embed && named == RouteProtocol::Auto,
             on_mismatch_isolates: generic.is_none_or(|spec| spec.on_mismatch == OnMismatch::Isolate),
             rules: Arc::clone(rules),
             common: Arc::clone(common),

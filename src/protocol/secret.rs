@@ -5,7 +5,7 @@ use std::fmt;
 /// The key of the digests that replace credentials. Each process has its own, so digests of two
 /// processes cannot be compared.
 #[derive(Clone)]
-pub struct Secret([u8; 32]);
+pub struct DigestKey([u8; 32]);
 
 /// The identity of a client, as a keyed digest.
 ///
@@ -19,11 +19,11 @@ pub struct Tenant(pub [u8; 16]);
 /// It covers the whole certificate rather than a name in it, since the fields that another server
 /// would check are unknown here. A renewed certificate therefore counts as another client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Peer([u8; 32]);
+pub struct PeerIdentity([u8; 32]);
 
-// === impl Peer ===
+// === impl PeerIdentity ===
 
-impl Peer {
+impl PeerIdentity {
     /// Creates the identity from a certificate in DER.
     #[must_use]
     pub fn of(certificate: &[u8]) -> Self {
@@ -35,15 +35,15 @@ impl Peer {
     }
 }
 
-impl fmt::Debug for Peer {
+impl fmt::Debug for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Peer(..)")
     }
 }
 
-// === impl Secret ===
+// === impl DigestKey ===
 
-impl Secret {
+impl DigestKey {
     /// Generates a random key.
     #[must_use]
     pub fn random() -> Self {
@@ -74,7 +74,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for DigestKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
@@ -120,15 +120,15 @@ mod tests {
 
     #[test]
     fn a_digest_tells_apart_where_its_parts_end_and_whose_it_is() {
-        let secret = Secret::from_bytes([7; 32]);
+        let secret = DigestKey::from_bytes([7; 32]);
         assert_ne!(secret.digest([&b"ab"[..], b"c"]), secret.digest([&b"a"[..], b"bc"]));
-        assert_ne!(secret.tenant(b"a"), Secret::from_bytes([8; 32]).tenant(b"a"));
+        assert_ne!(secret.tenant(b"a"), DigestKey::from_bytes([8; 32]).tenant(b"a"));
         assert_eq!(secret.tenant(b"a"), secret.tenant(b"a"));
         assert!(!secret.tenant(b"").is_anonymous());
     }
 
     #[test]
     fn a_secret_does_not_print_itself() {
-        assert_eq!(format!("{:?}", Secret::from_bytes([7; 32])), "Secret(..)");
+        assert_eq!(format!("{:?}", DigestKey::from_bytes([7; 32])), "Secret(..)");
     }
 }

@@ -1,34 +1,34 @@
 //! Protocols as data: the positions of items and results, and the rules for joining and splitting
 //! them.
 //!
-//! Every adapter is a [`Shape`]; the code that parses, merges and splits is independent of the
+//! Every adapter is a [`ProtocolShape`]; the code that parses, merges and splits is independent of the
 //! protocol. `generic` creates a shape from a policy, and the other adapters define constant ones.
 
-use crate::protocol::json::Scalars;
+use crate::protocol::json::Base64Form;
 use crate::protocol::pointer::Pointer;
 
 /// The description of a protocol.
 #[expect(clippy::struct_excessive_bools, reason = "a table of independent switches")]
 #[derive(Debug, Clone)]
-pub(crate) struct Shape {
+pub(crate) struct ProtocolShape {
     /// Parallel arrays of items.
     pub(crate) items: Vec<Pointer>,
     /// A field that holds a single item instead of `items[0]`.
     pub(crate) single: Option<Pointer>,
     /// Bare values that `items` may hold.
-    pub(crate) bare: Bare,
+    pub(crate) bare: BareValue,
     pub(crate) item_is: ItemIs,
     pub(crate) class: Class,
-    pub(crate) results: Results,
+    pub(crate) results: ResultLayout,
     /// Name of the result for a client that uses the single form.
     pub(crate) single_result: Option<String>,
     /// A client with a scalar item receives its result bare rather than as a list.
     pub(crate) unwrap: bool,
     /// The results are sorted by the server rather than in the order of the items.
     pub(crate) sorted: bool,
-    pub(crate) index: Option<Index>,
+    pub(crate) index: Option<ResultIndex>,
     /// Type that each result must have.
-    pub(crate) element: Element,
+    pub(crate) element: ResultType,
     pub(crate) per_item_error: Option<(Pointer, u16)>,
     /// Ids of the whole response.
     pub(crate) ids: Vec<Pointer>,
@@ -42,7 +42,7 @@ pub(crate) struct Shape {
     /// Fields that the protocol defines. A key that differs only in case is ambiguous.
     pub(crate) known: &'static [&'static str],
     /// Fields that prevent merging.
-    pub(crate) alone: &'static [(&'static str, AloneIf)],
+    pub(crate) alone: &'static [(&'static str, UnbatchedIf)],
     /// The field that names the model.
     pub(crate) model: Option<Pointer>,
     /// Accepts `NaN` and `Infinity` as numbers in a request.
@@ -56,7 +56,7 @@ pub(crate) struct Shape {
 
 /// Condition under which a bare value represents a list of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Bare {
+pub(crate) enum BareValue {
     Never,
     Strings,
     Always,
@@ -77,7 +77,7 @@ pub(crate) enum ItemIs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// The same types and shapes, recursively, as written by `json::class`.
-    Strict(Scalars),
+    Strict(Base64Form),
     /// Strings, lists of token ids, or (if allowed) objects with the same keys.
     Text { objects: bool },
     /// No common property.
@@ -86,7 +86,7 @@ pub(crate) enum Class {
 
 /// Position of the results.
 #[derive(Debug, Clone)]
-pub(crate) enum Results {
+pub(crate) enum ResultLayout {
     /// Parallel arrays, one element for each item.
     Lists(Vec<Pointer>),
     /// A map with a field of the item as its key.
@@ -95,7 +95,7 @@ pub(crate) enum Results {
 
 /// Position of the item index inside a result.
 #[derive(Debug, Clone)]
-pub(crate) struct Index {
+pub(crate) struct ResultIndex {
     pub(crate) at: Pointer,
     /// A response without any index is taken in order.
     pub(crate) optional: bool,
@@ -103,7 +103,7 @@ pub(crate) struct Index {
 
 /// Type that each result must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Element {
+pub(crate) enum ResultType {
     Any,
     Object,
     Array,
@@ -119,13 +119,13 @@ pub(crate) enum Counters {
     /// The counters at these positions.
     Totals {
         at: Vec<Pointer>,
-        share: Share,
+        share: CounterRule,
     },
 }
 
 /// Treatment of a counter in a batch response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Share {
+pub(crate) enum CounterRule {
     /// Divided by the largest remainder method.
     Proportional,
     /// Divided only if the shares are known.
@@ -156,7 +156,7 @@ pub(crate) enum Measure {
 
 /// Condition under which a field prevents merging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum AloneIf {
+pub(crate) enum UnbatchedIf {
     /// The field is present.
     Present,
     /// The field is present and not null.
@@ -167,24 +167,24 @@ pub(crate) enum AloneIf {
     OneOf(&'static [&'static str]),
 }
 
-// === impl Shape ===
+// === impl ProtocolShape ===
 
-impl Shape {
+impl ProtocolShape {
     /// Creates a shape with one list of items, one list of results, and defaults for everything
     /// else.
     pub(crate) fn plain(items: &str, results: &str) -> Self {
         Self {
             items: vec![Pointer::known(items)],
             single: None,
-            bare: Bare::Never,
+            bare: BareValue::Never,
             item_is: ItemIs::Element,
-            class: Class::Strict(Scalars::Plain),
-            results: Results::Lists(vec![Pointer::known(results)]),
+            class: Class::Strict(Base64Form::Plain),
+            results: ResultLayout::Lists(vec![Pointer::known(results)]),
             single_result: None,
             unwrap: false,
             sorted: false,
             index: None,
-            element: Element::Any,
+            element: ResultType::Any,
             per_item_error: None,
             ids: Vec::new(),
             id_from_request: false,

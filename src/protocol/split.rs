@@ -17,18 +17,18 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::batching::Tick;
-use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing, Reply, is_overload};
-use crate::protocol::evidence::{LoneEvidence, Part, Standing};
+use crate::protocol::call::{Call, MismatchKind, Reply, ResponseMismatch, SharedRequest, is_overload};
+use crate::protocol::evidence::{AnswerPart, Constancy, UnbatchedEvidence};
 use crate::protocol::route::Endpoint;
 use crate::protocol::shape::Counters;
 
 use answer::SharedHead;
-use envelope::Undeclared;
-use plan::Plan;
+use envelope::UndeclaredPart;
+use plan::SplitPlan;
 
 /// The response to a shared call.
 #[derive(Debug, Clone, Copy)]
-pub struct SharedAnswer<'a> {
+pub struct BatchResponse<'a> {
     /// The status code.
     pub status: StatusCode,
     /// The response headers.
@@ -53,17 +53,17 @@ impl Endpoint {
     pub fn split_batch(
         &self,
         members: &[&Call],
-        sent: &Outgoing,
-        answer: SharedAnswer<'_>,
-        evidence: Option<(Tick, &LoneEvidence)>,
-    ) -> Result<Vec<Reply>, Mismatch> {
-        let SharedAnswer { status, headers, body } = answer;
+        sent: &SharedRequest,
+        answer: BatchResponse<'_>,
+        evidence: Option<(Tick, &UnbatchedEvidence)>,
+    ) -> Result<Vec<Reply>, ResponseMismatch> {
+        let BatchResponse { status, headers, body } = answer;
         if matches!(status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::PARTIAL_CONTENT)
             || !status.is_success()
         {
             return Err(MismatchKind::Status.into());
         }
-        if is_coded(headers) {
+        if has_content_coding(headers) {
             return Err(MismatchKind::Compressed.into());
         }
         if body.is_empty() {
@@ -73,8 +73,8 @@ impl Endpoint {
             return Err(MismatchKind::Usage.into());
         }
         let Some(leader) = members.first() else { return Ok(Vec::new()) };
-        let plan = Plan::new(&self.shape, members, (body, headers), || match evidence {
-            Some(evidence) => self.judge_envelope(members, leader, body, evidence),
+        let plan = SplitPlan::new(&self.shape, members, (body, headers), || match evidence {
+            Some(evidence) => self.check_envelope(members, leader, body, evidence),
             None => Ok(()),
         })?;
         let head = SharedHead::new(self, leader, headers, evidence.map(|(_, evidence)| evidence));
@@ -92,17 +92,17 @@ impl Endpoint {
     /// client's format. The server's body may quote inputs, so it is forwarded only if unbatched
     /// responses had the same one.
     #[must_use]
-    pub fn answer_overload(
+    pub fn overload_replies(
         &self,
         members: &[&Call],
-        sent: &Outgoing,
-        answer: SharedAnswer<'_>,
-        evidence: &LoneEvidence,
+        sent: &SharedRequest,
+        answer: BatchResponse<'_>,
+        evidence: &UnbatchedEvidence,
     ) -> Vec<Reply> {
-        let SharedAnswer { status, headers, body } = answer;
+        let BatchResponse { status, headers, body } = answer;
         let Some(leader) = members.first() else { return Vec::new() };
         let head = SharedHead::new(self, leader, headers, Some(evidence));
-        let is_known = !is_coded(headers) && evidence.knows(leader, Part::Body(status, body));
+        let is_known = !has_content_coding(headers) && evidence.knows(leader, AnswerPart::Body(status, body));
         let own = self.dialect.overload(status);
         let reply = |call: &&Call| {
             let mut headers = head.of_member(call, sent);
@@ -116,15 +116,18 @@ impl Endpoint {
     }
 
     /// Records the parts of an unbatched response that may be constants of its key.
-    pub fn observe_lone(&self, call: &Call, answer: SharedAnswer<'_>, evidence: &LoneEvidence) {
-        let SharedAnswer { status, headers, body } = answer;
-        let overload = is_overload(status).then_some(Part::Body(status, body));
+    pub fn observe_lone(&self, call: &Call, answer: BatchResponse<'_>, evidence: &UnbatchedEvidence) {
+        let BatchResponse { status, headers, body } = answer;
+        let overload = is_overload(status).then_some(AnswerPart::Body(status, body));
         // A route that must not retry calls needs this evidence before its first batch.
         let looks = status.is_success() && (!self.idempotent || evidence.is_watched(call));
-        let members =
-            if looks { envelope::of_lone(body, &self.shape, &self.rules.respond_with_fields) } else { Vec::new() };
-        let headers = answer::free_text(headers).map(|name| Part::Header(name, headers));
-        let members = members.iter().map(|own| Part::Member(&own.path, own.value.of(body)));
+        let members = if looks {
+            envelope::undeclared_in_unbatched(body, &self.shape, &self.rules.respond_with_fields)
+        } else {
+            Vec::new()
+        };
+        let headers = answer::free_text_headers(headers).map(|name| AnswerPart::Header(name, headers));
+        let members = members.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body)));
         evidence.observe(call, headers.chain(overload).chain(members));
     }
 
@@ -134,23 +137,23 @@ impl Endpoint {
     #[must_use]
     pub fn undeclared(&self, members: &[&Call], body: &Bytes, lone: &Bytes) -> Vec<(String, bool)> {
         let fields = &self.rules.respond_with_fields;
-        let known = envelope::of_lone(lone, &self.shape, fields);
-        let is_same = |part: &Undeclared| {
+        let known = envelope::undeclared_in_unbatched(lone, &self.shape, fields);
+        let is_same = |part: &UndeclaredPart| {
             known.iter().any(|own| own.path == part.path && own.value.of(lone) == part.value.of(body))
         };
-        let parts = envelope::of_shared(body, &self.shape, fields, members);
+        let parts = envelope::undeclared_in_batch(body, &self.shape, fields, members);
         parts.iter().map(|part| (String::from_utf8_lossy(&part.path).into_owned(), is_same(part))).collect()
     }
 
     /// Checks that no part of the body outside the results may quote an input.
-    fn judge_envelope(
+    fn check_envelope(
         &self,
         members: &[&Call],
         leader: &Call,
         body: &Bytes,
-        (now, evidence): (Tick, &LoneEvidence),
-    ) -> Result<(), Mismatch> {
-        let parts = envelope::of_shared(body, &self.shape, &self.rules.respond_with_fields, members);
+        (now, evidence): (Tick, &UnbatchedEvidence),
+    ) -> Result<(), ResponseMismatch> {
+        let parts = envelope::undeclared_in_batch(body, &self.shape, &self.rules.respond_with_fields, members);
         if parts.is_empty() {
             return Ok(());
         }
@@ -158,15 +161,15 @@ impl Endpoint {
             now,
             leader,
             self.idempotent,
-            parts.iter().map(|own| Part::Member(&own.path, own.value.of(body))),
+            parts.iter().map(|own| AnswerPart::Member(&own.path, own.value.of(body))),
         ) {
-            Standing::Constant => Ok(()),
-            Standing::Unknown => Err(MismatchKind::Undeclared.into()),
-            Standing::Varies(place) => {
+            Constancy::Constant => Ok(()),
+            Constancy::Unknown => Err(MismatchKind::Undeclared.into()),
+            Constancy::Varies(place) => {
                 let path =
                     place.and_then(|place| parts.get(place)).map(|own| own.path.get(..NAME_MAX).unwrap_or(&own.path));
                 let member = path.map(|path| String::from_utf8_lossy(path).escape_debug().to_string());
-                Err(Mismatch { what: MismatchKind::Undeclared, member })
+                Err(ResponseMismatch { what: MismatchKind::Undeclared, member })
             }
         }
     }
@@ -178,7 +181,7 @@ fn counts_first_item_only(headers: &HeaderMap) -> bool {
     headers.get(header::SERVER).is_some_and(|name| name.as_bytes().trim_ascii().eq_ignore_ascii_case(b"llama.cpp"))
 }
 
-fn is_coded(headers: &HeaderMap) -> bool {
+fn has_content_coding(headers: &HeaderMap) -> bool {
     let plain = |value: &HeaderValue| value.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity");
     !headers.get_all(header::CONTENT_ENCODING).iter().all(plain)
 }

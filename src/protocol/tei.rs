@@ -4,20 +4,20 @@
 //! TEI forms batches by itself, so the route is merged only for other servers that implement it.
 //! The endpoint therefore requires the data that `/info` publishes.
 
-use crate::protocol::json::{self, Rules, Span};
+use crate::protocol::json::{self, JsonRules, Span};
 use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{AloneIf, Bare, Class, Element, ItemIs, Measure, Shape};
+use crate::protocol::shape::{BareValue, Class, ItemIs, Measure, ProtocolShape, ResultType, UnbatchedIf};
 
 /// Path that is recognised even if no policy names it, and suffix of a path that a policy names.
 pub(crate) const PATH: &str = "/embed";
 
 const KNOWN: [&str; 7] =
     ["inputs", "truncate", "truncation_direction", "prompt_name", "normalize", "dimensions", "stream"];
-const ALONE: [(&str, AloneIf); 0] = [];
+const ALONE: [(&str, UnbatchedIf); 0] = [];
 
 /// Limits that a server publishes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Published {
+pub struct PublishedLimits {
     /// Maximum number of items in a call.
     pub items_max: Option<u32>,
     /// Maximum number of tokens in a batch.
@@ -27,17 +27,17 @@ pub struct Published {
 }
 
 /// Returns the shape of `/embed`.
-pub(crate) fn embed() -> Shape {
-    Shape {
-        bare: Bare::Strings,
+pub(crate) fn embed() -> ProtocolShape {
+    ProtocolShape {
+        bare: BareValue::Strings,
         item_is: ItemIs::Tokens,
         class: Class::Text { objects: false },
-        element: Element::Array,
+        element: ResultType::Array,
         share_by: Measure::Text,
         weight: Measure::Tokens,
         known: &KNOWN,
         alone: &ALONE,
-        ..Shape::plain("/inputs", "")
+        ..ProtocolShape::plain("/inputs", "")
     }
 }
 
@@ -47,8 +47,8 @@ pub(crate) fn embed() -> Shape {
 /// A server that publishes `max_batch_tokens` has a token budget to fill, so it forms batches
 /// itself.
 #[must_use]
-pub fn published(info: &[u8]) -> Option<Published> {
-    json::check(info, Rules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+pub fn published(info: &[u8]) -> Option<PublishedLimits> {
+    json::check(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
     let root = json::root(info);
     let number = |name: &str| -> Option<u64> {
         let found = json::find(info, root, &Pointer::known(name)).ok()??;
@@ -59,7 +59,7 @@ pub fn published(info: &[u8]) -> Option<Published> {
     if items_max.is_none() && weight_max.is_none() {
         return None;
     }
-    Some(Published {
+    Some(PublishedLimits {
         items_max: items_max.map(|items| u32::try_from(items).unwrap_or(u32::MAX)),
         weight_max,
         batches_itself: weight_max.is_some(),
@@ -70,7 +70,7 @@ pub fn published(info: &[u8]) -> Option<Published> {
 /// another model.
 #[must_use]
 pub fn model_named(info: &[u8]) -> Option<String> {
-    json::check(info, Rules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
+    json::check(info, JsonRules { lenient: false, strict: true, nesting_max: 32 }).ok()?;
     let root = json::root(info);
     let text = |name: &str| -> Option<&str> {
         let found = json::find(info, root, &Pointer::known(name)).ok()??;
@@ -92,10 +92,10 @@ mod tests {
     #[test]
     fn what_tei_publishes_is_read() {
         let info = br#"{"model_id":"m","max_concurrent_requests":512,"max_batch_tokens":16384,"max_batch_requests":null,"max_client_batch_size":32}"#;
-        let expected = Published { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
+        let expected = PublishedLimits { items_max: Some(32), weight_max: Some(16384), batches_itself: true };
         assert_eq!(published(info), Some(expected));
         let info = br#"{"max_client_batch_size": 8}"#;
-        assert_eq!(published(info), Some(Published { items_max: Some(8), ..Published::default() }));
+        assert_eq!(published(info), Some(PublishedLimits { items_max: Some(8), ..PublishedLimits::default() }));
     }
 
     #[test]

@@ -8,8 +8,8 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::generic::{Cost, CostShare, CostWeights, PerItemError, Single, Spec};
-use super::json::{Looked, canonical, root};
+use super::generic::{CostShare, CostWeights, CounterSpec, GenericOptions, PerItemError, SingleItem};
+use super::json::{CanonicalOptions, canonical, root};
 use super::*;
 use crate::batching::Tick;
 
@@ -21,8 +21,8 @@ mod splitting;
 const CASES: &str = include_str!("../../tests/data/protocol_cases.jsonl");
 const TEI: &str = include_str!("../../tests/data/protocol/tei_embed.jsonl");
 
-fn secret() -> Secret {
-    Secret::from_bytes([3; 32])
+fn secret() -> DigestKey {
+    DigestKey::from_bytes([3; 32])
 }
 
 fn pointer(text: &str) -> Pointer {
@@ -30,7 +30,7 @@ fn pointer(text: &str) -> Pointer {
 }
 
 /// Returns the rules of a route with default settings.
-fn rules(path: &str, protocol: Named) -> RouteRules {
+fn rules(path: &str, protocol: RouteProtocol) -> RouteRules {
     RouteRules {
         path: PathPattern::parse(path).unwrap(),
         method: Method::POST,
@@ -49,23 +49,23 @@ fn rules(path: &str, protocol: Named) -> RouteRules {
     }
 }
 
-fn common() -> Common {
+fn common() -> SharedHeaderRules {
     let deadline_headers = vec![
         HeaderName::from_static("x-request-timeout-ms"),
         HeaderName::from_static("x-envoy-expected-rq-timeout-ms"),
     ];
-    Common { deadline_headers, ..Common::default() }
+    SharedHeaderRules { deadline_headers, ..SharedHeaderRules::default() }
 }
 
 fn routes(written: Vec<RouteRules>) -> Routes {
-    Routes::new(written, rules("/*", Named::Auto), common())
+    Routes::new(written, rules("/*", RouteProtocol::Auto), common())
 }
 
 fn endpoint_of(rules: RouteRules, path: &str) -> Arc<Endpoint> {
     routes(vec![rules]).recognise(&Method::POST, path).unwrap()
 }
 
-fn endpoint(path: &str, protocol: Named) -> Arc<Endpoint> {
+fn endpoint(path: &str, protocol: RouteProtocol) -> Arc<Endpoint> {
     endpoint_of(rules(path, protocol), path)
 }
 
@@ -91,7 +91,7 @@ fn read(endpoint: &Endpoint, target: &str, body: &str) -> Call {
     read_with(endpoint, target, &[], body)
 }
 
-fn split(endpoint: &Endpoint, calls: &[&Call], answer: &str) -> Result<Vec<Reply>, Mismatch> {
+fn split(endpoint: &Endpoint, calls: &[&Call], answer: &str) -> Result<Vec<Reply>, ResponseMismatch> {
     let sent = endpoint.write_batch(calls, None);
     split_sent(endpoint, calls, &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(answer.to_owned()))
 }
@@ -100,13 +100,13 @@ fn split(endpoint: &Endpoint, calls: &[&Call], answer: &str) -> Result<Vec<Reply
 fn split_sent(
     endpoint: &Endpoint,
     calls: &[&Call],
-    sent: &Outgoing,
+    sent: &SharedRequest,
     status: StatusCode,
     headers: &HeaderMap,
     body: &Bytes,
-) -> Result<Vec<Reply>, Mismatch> {
-    let answer = SharedAnswer { status, headers, body };
-    endpoint.split_batch(calls, sent, answer, Some((Tick(0), &LoneEvidence::default())))
+) -> Result<Vec<Reply>, ResponseMismatch> {
+    let answer = BatchResponse { status, headers, body };
+    endpoint.split_batch(calls, sent, answer, Some((Tick(0), &UnbatchedEvidence::default())))
 }
 
 fn bodies(replies: &[Reply]) -> Vec<&str> {
@@ -115,7 +115,7 @@ fn bodies(replies: &[Reply]) -> Vec<&str> {
 
 fn one_spelling(doc: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    canonical(doc, root(doc), Looked { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
+    canonical(doc, root(doc), CanonicalOptions { known: &[], pointers: &[], without: &[] }, &mut out).unwrap();
     out
 }
 
@@ -129,7 +129,7 @@ fn agrees(expected: &str, body: &str) -> bool {
     id >= 8 && body.get(id..).is_some_and(|body| agrees(after, body))
 }
 
-fn spec(config: &Value) -> Spec {
+fn spec(config: &Value) -> GenericOptions {
     let list = |value: &Value| -> Vec<Pointer> {
         match value {
             Value::Array(items) => items.iter().map(|item| pointer(item.as_str().unwrap())).collect(),
@@ -140,40 +140,40 @@ fn spec(config: &Value) -> Spec {
     let one = |value: &Value| value.as_str().map(pointer);
     let adapter = &config["adapter"];
     let status = config["per_item_error_status"].as_u64().unwrap_or(422);
-    let spec = Spec {
+    let spec = GenericOptions {
         upstream_path: adapter["upstream_path"].as_str().map(str::to_owned),
-        single: Single {
+        single: SingleItem {
             items: one(&adapter["single_items"]),
             results: one(&adapter["unwrap_single"]),
-            ..Single::default()
+            ..SingleItem::default()
         },
         per_item_error: one(&adapter["per_item_error"])
             .map(|field| PerItemError { field, status: u16::try_from(status).unwrap() }),
         result_key: one(&adapter["result_key"]),
-        cost: Cost {
+        cost: CounterSpec {
             totals: list(&adapter["cost"]["total"]),
             weights: if adapter["cost"]["weights"] == "chars" { CostWeights::Chars } else { CostWeights::Bytes },
             share: CostShare::Proportional,
         },
-        ..Spec::new(list(&adapter["items"]), list(&adapter["results"]))
+        ..GenericOptions::new(list(&adapter["items"]), list(&adapter["results"]))
     };
     assert_eq!(spec.clashes(), []);
     spec
 }
 
-fn named(case: &Value) -> Option<Named> {
+fn named(case: &Value) -> Option<RouteProtocol> {
     let config = &case["config"];
     let path = case["requests"][0]["path"].as_str().unwrap();
     if config["adapter"].is_object() {
-        return Some(Named::Generic);
+        return Some(RouteProtocol::Generic);
     }
     Some(match (case["adapter"].as_str().unwrap(), config["flavour"].as_str()) {
-        ("openai.embeddings", Some("vllm")) => Named::Vllm,
-        ("core" | "faults", None) => Named::Auto,
-        ("openai.embeddings", None) => Named::OpenAi,
-        ("kserve.v1", None) => Named::KServeV1,
-        ("tfserving", None) => Named::TfServing,
-        ("tei", None) if path == "/embed" => Named::Tei,
+        ("openai.embeddings", Some("vllm")) => RouteProtocol::Vllm,
+        ("core" | "faults", None) => RouteProtocol::Auto,
+        ("openai.embeddings", None) => RouteProtocol::OpenAi,
+        ("kserve.v1", None) => RouteProtocol::KServeV1,
+        ("tfserving", None) => RouteProtocol::TfServing,
+        ("tei", None) if path == "/embed" => RouteProtocol::Tei,
         _ => return None,
     })
 }
@@ -193,7 +193,7 @@ fn case_routes(case: &Value) -> Option<Routes> {
     let over: Vec<Pointer> = over.map(|item| pointer(item.as_str().unwrap())).collect();
     let route = |path: &&str| RouteRules {
         merge_over_fields: over.clone(),
-        generic: (protocol == Named::Generic).then(|| spec(config)),
+        generic: (protocol == RouteProtocol::Generic).then(|| spec(config)),
         item_bytes_max: config["max_item_bytes"].as_u64().map_or(1 << 20, |max| usize::try_from(max).unwrap()),
         ..rules(path, protocol)
     };
@@ -240,7 +240,7 @@ fn read_case(case: &Value, routes: &Routes) -> Clients {
         head.headers.insert("host", HeaderValue::from_static("h"));
         let found = routes.recognise(&method, path.split('?').next().unwrap());
         // A call that is not recognised passes through, and any endpoint can parse it.
-        let any = || endpoint("/v1/embeddings", Named::OpenAi);
+        let any = || endpoint("/v1/embeddings", RouteProtocol::OpenAi);
         let call = found.clone().unwrap_or_else(any).read(&head, Bytes::from(body_of(request)), &secret());
         clients.insert(request["c"].as_str().unwrap().to_owned(), (found, call));
     }
@@ -249,7 +249,7 @@ fn read_case(case: &Value, routes: &Routes) -> Clients {
 
 fn mergeable(a: &(Option<Arc<Endpoint>>, Call), b: &(Option<Arc<Endpoint>>, Call)) -> bool {
     let both = a.0.is_some() && b.0.is_some();
-    let keys = matches!((&a.1.merge, &b.1.merge), (Merge::With(a), Merge::With(b)) if a == b);
+    let keys = matches!((&a.1.merge, &b.1.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b);
     both && keys && !a.1.exclusive.iter().any(|value| b.1.exclusive.contains(value))
 }
 
@@ -313,8 +313,8 @@ fn check_shared(id: &str, case: &Value, index: usize, members: &[String], client
     let body = Bytes::from(body_of(answer));
     let replies = match status.as_u16() {
         429 | 503 => {
-            let answer = SharedAnswer { status, headers: &headers, body: &body };
-            endpoint.answer_overload(&calls, &sent, answer, &LoneEvidence::default())
+            let answer = BatchResponse { status, headers: &headers, body: &body };
+            endpoint.overload_replies(&calls, &sent, answer, &UnbatchedEvidence::default())
         }
         200..300 => match split_sent(endpoint, &calls, &sent, status, &headers, &body) {
             Ok(replies) => replies,

@@ -4,11 +4,11 @@
 //! back with the same number of places. Anything else, such as an exponent or a sign, is not a
 //! counter that can be divided.
 
-use crate::protocol::json::{Elements, Kind, Members, Span, kind, unescape};
+use crate::protocol::json::{Elements, JsonType, Members, Span, kind, unescape};
 
 /// A counter of a response, divided among the clients.
 #[derive(Debug)]
-pub(crate) struct Counter {
+pub(crate) struct DividedCounter {
     /// Position of the counter.
     pub(crate) span: Span,
     /// The share of each client.
@@ -19,7 +19,7 @@ pub(crate) struct Counter {
 
 /// The items of each client and their weights.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct ShareWeights {
     /// The weight of each item, in order.
     pub(crate) weights: Vec<u64>,
     /// The number of items of each client, in order.
@@ -39,16 +39,16 @@ struct Decimal {
 
 /// Error for a number that cannot be divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Unsharable;
+pub(crate) struct IndivisibleCounter;
 
 /// Divides the counters below a `usage` object. Names that end in `tokens` or `characters` are sums
 /// over items and are divided. Any other number except zero has an unknown meaning.
 ///
 /// # Errors
 /// The object contains a number of unknown meaning.
-pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &Ledger) -> Result<Vec<Counter>, Unsharable> {
+pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &ShareWeights) -> Result<Vec<DividedCounter>, IndivisibleCounter> {
     let mut leaves = Vec::new();
-    if kind(doc, usage.start) == Kind::Object {
+    if kind(doc, usage.start) == JsonType::Object {
         collect(doc, usage, b"", &mut leaves)?;
     }
     let mut counters = leaves.iter().map(|(_, span)| share(doc, *span, ledger)).collect::<Result<Vec<_>, _>>()?;
@@ -60,17 +60,21 @@ pub(crate) fn usage(doc: &[u8], usage: Span, ledger: &Ledger) -> Result<Vec<Coun
 ///
 /// # Errors
 /// The value is a number in a format that cannot be divided, an object or an array.
-pub(crate) fn declared(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Option<Counter>, Unsharable> {
+pub(crate) fn declared(
+    doc: &[u8],
+    span: Span,
+    ledger: &ShareWeights,
+) -> Result<Option<DividedCounter>, IndivisibleCounter> {
     match kind(doc, span.start) {
-        Kind::Number => share(doc, span, ledger).map(Some),
-        Kind::Null | Kind::Bool | Kind::String => Ok(None),
-        Kind::Object | Kind::Array => Err(Unsharable),
+        JsonType::Number => share(doc, span, ledger).map(Some),
+        JsonType::Null | JsonType::Bool | JsonType::String => Ok(None),
+        JsonType::Object | JsonType::Array => Err(IndivisibleCounter),
     }
 }
 
 /// Divides the number in a header. Returns the share of each client, and whether the shares are
 /// exact.
-pub(crate) fn header(value: &[u8], ledger: &Ledger) -> Option<(Vec<String>, bool)> {
+pub(crate) fn header(value: &[u8], ledger: &ShareWeights) -> Option<(Vec<String>, bool)> {
     let counter = share(value, Span { start: 0, end: value.len() }, ledger).ok()?;
     Some((counter.parts, counter.exact))
 }
@@ -80,35 +84,35 @@ fn collect<'a>(
     value: Span,
     name: &[u8],
     leaves: &mut Vec<(std::borrow::Cow<'a, [u8]>, Span)>,
-) -> Result<(), Unsharable> {
+) -> Result<(), IndivisibleCounter> {
     match kind(doc, value.start) {
-        Kind::Object => {
+        JsonType::Object => {
             for member in Members::new(doc, value) {
                 collect(doc, member.value, &unescape(member.key.inside(doc)), leaves)?;
             }
         }
-        Kind::Array => {
+        JsonType::Array => {
             for element in Elements::new(doc, value) {
                 collect(doc, element, name, leaves)?;
             }
         }
-        Kind::Number => {
+        JsonType::Number => {
             let sums = [&b"tokens"[..], b"characters"].iter().any(|end| name.ends_with(end));
             if !is_zero(value.of(doc)) {
                 if !sums {
-                    return Err(Unsharable);
+                    return Err(IndivisibleCounter);
                 }
                 leaves.push((std::borrow::Cow::Owned(name.to_vec()), value));
             }
         }
-        Kind::String | Kind::Bool | Kind::Null => {}
+        JsonType::String | JsonType::Bool | JsonType::Null => {}
     }
     Ok(())
 }
 
 /// Sets each client's `total_tokens` to the sum of its own shares, if the total of the upstream is
 /// the same sum.
-fn total(doc: &[u8], usage: Span, counters: &mut [Counter]) {
+fn total(doc: &[u8], usage: Span, counters: &mut [DividedCounter]) {
     let member = |name: &[u8]| {
         Members::new(doc, usage).find(|member| *unescape(member.key.inside(doc)) == *name).map(|m| m.value)
     };
@@ -132,8 +136,8 @@ fn total(doc: &[u8], usage: Span, counters: &mut [Counter]) {
     }
 }
 
-fn share(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Counter, Unsharable> {
-    let total = Decimal::parse(span.of(doc)).ok_or(Unsharable)?;
+fn share(doc: &[u8], span: Span, ledger: &ShareWeights) -> Result<DividedCounter, IndivisibleCounter> {
+    let total = Decimal::parse(span.of(doc)).ok_or(IndivisibleCounter)?;
     // A count written as a decimal, such as `9.0`, is divided as an integer.
     let scale = if total.is_whole() { total.scale() } else { 1 };
     let counted = total.places == 0 || scale > 1;
@@ -143,16 +147,16 @@ fn share(doc: &[u8], span: Span, ledger: &Ledger) -> Result<Counter, Unsharable>
         let units = each.by_ref().take(*count).sum::<u128>() * scale;
         Decimal { units, places: total.places }.to_text()
     };
-    Ok(Counter { span, parts: ledger.counts.iter().map(&mut part).collect(), exact })
+    Ok(DividedCounter { span, parts: ledger.counts.iter().map(&mut part).collect(), exact })
 }
 
 pub(crate) fn is_zero(number: &[u8]) -> bool {
     !number.iter().take_while(|byte| !matches!(byte, b'e' | b'E')).any(|byte| matches!(byte, b'1'..=b'9' | b'N' | b'I'))
 }
 
-// === impl Ledger ===
+// === impl ShareWeights ===
 
-impl Ledger {
+impl ShareWeights {
     /// Returns the share of each item, and whether the shares are known rather than estimated.
     /// `count` is set if the total counts whole units.
     fn apportion(&self, total: u128, count: bool) -> (Vec<u128>, bool) {
@@ -244,11 +248,11 @@ mod tests {
     use super::*;
     use crate::protocol::json;
 
-    fn ledger(weights: &[u64], counts: &[usize]) -> Ledger {
-        Ledger { weights: weights.to_vec(), counts: counts.to_vec(), identical: false, counted: false }
+    fn ledger(weights: &[u64], counts: &[usize]) -> ShareWeights {
+        ShareWeights { weights: weights.to_vec(), counts: counts.to_vec(), identical: false, counted: false }
     }
 
-    fn check(body: &str, ledger: &Ledger, expected: &[&[&str]]) {
+    fn check(body: &str, ledger: &ShareWeights, expected: &[&[&str]]) {
         let doc = body.as_bytes();
         let counters = usage(doc, json::root(doc), ledger).unwrap();
         let parts: Vec<Vec<&str>> = counters.iter().map(|c| c.parts.iter().map(String::as_str).collect()).collect();
@@ -286,16 +290,20 @@ mod tests {
     fn a_number_that_is_no_sum_over_items_cannot_be_shared() {
         for body in [r#"{"cost":0.5}"#, r#"{"total_tokens":-1}"#, r#"{"total_tokens":1e3}"#, r#"{"x":[1]}"#] {
             let doc = body.as_bytes();
-            assert_eq!(usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1])).map(|_| ()), Err(Unsharable), "{body}");
+            assert_eq!(
+                usage(doc, json::root(doc), &ledger(&[1, 1], &[1, 1])).map(|_| ()),
+                Err(IndivisibleCounter),
+                "{body}"
+            );
         }
         check(r#"{"cost":0.0,"unit":"usd","n":0}"#, &ledger(&[1, 1], &[1, 1]), &[]);
     }
 
     #[test]
     fn identical_items_and_counted_ids_are_exact() {
-        let same = Ledger { identical: true, ..ledger(&[3, 3, 3], &[1, 2]) };
+        let same = ShareWeights { identical: true, ..ledger(&[3, 3, 3], &[1, 2]) };
         assert_eq!(same.apportion(12, true), (vec![4, 4, 4], true));
-        let ids = Ledger { counted: true, ..ledger(&[3, 2], &[1, 1]) };
+        let ids = ShareWeights { counted: true, ..ledger(&[3, 2], &[1, 1]) };
         assert_eq!(ids.apportion(5, true), (vec![3, 2], true));
         assert!(!ids.apportion(7, true).1);
     }

@@ -15,18 +15,18 @@ use http::{HeaderMap, Request, Response, StatusCode, Version, response};
 use tokio::time::{Instant, timeout_at};
 
 use super::Proxy;
-use crate::backend::{Forward, Lane};
-use crate::batching::ObservedOutcome;
+use crate::backend::{Forwarder, Lane};
+use crate::batching::BatchOutcome;
 use crate::body::Body;
 use crate::error::FailureKind;
-use crate::gather::{Bounds, Gathered, Stop, gather};
+use crate::gather::{ReadLimits, ReadResult, StopReason, gather};
 use crate::protocol::headers::retry_after;
-use crate::protocol::{Call, Endpoint, SharedAnswer};
-use crate::scheduler::Grant;
+use crate::protocol::{BatchResponse, Call, Endpoint};
+use crate::scheduler::UnbatchedPermit;
 
 /// A recognised request with its body read, in its original form.
 #[derive(Debug, Clone)]
-pub(super) struct Lonely {
+pub(super) struct BufferedRequest {
     pub(super) head: Parts,
     pub(super) bytes: Bytes,
     pub(super) trailers: Option<HeaderMap>,
@@ -34,7 +34,7 @@ pub(super) struct Lonely {
 
 // === impl Lonely ===
 
-impl Lonely {
+impl BufferedRequest {
     fn into_request(self) -> Request<Body> {
         let Self { head, bytes, trailers } = self;
         Request::from_parts(head, Body::full(bytes).with_trailers(trailers))
@@ -50,8 +50,8 @@ impl Proxy {
     pub(super) async fn alone(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
-        lonely: Lonely,
-        mut grant: Grant,
+        lonely: BufferedRequest,
+        mut grant: UnbatchedPermit,
         (endpoint, call): (&Endpoint, &Call),
         limit: Option<Duration>,
     ) -> Result<Response<Body>, FailureKind> {
@@ -68,21 +68,21 @@ impl Proxy {
             Ok(Err(kind)) => Err(kind),
             Ok(Ok(response)) => Ok(response),
         };
-        let response = response.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
+        let response = response.inspect_err(|_| grant.observed(BatchOutcome::Failed))?;
         grant.first_byte();
         let (mut head, body) = response.into_parts();
         self.forward.observe_answer(&head.headers);
         // The idle timeout of pass-through traffic does not apply to a recognised call.
         let body = body.without_idle();
         if call.streaming || is_event_stream(&head.headers) {
-            grant.observed(ObservedOutcome::Ok);
-            let body = body.idle_after(self.config.answer_idle_timeout, None).keeping(grant);
+            grant.observed(BatchOutcome::Ok);
+            let body = body.with_idle_timeout(self.config.answer_idle_timeout, None).keeping(grant);
             return Ok(Response::from_parts(head, body));
         }
-        let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(ObservedOutcome::Failed))?;
+        let body = self.read_answer(body, until).await.inspect_err(|_| grant.observed(BatchOutcome::Failed))?;
         grant.observed(outcome(endpoint, &head, &body));
-        if let Read::Whole(bytes, _) = &body {
-            let answer = SharedAnswer { status: head.status, headers: &head.headers, body: bytes };
+        if let BufferedResponse::Whole(bytes, _) = &body {
+            let answer = BatchResponse { status: head.status, headers: &head.headers, body: bytes };
             self.forward.observe_lone(endpoint, call, answer);
             // The response is framed anew: its length is that of the buffered bytes.
             head.headers.remove(http::header::CONTENT_LENGTH);
@@ -90,26 +90,28 @@ impl Proxy {
         Ok(Response::from_parts(head, body.into_body()))
     }
 
-    async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<Read, FailureKind> {
+    async fn read_answer(&self, mut body: Body, until: Option<Instant>) -> Result<BufferedResponse, FailureKind> {
         let idle = self.config.answer_idle_timeout;
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
         match gather(
             &mut body,
-            Bounds { max, idle, until, floor: None, evictable: false },
+            ReadLimits { max, idle, until, floor: None, evictable: false },
             self.buffers.empty_for_answer(),
         )
         .await
         {
-            Gathered::Whole { bytes, trailers, held } => {
-                Ok(Read::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).charged(held)))
+            ReadResult::Whole { bytes, trailers, held } => {
+                Ok(BufferedResponse::Whole(bytes.clone(), Body::full(bytes).with_trailers(trailers).charged(held)))
             }
             // Too large to buffer: the bytes already read are sent first, the rest is streamed
             // after them, and the slot becomes free.
-            Gathered::Stopped { why: Stop::TooLarge | Stop::BuffersFull, read, held } => {
-                Ok(Read::TooLarge(body.put_back(read, held).idle_after(idle, None)))
+            ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+                Ok(BufferedResponse::TooLarge(body.with_prefix(read, held).with_idle_timeout(idle, None)))
             }
-            Gathered::Stopped { why: Stop::Slow, .. } => Err(FailureKind::UpstreamTimeout),
-            Gathered::Stopped { why: Stop::Broken | Stop::BelowFloor, .. } => Err(FailureKind::UpstreamBroken),
+            ReadResult::Stopped { why: StopReason::Slow, .. } => Err(FailureKind::UpstreamTimeout),
+            ReadResult::Stopped { why: StopReason::Broken | StopReason::BelowFloor, .. } => {
+                Err(FailureKind::UpstreamBroken)
+            }
         }
     }
 }
@@ -118,9 +120,9 @@ impl Proxy {
 /// reused one breaks, because the server may have closed it while the call was on its way. A call
 /// that is not idempotent uses a new connection from the start.
 async fn send(
-    forward: &dyn Forward,
+    forward: &dyn Forwarder,
     lane: Arc<dyn Lane>,
-    lonely: Lonely,
+    lonely: BufferedRequest,
     idempotent: bool,
 ) -> Result<Response<Body>, FailureKind> {
     if !idempotent {
@@ -139,14 +141,14 @@ async fn send(
 }
 
 /// A response, buffered whole or up to the cap.
-enum Read {
+enum BufferedResponse {
     Whole(Bytes, Body),
     TooLarge(Body),
 }
 
-// === impl Read ===
+// === impl BufferedResponse ===
 
-impl Read {
+impl BufferedResponse {
     fn into_body(self) -> Body {
         match self {
             Self::Whole(_, body) | Self::TooLarge(body) => body,
@@ -156,18 +158,18 @@ impl Read {
 
 /// Derives the outcome that the batching core learns from the response to an unbatched call:
 /// success, overload, or a size limit named in the error.
-fn outcome(endpoint: &Endpoint, head: &response::Parts, body: &Read) -> ObservedOutcome {
+fn outcome(endpoint: &Endpoint, head: &response::Parts, body: &BufferedResponse) -> BatchOutcome {
     match head.status {
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
-            ObservedOutcome::Overloaded { retry_after: retry_after(&head.headers) }
+            BatchOutcome::Overloaded { retry_after: retry_after(&head.headers) }
         }
-        status if status.is_success() => ObservedOutcome::Ok,
+        status if status.is_success() => BatchOutcome::Ok,
         status => match body {
-            Read::Whole(bytes, _) => match endpoint.too_large(status, bytes) {
-                Some(too_large) if too_large.limit.is_some() => ObservedOutcome::TooLarge { limit: too_large.limit },
-                _ => ObservedOutcome::Failed,
+            BufferedResponse::Whole(bytes, _) => match endpoint.too_large(status, bytes) {
+                Some(too_large) if too_large.limit.is_some() => BatchOutcome::TooLarge { limit: too_large.limit },
+                _ => BatchOutcome::Failed,
             },
-            Read::TooLarge(_) => ObservedOutcome::Failed,
+            BufferedResponse::TooLarge(_) => BatchOutcome::Failed,
         },
     }
 }

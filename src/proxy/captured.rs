@@ -25,72 +25,77 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::connections::ConnectionGuard;
-use super::detect::{LOOK_MAX, Spoken, judge};
-use super::flow::ClientFlow;
-use super::io::{Client, Watched};
-use super::listener::Welcome;
+use super::detect::{DetectedProtocol, LOOK_MAX, judge};
+use super::flow::ConnectionMemory;
+use super::io::{ClientStream, MonitoredStream};
+use super::listener::ListenerState;
 use super::{Proxy, connection};
-use crate::backend::Duplex;
-use crate::protocol::Peer;
+use crate::backend::ByteStream;
+use crate::protocol::PeerIdentity;
 use crate::relay::relay;
-use crate::telemetry::names::Relayed;
+use crate::telemetry::names::RelayReason;
 
 /// Time that a client may be silent before a connection to the application is opened to let it
 /// speak first: the time that an HTTP/2 client may take to send its SETTINGS.
-const SILENCE: Duration = Duration::from_millis(250);
+const CLIENT_FIRST_TIMEOUT: Duration = Duration::from_millis(250);
 /// Maximum time to complete a request line that has begun. HTTP clients write theirs at once.
-const LINE: Duration = Duration::from_secs(1);
+const REQUEST_LINE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a silent connection may stay open once its port drains, the same as an idle HTTP
 /// connection.
-const GOODBYE: Duration = Duration::from_secs(1);
+const DRAIN_GRACE: Duration = Duration::from_secs(1);
 
 /// Result of detecting the protocol of a connection.
-enum Begun {
+enum Detected {
     Http,
-    Bytes(Relayed, Option<Box<dyn Duplex>>, Vec<u8>),
+    Bytes(RelayReason, Option<Box<dyn ByteStream>>, Vec<u8>),
     Over,
 }
 
 /// Serves a connection to its end. `guard` is held as long as the stream.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
-    (mut stream, peer): (Client, Option<Peer>),
-    told: watch::Receiver<Welcome>,
+    (mut stream, peer): (ClientStream, Option<PeerIdentity>),
+    told: watch::Receiver<ListenerState>,
     guard: ConnectionGuard,
 ) {
     let mut ahead = Vec::new();
     let begun = if proxy.table().relays {
-        Begun::Bytes(Relayed::NoRoute, None, Vec::new())
+        Detected::Bytes(RelayReason::NoRoute, None, Vec::new())
     } else {
         begin(&proxy, &mut stream, &mut ahead, told.clone()).await
     };
     match begun {
-        Begun::Over => {}
-        Begun::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), told, guard).await,
-        Begun::Bytes(why, upstream, answer) => {
+        Detected::Over => {}
+        Detected::Http => connection::run(proxy, (stream, peer), Bytes::from(ahead), told, guard).await,
+        Detected::Bytes(why, upstream, answer) => {
             proxy.metrics.relayed(why);
             guard.place.activity().relay();
             // A relayed connection drops the state of a served one: the tunnel needs only its two
             // ends, and parses no heads.
             let activity = guard.place.activity();
-            let flow = ClientFlow::new(&proxy.buffers, &activity);
-            let client = Watched::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
-            Box::pin(carry(&proxy, client, upstream, (ahead, answer))).await;
+            let flow = ConnectionMemory::new(&proxy.buffers, &activity);
+            let client = MonitoredStream::new(stream, Bytes::new(), (&activity, &flow), (0, guard));
+            Box::pin(relay_connection(&proxy, client, upstream, (ahead, answer))).await;
         }
     }
 }
 
 /// Detects the protocol. The bytes received from the client are left in `ahead`.
-async fn begin(proxy: &Proxy, stream: &mut Client, ahead: &mut Vec<u8>, mut told: watch::Receiver<Welcome>) -> Begun {
-    if let Ok(first) = timeout(SILENCE, read_on(stream, ahead)).await {
-        return if first.is_err() { Begun::Over } else { line(stream, ahead).await };
+async fn begin(
+    proxy: &Proxy,
+    stream: &mut ClientStream,
+    ahead: &mut Vec<u8>,
+    mut told: watch::Receiver<ListenerState>,
+) -> Detected {
+    if let Ok(first) = timeout(CLIENT_FIRST_TIMEOUT, read_prefix(stream, ahead)).await {
+        return if first.is_err() { Detected::Over } else { detect_request_line(stream, ahead).await };
     }
     // The client may have connected ahead of its first call, or wait for the server to speak first.
     let limit = proxy.config.client.pass_through_idle_timeout;
     let leave = async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome != Welcome::Stay).await.ok();
-        tokio::time::sleep(GOODBYE).await;
+        told.wait_for(|welcome| *welcome != ListenerState::Stay).await.ok();
+        tokio::time::sleep(DRAIN_GRACE).await;
     };
     let speaks = async {
         let Ok(mut upstream) = proxy.forward.open().await else {
@@ -109,44 +114,44 @@ async fn begin(proxy: &Proxy, stream: &mut Client, ahead: &mut Vec<u8>, mut told
     };
     tokio::select! {
         biased;
-        first = read_on(stream, ahead) => if first.is_err() { Begun::Over } else { line(stream, ahead).await },
+        first = read_prefix(stream, ahead) => if first.is_err() { Detected::Over } else { detect_request_line(stream, ahead).await },
         spoke = speaks => match spoke {
-            Some((upstream, answer)) => Begun::Bytes(Relayed::ServerFirst, Some(upstream), answer),
+            Some((upstream, answer)) => Detected::Bytes(RelayReason::ServerFirst, Some(upstream), answer),
             // The application closed the connection of a silent client.
-            None => Begun::Over,
+            None => Detected::Over,
         },
-        () = leave => Begun::Over,
-        () = tokio::time::sleep(limit) => Begun::Over,
+        () = leave => Detected::Over,
+        () = tokio::time::sleep(limit) => Detected::Over,
     }
 }
 
 /// Reads from a client that has sent its first bytes until the protocol is known.
-async fn line(stream: &mut Client, ahead: &mut Vec<u8>) -> Begun {
+async fn detect_request_line(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> Detected {
     let known = async {
         loop {
             match judge(ahead) {
-                Spoken::Http => return Begun::Http,
-                Spoken::Other => return Begun::Bytes(Relayed::NotHttp, None, Vec::new()),
-                Spoken::More => {}
+                DetectedProtocol::Http => return Detected::Http,
+                DetectedProtocol::Other => return Detected::Bytes(RelayReason::NotHttp, None, Vec::new()),
+                DetectedProtocol::More => {}
             }
-            match read_on(stream, ahead).await {
+            match read_prefix(stream, ahead).await {
                 Ok(()) => {}
                 // The stream ended in the middle of what may be a request line. It is relayed,
                 // since only the application can interpret it.
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                    return Begun::Bytes(Relayed::NotHttp, None, Vec::new());
+                    return Detected::Bytes(RelayReason::NotHttp, None, Vec::new());
                 }
-                Err(_) => return Begun::Over,
+                Err(_) => return Detected::Over,
             }
         }
     };
     // A client of another protocol has sent its first message and waits for the answer, so on a
     // timeout the connection is relayed.
-    timeout(LINE, known).await.unwrap_or(Begun::Bytes(Relayed::NotHttp, None, Vec::new()))
+    timeout(REQUEST_LINE_TIMEOUT, known).await.unwrap_or(Detected::Bytes(RelayReason::NotHttp, None, Vec::new()))
 }
 
 /// Reads the bytes available, at most up to [`LOOK_MAX`] in total.
-async fn read_on(stream: &mut Client, ahead: &mut Vec<u8>) -> io::Result<()> {
+async fn read_prefix(stream: &mut ClientStream, ahead: &mut Vec<u8>) -> io::Result<()> {
     let room = LOOK_MAX.saturating_sub(ahead.len());
     ahead.reserve(room);
     match stream.take(room as u64).read_buf(ahead).await? {
@@ -157,10 +162,10 @@ async fn read_on(stream: &mut Client, ahead: &mut Vec<u8>) -> io::Result<()> {
 
 /// Relays a connection: first the bytes already read from either side, then everything that
 /// follows.
-async fn carry(
+async fn relay_connection(
     proxy: &Proxy,
-    mut client: Watched,
-    upstream: Option<Box<dyn Duplex>>,
+    mut client: MonitoredStream,
+    upstream: Option<Box<dyn ByteStream>>,
     (ahead, answer): (Vec<u8>, Vec<u8>),
 ) {
     let upstream = match upstream {

@@ -13,20 +13,20 @@ use hyper_util::server::conn::auto::Builder;
 use tokio::sync::watch;
 use tokio::time::{Instant, Sleep};
 
-use super::connections::{ConnectionGuard, ConnectionPlace};
-use super::drive::{PollTurn, TaskSides};
-use super::flow::ClientFlow;
-use super::io::{Client, Watched};
-use super::listener::Welcome;
+use super::connections::{ConnectionGuard, ConnectionPermit};
+use super::drive::{PollResult, TaskSides};
+use super::flow::ConnectionMemory;
+use super::io::{ClientStream, MonitoredStream};
+use super::listener::ListenerState;
 use super::session::CallService;
-use super::watch::Due;
+use super::watch::TimeoutAction;
 use super::{ClientLimits, Proxy};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::protocol::Peer;
+use crate::protocol::PeerIdentity;
 
 /// Maximum time to the first call of an HTTP/2 connection that was accepted just before the drain.
-const FIRST_CALL: Duration = Duration::from_millis(100);
+const FIRST_CALL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum idle time of a connection that is to be closed, so that a call already on its way is
 /// still answered.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -43,27 +43,32 @@ const CLIENT: usize = 1;
 /// a tunnel.
 pub(super) async fn run(
     proxy: Arc<Proxy>,
-    (stream, peer): (Client, Option<Peer>),
+    (stream, peer): (ClientStream, Option<PeerIdentity>),
     ahead: Bytes,
-    mut told: watch::Receiver<Welcome>,
+    mut told: watch::Receiver<ListenerState>,
     guard: ConnectionGuard,
 ) {
     let clock = proxy.clock;
     let activity = guard.place.activity();
     let lane = proxy.forward.lane();
     let builder = builder(&proxy.config.client, &guard.place);
-    let flow = ClientFlow::new(&proxy.buffers, &activity);
+    let flow = ConnectionMemory::new(&proxy.buffers, &activity);
     let calls = CallService::new(&proxy, &lane, (&activity, &flow), peer);
-    let io = TokioIo::new(Watched::new(stream, ahead, (&activity, &flow), (proxy.config.client.head_bytes_max, guard)));
+    let io = TokioIo::new(MonitoredStream::new(
+        stream,
+        ahead,
+        (&activity, &flow),
+        (proxy.config.client.head_bytes_max, guard),
+    ));
     let mut connection = pin!(builder.serve_connection_with_upgrades(io, calls));
     // HTTP/2 connections have a maximum age. Jitter keeps connections that were opened together
     // from closing together.
     let age = proxy.config.client.http2.age_max;
     let old = clock.now().after(age.mul_f64(1.0 + 0.1 * rand::random::<f64>()));
-    let mut timer = Timer::new(clock);
+    let mut timer = LazyTimer::new(clock);
     let mut told = pin!(async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome != Welcome::Stay).await.ok();
+        told.wait_for(|welcome| *welcome != ListenerState::Stay).await.ok();
     });
     let mut over = pin!(proxy.cut.over());
     let (mut leaving, mut ending): (Option<Tick>, Option<Tick>) = (None, None);
@@ -90,45 +95,49 @@ pub(super) async fn run(
                 Poll::Pending
             }
         });
-        if turn == PollTurn::Done {
+        if turn == PollResult::Done {
             return Poll::Ready(());
         }
-        activity.watched_by(cx.waker());
+        activity.register_task(cx.waker());
         loop {
             let due = match (ending, leaving, activity.due(&proxy.config.client)) {
                 // An HTTP/2 client can be notified at once (GOAWAY) without losing a call. Its
                 // first call may be on its way.
                 (None, Some(since), _) if activity.is_http2() => {
-                    Due::End(if activity.calls() == 0 { since.after(FIRST_CALL) } else { since })
+                    TimeoutAction::End(if activity.calls() == 0 { since.after(FIRST_CALL_TIMEOUT) } else { since })
                 }
                 // An HTTP/1 client is notified by the response to a call. A connection without a
                 // call stays open for a moment, because a call may be on its way.
-                (None, Some(since), Due::End(_)) => Due::End(since.max(activity.idle_since()).after(GOODBYE)),
-                (None, _, Due::Nothing) => Due::End(old),
+                (None, Some(since), TimeoutAction::End(_)) => {
+                    TimeoutAction::End(since.max(activity.idle_since()).after(GOODBYE))
+                }
+                (None, _, TimeoutAction::Nothing) => TimeoutAction::End(old),
                 // The shutdown was sent and the connection is idle: the peer has a moment to react.
-                (Some(since), _, Due::End(_)) => Due::Close(since.max(activity.idle_since()).after(GOODBYE)),
+                (Some(since), _, TimeoutAction::End(_)) => {
+                    TimeoutAction::Close(since.max(activity.idle_since()).after(GOODBYE))
+                }
                 (_, _, due) => due,
             };
-            let (Due::Close(at) | Due::End(at)) = due else { return Poll::Pending };
+            let (TimeoutAction::Close(at) | TimeoutAction::End(at)) = due else { return Poll::Pending };
             if !timer.poll_due(cx, at, turn) {
                 return Poll::Pending;
             }
             match due {
-                Due::End(_) => {
+                TimeoutAction::End(_) => {
                     ending = Some(clock.now());
                     connection.as_mut().graceful_shutdown();
                     // The shutdown frames are written in the next poll.
                     sides.raise(CLIENT);
                     cx.waker().wake_by_ref();
                 }
-                Due::Close(_) | Due::Nothing => return Poll::Ready(()),
+                TimeoutAction::Close(_) | TimeoutAction::Nothing => return Poll::Ready(()),
             }
         }
     })
     .await;
 }
 
-fn builder(limits: &ClientLimits, place: &ConnectionPlace) -> Builder<TokioExecutor> {
+fn builder(limits: &ClientLimits, place: &ConnectionPermit) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -157,24 +166,24 @@ fn builder(limits: &ClientLimits, place: &ConnectionPlace) -> Builder<TokioExecu
 }
 
 /// A timer that is reset only to an earlier instant, or after it fired too early.
-struct Timer {
+struct LazyTimer {
     clock: Clock,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 // === impl Timer ===
 
-impl Timer {
+impl LazyTimer {
     const fn new(clock: Clock) -> Self {
         Self { clock, sleep: None }
     }
 
     /// Returns `true` if `at` has passed; otherwise the task is woken at that instant. If the sides
     /// were busy in this poll, a timer that has not fired is not polled.
-    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick, turn: PollTurn) -> bool {
+    fn poll_due(&mut self, cx: &mut Context<'_>, at: Tick, turn: PollResult) -> bool {
         let at: Instant = self.clock.instant(at);
         if let Some(sleep) = &self.sleep
-            && turn == PollTurn::Busy
+            && turn == PollResult::Busy
             && sleep.deadline() <= at
             && !sleep.is_elapsed()
         {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::watch::Activity;
+use super::watch::ConnectionActivity;
 use crate::batching::Tick;
 use crate::clock::Clock;
 use crate::memory::{EvictionMember, EvictionSet, PressureLevel, STREAM};
@@ -28,14 +28,14 @@ const RELIEF: usize = 64;
 const STREAMS_MIN: u32 = 8;
 /// Memory that `h2` keeps for a reset stream: 400 bytes of state and 320 bytes for a frame to be
 /// written, in vectors that grow by doubling.
-const RESET: usize = 1 << 10;
+const RESET_STREAM_BYTES: usize = 1 << 10;
 /// Minimum number of resets of a connection under any load. A client that has not yet received the
 /// stream limit sends a few resets more than the limit.
 const RESETS_MIN: usize = 16;
 /// The initial window size of HTTP/2 (RFC 9113, 6.9.2).
 const WINDOW_MIN: u32 = 65_535;
 /// Denominator of the fraction of the places that connections being closed may occupy.
-const GOING: usize = 8;
+const CLOSING_DIVISOR: usize = 8;
 /// Maximum number of yields to the runtime while waiting for them: a few milliseconds. A tunnel
 /// with a stalled other end may take longer.
 const TURNS_MAX: usize = 1_000;
@@ -46,7 +46,7 @@ const SILENCE_MIN: Duration = Duration::from_secs(5);
 /// The open connections of a process, on all its ports.
 #[derive(Debug)]
 pub struct Connections {
-    set: EvictionSet<Evictee>,
+    set: EvictionSet<EvictionHandle>,
     open: AtomicUsize,
     /// Number of open connections that are aborted but not yet closed.
     going: AtomicUsize,
@@ -63,26 +63,26 @@ pub struct Connections {
 
 /// The permit of an open connection.
 #[derive(Debug)]
-pub(super) struct ConnectionPlace {
+pub(super) struct ConnectionPermit {
     connections: Arc<Connections>,
-    member: EvictionMember<Evictee>,
+    member: EvictionMember<EvictionHandle>,
 }
 
 /// The resources that a connection holds from accept to its end, also inside a tunnel.
 #[derive(Debug)]
 pub(super) struct ConnectionGuard {
-    pub(super) place: ConnectionPlace,
+    pub(super) place: ConnectionPermit,
     _alive: mpsc::Sender<()>,
 }
 
 /// A handle to evict a connection. Cheap to clone.
 #[derive(Debug, Clone)]
-pub(super) struct Evictee(Arc<EvicteeState>);
+pub(super) struct EvictionHandle(Arc<EvicteeState>);
 
 #[derive(Debug)]
 struct EvicteeState {
     peer: IpAddr,
-    activity: Arc<Activity>,
+    activity: Arc<ConnectionActivity>,
     task: OnceLock<AbortHandle>,
     evicted: AtomicBool,
 }
@@ -140,9 +140,9 @@ impl Connections {
 
     /// Resolves once connections may be accepted: all but a few of the evicted ones are closed, and
     /// the memory pressure is below the highest level.
-    pub(super) async fn relaxed(&self) {
+    pub(super) async fn wait_for_capacity(&self) {
         for _ in 0..TURNS_MAX {
-            if self.going.load(Ordering::Relaxed) <= self.max / GOING {
+            if self.going.load(Ordering::Relaxed) <= self.max / CLOSING_DIVISOR {
                 break;
             }
             // An evicted connection is dropped when its aborted task runs next.
@@ -153,7 +153,7 @@ impl Connections {
     }
 
     /// Takes a permit, evicting other connections if necessary. Returns `None` if all are busy.
-    pub(super) fn take(self: &Arc<Self>, peer: IpAddr, activity: Arc<Activity>) -> Option<ConnectionPlace> {
+    pub(super) fn take(self: &Arc<Self>, peer: IpAddr, activity: Arc<ConnectionActivity>) -> Option<ConnectionPermit> {
         let open = self.open.fetch_add(1, Ordering::Relaxed) + 1;
         let state = EvicteeState {
             peer: peer.to_canonical(),
@@ -163,7 +163,8 @@ impl Connections {
         };
         let has_room = open.saturating_sub(self.going.load(Ordering::Relaxed)) <= self.max
             || self.evict(self.max / RELIEF + 1, Duration::ZERO) > 0;
-        let place = ConnectionPlace { connections: self.clone(), member: self.set.join(Evictee(Arc::new(state))) };
+        let place =
+            ConnectionPermit { connections: self.clone(), member: self.set.join(EvictionHandle(Arc::new(state))) };
         self.metrics.connections(open);
         has_room.then_some(place)
     }
@@ -195,16 +196,16 @@ impl Connections {
 // === impl ConnectionGuard ===
 
 impl ConnectionGuard {
-    pub(super) const fn new(place: ConnectionPlace, alive: mpsc::Sender<()>) -> Self {
+    pub(super) const fn new(place: ConnectionPermit, alive: mpsc::Sender<()>) -> Self {
         Self { place, _alive: alive }
     }
 }
 
-// === impl ConnectionPlace ===
+// === impl ConnectionPermit ===
 
-impl ConnectionPlace {
+impl ConnectionPermit {
     /// Returns the activity of the connection.
-    pub(super) fn activity(&self) -> Arc<Activity> {
+    pub(super) fn activity(&self) -> Arc<ConnectionActivity> {
         self.member.0.activity.clone()
     }
 
@@ -227,7 +228,7 @@ impl ConnectionPlace {
     /// memory budget of calls. `h2` keeps memory for the largest number of concurrent streams until
     /// the connection ends, also for streams that it has refused.
     pub(super) fn resets_max(&self) -> usize {
-        (self.share(self.connections.buffered_bytes / 2 / RESET) as usize).max(RESETS_MIN)
+        (self.share(self.connections.buffered_bytes / 2 / RESET_STREAM_BYTES) as usize).max(RESETS_MIN)
     }
 
     /// Returns the share of one connection in `whole`.
@@ -236,12 +237,12 @@ impl ConnectionPlace {
     }
 
     /// Returns the handle that evicts the connection.
-    pub(super) fn evictee(&self) -> Evictee {
+    pub(super) fn evictee(&self) -> EvictionHandle {
         self.member.clone()
     }
 }
 
-impl Drop for ConnectionPlace {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let connections = &self.connections;
         if self.member.0.evicted.swap(true, Ordering::AcqRel) {
@@ -257,7 +258,7 @@ impl Drop for ConnectionPlace {
 
 // === impl Evictee ===
 
-impl Evictee {
+impl EvictionHandle {
     /// Sets the task that serves the connection.
     pub(super) fn run_by(&self, task: &AbortHandle) {
         self.0.task.set(task.clone()).ok();
@@ -298,8 +299,8 @@ mod tests {
         Connections::new(max, 1 << 20, Clock::start(), Arc::new(Metrics::new("local")))
     }
 
-    fn take(connections: &Arc<Connections>, peer: u8) -> Option<ConnectionPlace> {
-        connections.take(IpAddr::from(Ipv4Addr::new(10, 0, 0, peer)), Activity::new(connections.clock))
+    fn take(connections: &Arc<Connections>, peer: u8) -> Option<ConnectionPermit> {
+        connections.take(IpAddr::from(Ipv4Addr::new(10, 0, 0, peer)), ConnectionActivity::new(connections.clock))
     }
 
     #[tokio::test]
@@ -345,8 +346,8 @@ mod tests {
         let place = take(&connections, 1).unwrap();
         connections.set_pressure(PressureLevel::Stop);
         assert!(!place.evictee().0.evicted.load(Ordering::Relaxed), "it was not silent for long");
-        assert!(connections.relaxed().now_or_never().is_none());
+        assert!(connections.wait_for_capacity().now_or_never().is_none());
         connections.set_pressure(PressureLevel::None);
-        connections.relaxed().await;
+        connections.wait_for_capacity().await;
     }
 }

@@ -10,14 +10,14 @@ use tokio::sync::Notify;
 
 /// A cancellation token that is triggered once and never reset.
 #[derive(Debug, Default)]
-pub(super) struct Cut {
+pub(super) struct CancellationToken {
     done: AtomicBool,
     told: Notify,
 }
 
-// === impl Cut ===
+// === impl CancellationToken ===
 
-impl Cut {
+impl CancellationToken {
     /// Cancels all waits, including later ones.
     pub(super) fn now(&self) {
         self.done.store(true, Ordering::SeqCst);
@@ -57,7 +57,7 @@ mod tests {
 
     #[tokio::test]
     async fn waits_end_at_once_and_work_that_is_done_does_not() {
-        let cut = Cut::default();
+        let cut = CancellationToken::default();
         let waiting = cut.end(std::future::pending::<()>());
         let (waited, ()) = tokio::join!(waiting, async { cut.now() });
         assert_eq!(waited, None);

@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 use super::RouteSettings;
-use crate::batching::{Deadline, DeadlineSource, Late, Tick};
+use crate::batching::{Deadline, DeadlineSource, LateTreatment, Tick};
 use crate::error::FailureKind;
 use crate::protocol::headers::{GRPC_TIMEOUT, time_left};
 
 /// The deadlines of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Deadlines {
+pub(super) struct CallDeadlines {
     /// The earliest deadline.
     pub(super) first: Option<Deadline>,
     /// The deadline that applies if `first` is an SLO that does not expire the call, because it
@@ -31,7 +31,7 @@ pub(super) fn deadlines(
     headers: &HeaderMap,
     names: &[HeaderName],
     (slo, timeout): (Option<Duration>, Option<Duration>),
-) -> Deadlines {
+) -> CallDeadlines {
     let caller = time_left(headers, names).map(|(left, header)| (arrived.after(left), header));
     let (caller, header) = (caller.map(|(at, _)| at), caller.map_or(0, |(_, header)| header));
     let own = caller.map(|at| Deadline { at, source: DeadlineSource::Caller });
@@ -41,14 +41,14 @@ pub(super) fn deadlines(
     let hard = timeout.into_iter().chain(own).min_by_key(|deadline| deadline.at);
     let slo = slo.map(|slo| Deadline { at: arrived.after(slo), source: DeadlineSource::Slo });
     match slo.filter(|slo| hard.is_none_or(|hard| slo.at < hard.at)) {
-        Some(slo) => Deadlines { first: Some(slo), later: hard, caller, header },
-        None => Deadlines { first: hard, later: None, caller, header },
+        Some(slo) => CallDeadlines { first: Some(slo), later: hard, caller, header },
+        None => CallDeadlines { first: hard, later: None, caller, header },
     }
 }
 
 // === impl Deadlines ===
 
-impl Deadlines {
+impl CallDeadlines {
     /// Returns the configuration key or the header that ended a call with this failure, or `None`
     /// if the failure has no such key. `sent` is the instant of dispatch.
     pub(super) fn ended_by(
@@ -61,8 +61,9 @@ impl Deadlines {
         match kind {
             FailureKind::LatePredicted | FailureKind::Deadline => {
                 let passed = |deadline: &Deadline| deadline.at <= now;
-                let useless =
-                    self.first.filter(|first| first.source != DeadlineSource::Slo || route.late == Late::Refuse);
+                let useless = self
+                    .first
+                    .filter(|first| first.source != DeadlineSource::Slo || route.late == LateTreatment::Refuse);
                 let source = self.later.filter(passed).or(useless).or(self.later)?.source;
                 Some(match source {
                     DeadlineSource::Slo => "slo.latencyP99 with late: Refuse".to_owned(),
@@ -90,7 +91,7 @@ impl RouteSettings {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Mode;
+    use super::super::RouteMode;
     use super::*;
     use crate::batching::ScopeId;
 
@@ -105,14 +106,14 @@ mod tests {
         map
     }
 
-    fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> Deadlines {
+    fn read(headers: &[(&'static str, &str)], slo_ms: Option<u64>) -> CallDeadlines {
         let own = (slo_ms.map(Duration::from_millis), Some(Duration::from_secs(30)));
         deadlines(Tick::from_millis(1000), &map(headers), &NAMES, own)
     }
 
-    fn route(late: Late, timeout: Option<Duration>) -> RouteSettings {
+    fn route(late: LateTreatment, timeout: Option<Duration>) -> RouteSettings {
         let name = "/a".to_owned();
-        let (scope, mode) = (ScopeId(0), Mode::Batch);
+        let (scope, mode) = (ScopeId(0), RouteMode::Batch);
         RouteSettings {
             name,
             index: Some(2),
@@ -160,10 +161,11 @@ mod tests {
 
     #[test]
     fn a_call_that_ended_in_the_queue_names_the_key_or_header_that_ended_it() {
-        let (refuse, serve) = (route(Late::Refuse, None), route(Late::Serve, None));
+        let (refuse, serve) = (route(LateTreatment::Refuse, None), route(LateTreatment::Serve, None));
         let at = |ms| (Tick::from_millis(ms), None);
         let both = read(&[("x-envoy-expected-rq-timeout-ms", "200")], Some(150));
-        let name = |times: &Deadlines, ms, route| times.ended_by(FailureKind::Deadline, at(ms), route, &NAMES).unwrap();
+        let name =
+            |times: &CallDeadlines, ms, route| times.ended_by(FailureKind::Deadline, at(ms), route, &NAMES).unwrap();
         assert_eq!(name(&both, 1150, &refuse), "slo.latencyP99 with late: Refuse");
         assert_eq!(name(&both, 1200, &refuse), "x-envoy-expected-rq-timeout-ms", "the SLO was waived");
         assert_eq!(name(&both, 1199, &serve), "x-envoy-expected-rq-timeout-ms", "an SLO ends no call here");
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_silent_upstream_names_the_timeout_or_the_longest_silence() {
-        let limited = route(Late::Serve, Some(Duration::from_secs(1)));
+        let limited = route(LateTreatment::Serve, Some(Duration::from_secs(1)));
         let sent = Some(Tick::from_millis(1000));
         let name = |route, now| {
             let kind = FailureKind::UpstreamTimeout;
@@ -182,6 +184,6 @@ mod tests {
         };
         assert_eq!(name(&limited, 2000), "routes[2].timeout");
         assert_eq!(name(&limited, 1900), "proxy.connection.bodyIdleTimeout");
-        assert_eq!(name(&route(Late::Serve, None), 400_000), "proxy.connection.bodyIdleTimeout");
+        assert_eq!(name(&route(LateTreatment::Serve, None), 400_000), "proxy.connection.bodyIdleTimeout");
     }
 }

@@ -1,5 +1,5 @@
 //! The debug header `x-groupage-debug: 1`: the response reports the handling of the call in
-//! `Server-Timing`.
+//! `Server-WatchTiming`.
 //!
 //! ```text
 //! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=5e0c71f3
@@ -9,7 +9,7 @@
 //! ```
 //! `way` is how the call was executed, `held` the reason for which it waited, and `mode` the state
 //! of its concurrency limiter at dispatch. The header is addressed to this proxy and removed from
-//! every request, also from one that passes through. A `Server-Timing` field of the upstream is
+//! every request, also from one that passes through. A `Server-WatchTiming` field of the upstream is
 //! kept in front of it. A call without the header costs one lookup in its head.
 //!
 //! The other calls of the batch are not disclosed, except for the number of its items.
@@ -23,14 +23,14 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::batching::{BatchId, FlowMode, Tick};
 use crate::protocol::headers::DEBUG;
-use crate::scheduler::Ticket;
+use crate::scheduler::ExecutionDetails;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Details of a call for the `Server-Timing` header.
+/// Details of a call for the `Server-WatchTiming` header.
 #[derive(Debug, Default)]
-pub(super) struct Told {
-    pub(super) ticket: Ticket,
+pub(super) struct ServerTiming {
+    pub(super) ticket: ExecutionDetails,
     /// The reason for which the call was not merged, or the reason of its failure.
     pub(super) reason: Option<&'static str>,
     /// The call was forwarded unmodified as soon as its head was read.
@@ -42,9 +42,9 @@ pub(super) fn asked(headers: &mut HeaderMap) -> bool {
     headers.remove(DEBUG).is_some_and(|value| value == "1")
 }
 
-// === impl Told ===
+// === impl ServerTiming ===
 
-impl Told {
+impl ServerTiming {
     /// Appends the header after any field of the upstream. `began` is the instant at which the
     /// call's head was read.
     pub(super) fn write(&self, began: Tick, now: Tick, headers: &mut HeaderMap) {
@@ -64,7 +64,7 @@ impl Told {
     }
 
     fn text(&self, began: Tick, now: Tick) -> String {
-        let Ticket { batch, batch_items, cause, queue_delay, held, mode, predicted, sent, .. } = self.ticket;
+        let ExecutionDetails { batch, batch_items, cause, queue_delay, held, mode, predicted, sent, .. } = self.ticket;
         let mut text = String::new();
         if batch.is_some() || !queue_delay.is_zero() {
             text = format!("queue;dur={}, ", millis(queue_delay));
@@ -106,20 +106,20 @@ fn millis(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batching::{Cause, OpenReason};
+    use crate::batching::{DispatchCause, OpenReason};
     use crate::telemetry::names::HoldReason;
 
     const BEGAN: Tick = Tick::from_millis(10);
     const NOW: Tick = Tick::from_millis(30);
 
-    fn ticket() -> Ticket {
-        Ticket {
+    fn ticket() -> ExecutionDetails {
+        ExecutionDetails {
             batch: Some(BatchId(123)),
             batch_items: 17,
             calls: 12,
             held: Some(HoldReason::Limit),
             mode: Some(FlowMode::Limited(4)),
-            cause: Some(Cause::Idle),
+            cause: Some(DispatchCause::Idle),
             queue_delay: Duration::from_micros(5412),
             lone: None,
             predicted: Some(Duration::from_micros(11_900)),
@@ -129,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn a_member_of_a_batch_hears_which_why_how_long_and_what_was_expected() {
-        let told = Told { ticket: ticket(), ..Told::default() };
+    fn server_timing_of_a_batch_member() {
+        let told = ServerTiming { ticket: ticket(), ..ServerTiming::default() };
         let label = format!("{:08x}", batch_label(BatchId(123)));
         assert_ne!(batch_label(BatchId(124)), batch_label(BatchId(123)).wrapping_add(1), "it is not a counter");
         let expected = format!(
@@ -139,21 +139,21 @@ mod tests {
         );
         assert_eq!(told.text(BEGAN, NOW), expected);
         let mode = Some(FlowMode::Open(OpenReason::Learning));
-        let ticket = Ticket { predicted: None, calls: 1, held: None, mode, ..ticket() };
-        let told = Told { ticket, reason: Some("item_form"), forwarded: false };
+        let ticket = ExecutionDetails { predicted: None, calls: 1, held: None, mode, ..ticket() };
+        let told = ServerTiming { ticket, reason: Some("item_form"), forwarded: false };
         let expected =
             format!("desc=\"way=forwarded batch={label} items=17 cause=idle mode=open why=learning reason=item_form\"");
         assert!(told.text(BEGAN, NOW).ends_with(&expected), "{}", told.text(BEGAN, NOW));
     }
 
     #[test]
-    fn what_had_no_slot_hears_the_reason() {
-        let told = Told { reason: Some("not_recognised"), forwarded: true, ..Told::default() };
+    fn server_timing_without_execution_names_the_reason() {
+        let told = ServerTiming { reason: Some("not_recognised"), forwarded: true, ..ServerTiming::default() };
         assert_eq!(told.text(BEGAN, NOW), "upstream;dur=20.000, groupage;desc=\"way=forwarded reason=not_recognised\"");
-        let ticket = Ticket { queue_delay: Duration::from_millis(7), ..Ticket::default() };
-        let told = Told { ticket, reason: Some("deadline"), forwarded: false };
+        let ticket = ExecutionDetails { queue_delay: Duration::from_millis(7), ..ExecutionDetails::default() };
+        let told = ServerTiming { ticket, reason: Some("deadline"), forwarded: false };
         assert_eq!(told.text(BEGAN, NOW), "queue;dur=7.000, groupage;desc=\"reason=deadline\"");
-        let told = Told { reason: Some("queue_full"), ..Told::default() };
+        let told = ServerTiming { reason: Some("queue_full"), ..ServerTiming::default() };
         assert_eq!(told.text(BEGAN, NOW), "groupage;desc=\"reason=queue_full\"");
     }
 
@@ -166,7 +166,7 @@ mod tests {
         headers.append(DEBUG, HeaderValue::from_static("0"));
         assert!(!asked(&mut headers) && headers.is_empty());
         headers.append(SERVER_TIMING, HeaderValue::from_static("model;dur=3"));
-        Told::default().write(BEGAN, NOW, &mut headers);
+        ServerTiming::default().write(BEGAN, NOW, &mut headers);
         assert_eq!(headers.get_all(SERVER_TIMING).iter().count(), 2);
         assert_eq!(headers.get(SERVER_TIMING).unwrap(), "model;dur=3");
     }

@@ -12,7 +12,7 @@ const METHOD_MAX: usize = 512;
 
 /// The protocol of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spoken {
+pub(super) enum DetectedProtocol {
     Http,
     Other,
     /// More bytes are needed.
@@ -20,35 +20,35 @@ pub(super) enum Spoken {
 }
 
 /// Classifies the first bytes of a connection, all that have been received.
-pub(super) fn judge(bytes: &[u8]) -> Spoken {
+pub(super) fn judge(bytes: &[u8]) -> DetectedProtocol {
     // Empty lines before a request are skipped (RFC 9112, 2.2).
     let skipped = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
-    let Some(line) = bytes.get(skipped..).filter(|line| !line.is_empty()) else { return more(bytes) };
+    let Some(line) = bytes.get(skipped..).filter(|line| !line.is_empty()) else { return incomplete(bytes) };
     let method = line.iter().take_while(|byte| is_token(**byte)).count();
     let after = match line.get(method) {
-        _ if method > METHOD_MAX => return Spoken::Other,
-        None => return more(bytes),
+        _ if method > METHOD_MAX => return DetectedProtocol::Other,
+        None => return incomplete(bytes),
         Some(b' ') if method > 0 => line.get(method + 1..).unwrap_or_default(),
-        Some(_) => return Spoken::Other,
+        Some(_) => return DetectedProtocol::Other,
     };
     // hyper answers an invalid target with an error, as the server would without the proxy.
     let target = after.iter().take_while(|byte| **byte > b' ' && **byte != 0x7f).count();
     let version = match after.get(target) {
-        None => return if bytes.len() >= LOOK_MAX { Spoken::Http } else { Spoken::More },
+        None => return if bytes.len() >= LOOK_MAX { DetectedProtocol::Http } else { DetectedProtocol::More },
         Some(b' ') if target > 0 => after.get(target + 1..).unwrap_or_default(),
-        Some(_) => return Spoken::Other,
+        Some(_) => return DetectedProtocol::Other,
     };
     let known = version.iter().zip(b"HTTP/").take_while(|(one, other)| one == other).count();
     match version.len() {
-        _ if known == 5 => Spoken::Http,
-        length if length == known => more(bytes),
-        _ => Spoken::Other,
+        _ if known == 5 => DetectedProtocol::Http,
+        length if length == known => incomplete(bytes),
+        _ => DetectedProtocol::Other,
     }
 }
 
 /// The bytes are compatible with HTTP, but give up once [`LOOK_MAX`] bytes have not confirmed it.
-const fn more(bytes: &[u8]) -> Spoken {
-    if bytes.len() >= LOOK_MAX { Spoken::Other } else { Spoken::More }
+const fn incomplete(bytes: &[u8]) -> DetectedProtocol {
+    if bytes.len() >= LOOK_MAX { DetectedProtocol::Other } else { DetectedProtocol::More }
 }
 
 /// Returns `true` for a character of a method (RFC 9110, 5.6.2).
@@ -81,7 +81,7 @@ mod tests {
             b"GET / HTTP/9",
             PREFACE,
         ] {
-            assert_eq!(judge(http), Spoken::Http, "{}", http.escape_ascii());
+            assert_eq!(judge(http), DetectedProtocol::Http, "{}", http.escape_ascii());
         }
         for other in [
             // TLS
@@ -102,17 +102,17 @@ mod tests {
             b"GET  / HTTP/1.1\r\n",
             b"GET / HTTX",
         ] {
-            assert_eq!(judge(other), Spoken::Other, "{}", other.escape_ascii());
+            assert_eq!(judge(other), DetectedProtocol::Other, "{}", other.escape_ascii());
         }
     }
 
     #[test]
     fn it_is_decided_within_the_look() {
-        assert_eq!(judge(b""), Spoken::More);
+        assert_eq!(judge(b""), DetectedProtocol::More);
         let long = |text: &str| judge(format!("{text}{}", "a".repeat(LOOK_MAX)).get(..LOOK_MAX).unwrap().as_bytes());
-        assert_eq!((long("GET /"), long("a")), (Spoken::Http, Spoken::Other));
-        assert_eq!(judge(&[b'\n'; LOOK_MAX]), Spoken::Other);
-        assert_eq!(judge(format!("{} / HTTP/1.1\r\n", "M".repeat(300)).as_bytes()), Spoken::Http);
+        assert_eq!((long("GET /"), long("a")), (DetectedProtocol::Http, DetectedProtocol::Other));
+        assert_eq!(judge(&[b'\n'; LOOK_MAX]), DetectedProtocol::Other);
+        assert_eq!(judge(format!("{} / HTTP/1.1\r\n", "M".repeat(300)).as_bytes()), DetectedProtocol::Http);
     }
 
     proptest! {
@@ -125,8 +125,8 @@ mod tests {
             Just(PREFACE.to_vec()),
         ]) {
             let verdicts: Vec<_> = (0..=text.len()).map(|end| judge(&text[..end])).collect();
-            let first = verdicts.iter().find(|verdict| **verdict != Spoken::More);
-            let late = verdicts.iter().skip_while(|verdict| **verdict == Spoken::More);
+            let first = verdicts.iter().find(|verdict| **verdict != DetectedProtocol::More);
+            let late = verdicts.iter().skip_while(|verdict| **verdict == DetectedProtocol::More);
             prop_assert!(late.clone().all(|verdict| Some(verdict) == first), "{:?}", verdicts);
         }
     }

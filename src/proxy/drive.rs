@@ -24,7 +24,7 @@ pub(super) struct TaskSides<const N: usize> {
 
 /// Result of one poll of the task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum PollTurn {
+pub(super) enum PollResult {
     /// One side is done, which ends the connection.
     Done,
     /// At least one side was polled.
@@ -81,7 +81,7 @@ impl<const N: usize> TaskSides<N> {
         &self,
         cx: &mut Context<'_>,
         mut poll_side: impl FnMut(usize, &mut Context<'_>) -> Poll<()>,
-    ) -> PollTurn {
+    ) -> PollResult {
         self.shared.task.register(cx.waker());
         self.shared.running.store(true, Ordering::SeqCst);
         let mut any = false;
@@ -92,7 +92,7 @@ impl<const N: usize> TaskSides<N> {
                 if side.raised.load(Ordering::Relaxed) && side.raised.swap(false, Ordering::SeqCst) {
                     turned = true;
                     if poll_side(index, &mut Context::from_waker(&self.wakers[index])).is_ready() {
-                        return PollTurn::Done;
+                        return PollResult::Done;
                     }
                 }
             }
@@ -105,7 +105,7 @@ impl<const N: usize> TaskSides<N> {
         if self.sides.iter().any(|side| side.raised.load(Ordering::SeqCst)) {
             cx.waker().wake_by_ref();
         }
-        if any { PollTurn::Busy } else { PollTurn::Quiet }
+        if any { PollResult::Busy } else { PollResult::Quiet }
     }
 }
 
@@ -139,8 +139,8 @@ mod tests {
             }
             Poll::Pending
         });
-        assert_eq!((turn, polled), (PollTurn::Busy, vec![0, 1, 0]));
-        assert_eq!(sides.poll(&mut cx, |_, _| Poll::Pending), PollTurn::Quiet);
+        assert_eq!((turn, polled), (PollResult::Busy, vec![0, 1, 0]));
+        assert_eq!(sides.poll(&mut cx, |_, _| Poll::Pending), PollResult::Quiet);
         assert_eq!(count.0.load(Ordering::SeqCst), 0);
     }
 
@@ -157,7 +157,7 @@ mod tests {
             }
             Poll::Pending
         };
-        assert_eq!(sides.poll(&mut cx, &mut poll), PollTurn::Busy);
+        assert_eq!(sides.poll(&mut cx, &mut poll), PollResult::Busy);
         kept.unwrap().wake();
         assert_eq!(count.0.load(Ordering::SeqCst), 1);
         let mut polled = Vec::new();
@@ -165,7 +165,7 @@ mod tests {
             polled.push(side);
             Poll::Ready(())
         });
-        assert_eq!((turn, polled), (PollTurn::Done, vec![1]));
+        assert_eq!((turn, polled), (PollResult::Done, vec![1]));
     }
 
     #[test]
@@ -179,6 +179,6 @@ mod tests {
             cx.waker().wake_by_ref();
             Poll::Pending
         });
-        assert_eq!((turn, turns, count.0.load(Ordering::SeqCst)), (PollTurn::Busy, TURNS_MAX, 1));
+        assert_eq!((turn, turns, count.0.load(Ordering::SeqCst)), (PollResult::Busy, TURNS_MAX, 1));
     }
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Waker;
 
-use super::watch::Activity;
-use crate::memory::{BufferBudget, Held, HoldPhase};
+use super::watch::ConnectionActivity;
+use crate::memory::{BufferBudget, BufferGuard, HoldPhase};
 
 /// Bytes covered by the fixed share of each connection (`memory`): hyper's first read buffer and a
 /// typical response.
@@ -20,19 +20,19 @@ const STEP: usize = 16 << 10;
 
 /// Memory accounting of one client connection.
 #[derive(Debug)]
-pub(super) struct ClientFlow {
-    activity: Arc<Activity>,
+pub(super) struct ConnectionMemory {
+    activity: Arc<ConnectionActivity>,
     budget: BufferBudget,
     evictor: Waker,
     /// Charged bytes.
     charged: AtomicUsize,
-    charge: Mutex<Option<Held>>,
+    charge: Mutex<Option<BufferGuard>>,
 }
 
 // === impl ClientFlow ===
 
-impl ClientFlow {
-    pub(super) fn new(budget: &BufferBudget, activity: &Arc<Activity>) -> Arc<Self> {
+impl ConnectionMemory {
+    pub(super) fn new(budget: &BufferBudget, activity: &Arc<ConnectionActivity>) -> Arc<Self> {
         Arc::new(Self {
             activity: activity.clone(),
             budget: budget.clone(),
@@ -44,11 +44,11 @@ impl ClientFlow {
 
     /// Registers the charge of a response for eviction, which closes the connection. Small charges
     /// are not worth an entry in the list.
-    pub(super) fn list(&self, held: &mut Held) {
+    pub(super) fn list(&self, held: &mut BufferGuard) {
         if held.bytes() <= FREE {
             return;
         }
-        held.list_for(&self.evictor);
+        held.register_waker(&self.evictor);
         held.set_phase(HoldPhase::Client);
     }
 
@@ -64,7 +64,7 @@ impl ClientFlow {
 
     /// Records response bytes passed to hyper. On HTTP/2 these are the last of a response, which
     /// has a charge of its own until then.
-    pub(super) fn on_given(&self, bytes: usize) {
+    pub(super) fn on_passed_to_hyper(&self, bytes: usize) {
         self.activity.unsent().fetch_add(bytes, Ordering::Relaxed);
         self.settle();
     }
@@ -93,7 +93,7 @@ impl ClientFlow {
             return;
         }
         let held = charge.get_or_insert_with(|| self.budget.empty());
-        held.list_for(&self.evictor);
+        held.register_waker(&self.evictor);
         held.on_move();
         held.set_bytes(wanted);
     }
@@ -111,18 +111,18 @@ mod tests {
     use crate::batching::Tick;
     use crate::clock::Clock;
 
-    fn flow(max: usize) -> (Arc<ClientFlow>, BufferBudget, Arc<Activity>) {
+    fn flow(max: usize) -> (Arc<ConnectionMemory>, BufferBudget, Arc<ConnectionActivity>) {
         let clock = Clock::start();
-        let (budget, activity) = (BufferBudget::new(max, clock), Activity::new(clock));
-        (ClientFlow::new(&budget, &activity), budget, activity)
+        let (budget, activity) = (BufferBudget::new(max, clock), ConnectionActivity::new(clock));
+        (ConnectionMemory::new(&budget, &activity), budget, activity)
     }
 
     #[test]
     fn what_is_held_is_charged_in_steps_and_given_back() {
         let (flow, budget, _) = flow(1 << 20);
-        flow.on_given(100);
+        flow.on_passed_to_hyper(100);
         assert_eq!(budget.held(), 0);
-        flow.on_given(100_000);
+        flow.on_passed_to_hyper(100_000);
         flow.on_written(50_000);
         assert_eq!(budget.held(), 4 * STEP);
         flow.on_written(60_000);
@@ -143,12 +143,12 @@ mod tests {
     #[test]
     fn where_the_budget_is_full_the_connection_that_holds_most_ends() {
         let (large, budget, ending) = flow(100 << 10);
-        large.on_given(90_000);
-        let activity = Activity::new(Clock::start());
-        let small = ClientFlow::new(&budget, &activity);
-        small.on_given(20_000);
+        large.on_passed_to_hyper(90_000);
+        let activity = ConnectionActivity::new(Clock::start());
+        let small = ConnectionMemory::new(&budget, &activity);
+        small.on_passed_to_hyper(20_000);
         let limits = crate::proxy::watch::tests::limits();
-        assert_eq!(ending.due(&limits), crate::proxy::watch::Due::Close(Tick(0)));
-        assert_ne!(activity.due(&limits), crate::proxy::watch::Due::Close(Tick(0)));
+        assert_eq!(ending.due(&limits), crate::proxy::watch::TimeoutAction::Close(Tick(0)));
+        assert_ne!(activity.due(&limits), crate::proxy::watch::TimeoutAction::Close(Tick(0)));
     }
 }

@@ -9,11 +9,11 @@ use crate::clock::Clock;
 
 /// The client connection preface, which precedes the first frame (RFC 9113, 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const HEAD: usize = 9;
+const FRAME_HEADER_LEN: usize = 9;
 
 /// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameHead {
+pub struct FrameHeader {
     /// Length of the payload in bytes.
     pub length: u32,
     /// Category of the frame.
@@ -40,7 +40,7 @@ pub enum FrameKind {
 pub struct FrameScanner {
     /// Bytes to skip before the next header.
     skip: u32,
-    head: [u8; HEAD],
+    head: [u8; FRAME_HEADER_LEN],
     /// Bytes of the header that have arrived.
     filled: usize,
 }
@@ -56,7 +56,7 @@ const REFUND_BYTES: u32 = 1 << 10;
 
 /// A token-bucket rate limiter for the control frames of one connection.
 #[derive(Debug)]
-pub struct ControlBudget {
+pub struct ControlFrameLimiter {
     clock: Clock,
     tokens: u32,
     /// Response bytes that have not yet refunded a token.
@@ -68,19 +68,19 @@ pub struct ControlBudget {
 
 impl FrameScanner {
     /// Scans these bytes and passes each header that is completed by them to `show`.
-    pub fn feed(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHead)) {
+    pub fn feed(&mut self, mut bytes: &[u8], mut show: impl FnMut(FrameHeader)) {
         while !bytes.is_empty() {
             let skipped = bytes.len().min(self.skip as usize);
             bytes = bytes.get(skipped..).unwrap_or_default();
             self.skip -= u32::try_from(skipped).unwrap_or(self.skip);
-            let taken = bytes.len().min(HEAD - self.filled);
+            let taken = bytes.len().min(FRAME_HEADER_LEN - self.filled);
             for (place, byte) in self.head.iter_mut().skip(self.filled).zip(bytes.iter().take(taken)) {
                 *place = *byte;
             }
             bytes = bytes.get(taken..).unwrap_or_default();
             self.filled += taken;
-            if self.filled == HEAD {
-                let head = FrameHead::of(self.head);
+            if self.filled == FRAME_HEADER_LEN {
+                let head = FrameHeader::of(self.head);
                 (self.skip, self.filled) = (head.length, 0);
                 show(head);
             }
@@ -90,7 +90,7 @@ impl FrameScanner {
 
 // === impl ControlBudget ===
 
-impl ControlBudget {
+impl ControlFrameLimiter {
     /// Creates a full bucket.
     #[must_use]
     pub fn new(clock: Clock) -> Self {
@@ -98,7 +98,7 @@ impl ControlBudget {
     }
 
     /// Takes a token for a frame; returns `true` if none is left.
-    pub fn is_spent_by(&mut self, frame: FrameHead) -> bool {
+    pub fn is_spent_by(&mut self, frame: FrameHeader) -> bool {
         if !matches!(frame.kind, FrameKind::Control | FrameKind::Window) {
             return false;
         }
@@ -132,8 +132,8 @@ impl ControlBudget {
 
 // === impl FrameHead ===
 
-impl FrameHead {
-    fn of([a, b, c, kind, ..]: [u8; HEAD]) -> Self {
+impl FrameHeader {
+    fn of([a, b, c, kind, ..]: [u8; FRAME_HEADER_LEN]) -> Self {
         let kind = match kind {
             0 => FrameKind::Data,
             1 | 3 | 9 => FrameKind::Call,
@@ -151,14 +151,14 @@ mod tests {
     fn frame(kind: u8, payload: usize) -> Vec<u8> {
         let length = u32::try_from(payload).unwrap().to_be_bytes();
         let mut frame = vec![length[1], length[2], length[3], kind, 0, 0, 0, 0, 1];
-        frame.resize(HEAD + payload, 0xff);
+        frame.resize(FRAME_HEADER_LEN + payload, 0xff);
         frame
     }
 
     #[test]
     fn a_flood_of_control_frames_is_noticed_and_updates_for_an_answer_are_not() {
-        let mut budget = ControlBudget::new(Clock::start());
-        let frame = |kind| FrameHead { length: 0, kind };
+        let mut budget = ControlFrameLimiter::new(Clock::start());
+        let frame = |kind| FrameHeader { length: 0, kind };
         for _ in 0..10 * CONTROL_BURST {
             budget.refund(2 * REFUND_BYTES);
             assert!(!budget.is_spent_by(frame(FrameKind::Window)) && !budget.is_spent_by(frame(FrameKind::Window)));

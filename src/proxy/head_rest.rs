@@ -12,13 +12,13 @@ pub(super) const DIRECT_MAX: usize = 8 << 10;
 
 /// The buffered rest of one head.
 #[derive(Debug, Default)]
-pub(super) struct HeadRest {
+pub(super) struct LongHeadBuffer {
     bytes: Vec<u8>,
 }
 
 // === impl HeadRest ===
 
-impl HeadRest {
+impl LongHeadBuffer {
     /// Appends bytes; returns `true` once the head may be complete.
     pub(super) fn push(&mut self, fresh: &[u8]) -> bool {
         // The end may begin in bytes that were buffered before, or in bytes that hyper already has.
@@ -51,7 +51,7 @@ mod tests {
     fn a_head_is_whole_with_its_empty_line_however_it_is_cut() {
         for head in [&b"a: b\r\nc: d\r\n\r\n"[..], b"a: b\nc: d\n\n", b"a: b\r\n\n"] {
             for cut in 1..head.len() {
-                let mut rest = HeadRest::default();
+                let mut rest = LongHeadBuffer::default();
                 let (first, last) = head.split_at(cut);
                 assert!(!rest.push(first), "{cut}");
                 assert!(rest.push(last), "{cut}");
@@ -64,15 +64,15 @@ mod tests {
     #[test]
     fn an_end_that_began_in_what_hyper_has_is_found() {
         for rest in [&b"\n"[..], b"\r\n", b"\n\r\n", b"\r\n\r\n"] {
-            assert!(HeadRest::default().push(rest), "{rest:?}");
-            let mut apart = HeadRest::default();
+            assert!(LongHeadBuffer::default().push(rest), "{rest:?}");
+            let mut apart = LongHeadBuffer::default();
             assert!(rest.iter().any(|byte| apart.push(&[*byte])), "{rest:?}");
         }
     }
 
     #[test]
     fn lines_that_go_on_are_no_end() {
-        let mut rest = HeadRest::default();
+        let mut rest = LongHeadBuffer::default();
         for _ in 0..100 {
             assert!(!rest.push(b"x: y\r\n"));
         }

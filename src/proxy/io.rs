@@ -10,13 +10,13 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::connections::ConnectionGuard;
-use super::flow::ClientFlow;
-use super::frames::{ControlBudget, FrameKind, FrameScanner, PREFACE};
-use super::head_rest::{DIRECT_MAX, HeadRest};
-use super::watch::Activity;
+use super::flow::ConnectionMemory;
+use super::frames::{ControlFrameLimiter, FrameKind, FrameScanner, PREFACE};
+use super::head_rest::{DIRECT_MAX, LongHeadBuffer};
+use super::watch::ConnectionActivity;
 use crate::clock::Clock;
 use crate::relay::{poll_read_within, poll_write_joined};
-use crate::tls::CallerStream;
+use crate::tls::DownstreamStream;
 
 /// Number of bytes that a connection reads in a row before it yields to other tasks. It applies to
 /// HTTP/2 frames, because `h2` reads everything available before it returns the calls among it and
@@ -26,29 +26,29 @@ const TURN_BYTES: usize = 16 << 10;
 
 /// The stream of a client.
 #[derive(Debug)]
-pub(super) enum Client {
+pub(super) enum ClientStream {
     Plain(TcpStream),
     /// Boxed, because its size of about 1 KiB would enlarge every plain connection.
-    Tls(Box<CallerStream>),
+    Tls(Box<DownstreamStream>),
 }
 
-/// A client stream that records its traffic in the connection's [`Activity`].
+/// A client stream that records its traffic in the connection's [`ConnectionActivity`].
 ///
 /// It also holds the connection's place among the open ones, so that a tunnel keeps the place after
 /// hyper has handed over the stream.
 #[derive(Debug)]
-pub(super) struct Watched {
-    stream: Client,
+pub(super) struct MonitoredStream {
+    stream: ClientStream,
     /// Bytes read during protocol detection, which hyper reads again.
     ahead: Bytes,
-    rest: HeadRest,
+    rest: LongHeadBuffer,
     /// The buffered rest of a long head, ready to be read by hyper.
     gathered: Bytes,
     /// Maximum size of a head in bytes.
     head_max: usize,
-    activity: Arc<Activity>,
-    flow: Arc<ClientFlow>,
-    spoken: Spoken,
+    activity: Arc<ConnectionActivity>,
+    flow: Arc<ConnectionMemory>,
+    spoken: HttpVersionState,
     /// Bytes read since the connection last yielded.
     turn: usize,
     _guard: ConnectionGuard,
@@ -56,24 +56,24 @@ pub(super) struct Watched {
 
 /// The HTTP version of a client, as far as its bytes determine it.
 #[derive(Debug)]
-enum Spoken {
+enum HttpVersionState {
     /// Only this many bytes of the HTTP/2 preface have arrived.
     Preface(usize),
     Http1,
-    Http2(Box<FrameWatch>),
+    Http2(Box<FrameScanners>),
 }
 
 /// The frame scanners of one HTTP/2 connection, for both directions.
 #[derive(Debug)]
-struct FrameWatch {
+struct FrameScanners {
     coming: FrameScanner,
     leaving: FrameScanner,
-    control: ControlBudget,
+    control: ControlFrameLimiter,
 }
 
-// === impl Client ===
+// === impl ClientStream ===
 
-impl AsyncRead for Client {
+impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -82,7 +82,7 @@ impl AsyncRead for Client {
     }
 }
 
-impl AsyncWrite for Client {
+impl AsyncWrite for ClientStream {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
@@ -122,31 +122,31 @@ impl AsyncWrite for Client {
 
 // === impl Watched ===
 
-impl Watched {
+impl MonitoredStream {
     /// Wraps the stream of a connection. `ahead` contains the bytes already read from it, and
     /// `head_max` limits the size of its heads.
     pub(super) fn new(
-        stream: Client,
+        stream: ClientStream,
         ahead: Bytes,
-        (activity, flow): (&Arc<Activity>, &Arc<ClientFlow>),
+        (activity, flow): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
         (head_max, guard): (usize, ConnectionGuard),
     ) -> Self {
         Self {
             stream,
             ahead,
-            rest: HeadRest::default(),
+            rest: LongHeadBuffer::default(),
             gathered: Bytes::new(),
             head_max,
             activity: activity.clone(),
             flow: flow.clone(),
-            spoken: Spoken::Preface(0),
+            spoken: HttpVersionState::Preface(0),
             turn: 0,
             _guard: guard,
         }
     }
 
     /// Reads and records the next bytes.
-    fn poll_fresh(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read_recorded(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         if self.ahead.is_empty() {
             let max = self.flow.read_max();
@@ -171,7 +171,7 @@ impl Watched {
     /// Returns `true` if the current HTTP/1 head exceeds [`DIRECT_MAX`], so that its rest is
     /// withheld from hyper until it is complete.
     fn is_gathering(&self) -> bool {
-        matches!(self.spoken, Spoken::Http1) && self.activity.head_bytes() >= DIRECT_MAX
+        matches!(self.spoken, HttpVersionState::Http1) && self.activity.head_bytes() >= DIRECT_MAX
     }
 
     fn on_read(&mut self, mut fresh: &[u8]) {
@@ -179,25 +179,25 @@ impl Watched {
         if self.activity.is_relayed() {
             return;
         }
-        if let Spoken::Preface(matched) = self.spoken {
+        if let HttpVersionState::Preface(matched) = self.spoken {
             let wanted = PREFACE.get(matched..).unwrap_or_default();
             let count = wanted.iter().zip(fresh).take_while(|(wanted, byte)| wanted == byte).count();
             if count < wanted.len().min(fresh.len()) {
-                self.spoken = Spoken::Http1;
+                self.spoken = HttpVersionState::Http1;
             } else if count < wanted.len() {
-                self.spoken = Spoken::Preface(matched + count);
+                self.spoken = HttpVersionState::Preface(matched + count);
             } else {
-                self.spoken = Spoken::Http2(Box::new(FrameWatch::new(self.activity.clock())));
+                self.spoken = HttpVersionState::Http2(Box::new(FrameScanners::new(self.activity.clock())));
                 self.activity.speak_http2();
             }
             fresh = fresh.get(count..).unwrap_or_default();
         }
-        let Spoken::Http2(frames) = &mut self.spoken else { return };
-        let FrameWatch { coming, control, .. } = &mut **frames;
+        let HttpVersionState::Http2(frames) = &mut self.spoken else { return };
+        let FrameScanners { coming, control, .. } = &mut **frames;
         let mut is_flood = false;
         coming.feed(fresh, |frame| is_flood |= control.is_spent_by(frame));
         if is_flood {
-            self.activity.end_flood();
+            self.activity.shut_down_flooded();
         }
     }
 
@@ -211,11 +211,11 @@ impl Watched {
 
     /// Records written bytes. On HTTP/2 only the payload of DATA frames counts as response bytes.
     fn on_written<'a>(&mut self, pieces: impl Iterator<Item = &'a [u8]>, mut bytes: usize) {
-        let Spoken::Http2(frames) = &mut self.spoken else {
+        let HttpVersionState::Http2(frames) = &mut self.spoken else {
             self.flow.on_written(bytes);
             return;
         };
-        let FrameWatch { leaving, control, .. } = &mut **frames;
+        let FrameScanners { leaving, control, .. } = &mut **frames;
         let mut data = 0;
         for piece in pieces {
             let piece = piece.get(..bytes).unwrap_or(piece);
@@ -231,7 +231,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for MonitoredStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.activity.is_flooded() {
             // The connection is being closed, and its task is woken for that.
@@ -245,12 +245,12 @@ impl AsyncRead for Watched {
             // of a head do not belong to the head.
             self.flow.on_head();
             let (is_gathering, before) = (self.is_gathering(), buf.filled().len());
-            if self.turn >= TURN_BYTES && (is_gathering || matches!(self.spoken, Spoken::Http2(_))) {
+            if self.turn >= TURN_BYTES && (is_gathering || matches!(self.spoken, HttpVersionState::Http2(_))) {
                 self.turn = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            ready!(self.poll_fresh(cx, buf))?;
+            ready!(self.poll_read_recorded(cx, buf))?;
             if !is_gathering {
                 return Poll::Ready(Ok(()));
             }
@@ -271,7 +271,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for MonitoredStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let poll = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.on_write(poll, |this, done| {
@@ -301,10 +301,10 @@ impl AsyncWrite for Watched {
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let poll = Pin::new(&mut self.stream).poll_flush(cx);
         match self.stream {
-            Client::Plain(_) => poll,
+            ClientStream::Plain(_) => poll,
             // TLS has encrypted and buffered the written bytes, so a client that reads nothing
             // blocks the flush first.
-            Client::Tls(_) => self.on_write(poll, |_, _| {}),
+            ClientStream::Tls(_) => self.on_write(poll, |_, _| {}),
         }
     }
 
@@ -315,8 +315,12 @@ impl AsyncWrite for Watched {
 
 // === impl FrameWatch ===
 
-impl FrameWatch {
+impl FrameScanners {
     fn new(clock: Clock) -> Self {
-        Self { coming: FrameScanner::default(), leaving: FrameScanner::default(), control: ControlBudget::new(clock) }
+        Self {
+            coming: FrameScanner::default(),
+            leaving: FrameScanner::default(),
+            control: ControlFrameLimiter::new(clock),
+        }
     }
 }

@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 
 use super::connections::{ConnectionGuard, Connections};
-use super::io::Client;
-use super::watch::Activity;
+use super::io::ClientStream;
+use super::watch::ConnectionActivity;
 use super::{Proxy, captured, connection, terminate};
 
 /// Bounds of the pause after a failed accept, which backs off exponentially. Descriptor exhaustion
@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// State of a listener and its connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Welcome {
+pub enum ListenerState {
     /// Connections are accepted and served.
     Stay,
     /// Draining: connections are served, and responses direct clients to reconnect elsewhere.
@@ -30,22 +30,22 @@ pub enum Welcome {
 
 /// Broadcasts the state of a listener to its connections.
 #[derive(Debug)]
-pub struct Door {
-    welcome: Host,
-    told: watch::Receiver<Welcome>,
+pub struct ListenerChannel {
+    welcome: ListenerControl,
+    told: watch::Receiver<ListenerState>,
 }
 
 /// A running listener of the data port.
 #[derive(Debug)]
-pub struct Listening {
-    welcome: Host,
+pub struct ListenerHandle {
+    welcome: ListenerControl,
     /// Closed when the last connection has ended.
     gone: mpsc::Receiver<()>,
 }
 
 /// Sets the state of a listener.
 #[derive(Debug, Clone)]
-pub struct Host(watch::Sender<Welcome>);
+pub struct ListenerControl(watch::Sender<ListenerState>);
 
 /// Spawns the accept loops of these ports, which run until the state is `Closed`. Must be called
 /// inside a tokio runtime.
@@ -53,47 +53,47 @@ pub struct Host(watch::Sender<Welcome>);
 pub fn serve(
     proxy: &Arc<Proxy>,
     ports: Vec<TcpListener>,
-    Door { welcome, told }: Door,
+    ListenerChannel { welcome, told }: ListenerChannel,
     connections: &Arc<Connections>,
-) -> Listening {
+) -> ListenerHandle {
     let (alive, gone) = mpsc::channel(1);
     for port in ports {
         let (proxy, told, alive, connections) = (proxy.clone(), told.clone(), alive.clone(), connections.clone());
         tokio::spawn(async move { accept_all(&proxy, &port, told, &alive, &connections).await });
     }
-    Listening { welcome, gone }
+    ListenerHandle { welcome, gone }
 }
 
 // === impl Door ===
 
-impl Door {
+impl ListenerChannel {
     /// Creates a listener state that serves connections.
     #[must_use]
     pub fn new() -> Self {
-        let (welcome, told) = watch::channel(Welcome::Stay);
-        Self { welcome: Host(welcome), told }
+        let (welcome, told) = watch::channel(ListenerState::Stay);
+        Self { welcome: ListenerControl(welcome), told }
     }
 
     /// Returns the handle that sets the state.
     #[must_use]
-    pub fn host(&self) -> Host {
+    pub fn host(&self) -> ListenerControl {
         self.welcome.clone()
     }
 }
 
-impl Default for Door {
+impl Default for ListenerChannel {
     fn default() -> Self {
         Self::new()
     }
 }
 
-// === impl Host ===
+// === impl ListenerControl ===
 
-impl Host {
+impl ListenerControl {
     /// Sets the state. `Closed` is final.
-    pub fn welcome(&self, welcome: Welcome) {
+    pub fn welcome(&self, welcome: ListenerState) {
         self.0.send_if_modified(|now| {
-            let changes = *now != welcome && *now != Welcome::Closed;
+            let changes = *now != welcome && *now != ListenerState::Closed;
             if changes {
                 *now = welcome;
             }
@@ -102,13 +102,13 @@ impl Host {
     }
 }
 
-// === impl Listening ===
+// === impl ListenerHandle ===
 
-impl Listening {
+impl ListenerHandle {
     /// Stops accepting, lets every call in progress end, and closes idle connections. Resolves when
     /// all connections have ended.
     pub async fn stop(&mut self) {
-        self.welcome.welcome(Welcome::Closed);
+        self.welcome.welcome(ListenerState::Closed);
         while self.gone.recv().await.is_some() {}
     }
 }
@@ -116,7 +116,7 @@ impl Listening {
 async fn accept_all(
     proxy: &Arc<Proxy>,
     port: &TcpListener,
-    mut told: watch::Receiver<Welcome>,
+    mut told: watch::Receiver<ListenerState>,
     alive: &mpsc::Sender<()>,
     connections: &Arc<Connections>,
 ) {
@@ -126,7 +126,7 @@ async fn accept_all(
             accepted = port.accept() => accepted,
             // An error means that the sender was dropped because the process ends: treated the
             // same.
-            _ = told.wait_for(|welcome| *welcome == Welcome::Closed) => match port.accept().now_or_never() {
+            _ = told.wait_for(|welcome| *welcome == ListenerState::Closed) => match port.accept().now_or_never() {
                 // Connections already in the kernel's accept queue are served, since one may
                 // contain a whole call.
                 Some(accepted) => accepted,
@@ -144,22 +144,22 @@ async fn accept_all(
             }
         };
         pause = PAUSE_MIN;
-        let Some(place) = connections.take(peer, Activity::new(proxy.clock)) else {
+        let Some(place) = connections.take(peer, ConnectionActivity::new(proxy.clock)) else {
             proxy.metrics.connection_shed();
             drop(stream);
             continue;
         };
         spawn(proxy, stream, told.clone(), ConnectionGuard::new(place, alive.clone()));
         tokio::select! {
-            () = connections.relaxed() => {}
+            () = connections.wait_for_capacity() => {}
             // On shutdown the loop continues, to serve the kernel's accept queue even under memory
             // pressure.
-            _ = told.wait_for(|welcome| *welcome == Welcome::Closed) => {}
+            _ = told.wait_for(|welcome| *welcome == ListenerState::Closed) => {}
         }
     }
 }
 
-fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<Welcome>, guard: ConnectionGuard) {
+fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<ListenerState>, guard: ConnectionGuard) {
     // With Nagle's algorithm an HTTP/2 call over loopback takes 40 ms. The option fails only on a
     // socket that is already closed.
     stream.set_nodelay(true).ok();
@@ -176,9 +176,9 @@ fn spawn(proxy: &Arc<Proxy>, stream: TcpStream, told: watch::Receiver<Welcome>, 
             }
         })
     } else if proxy.config.captured {
-        tokio::spawn(captured::run(proxy, (Client::Plain(stream), None), told, guard))
+        tokio::spawn(captured::run(proxy, (ClientStream::Plain(stream), None), told, guard))
     } else {
-        tokio::spawn(connection::run(proxy, (Client::Plain(stream), None), bytes::Bytes::new(), told, guard))
+        tokio::spawn(connection::run(proxy, (ClientStream::Plain(stream), None), bytes::Bytes::new(), told, guard))
     };
     evictee.run_by(&task.abort_handle());
 }
@@ -188,14 +188,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_closed_is_not_opened_again() {
-        let door = Door::new();
+    fn closed_state_is_final() {
+        let door = ListenerChannel::new();
         let (host, told) = (door.host(), door.told);
         for (next, now) in [
-            (Welcome::Leave, Welcome::Leave),
-            (Welcome::Stay, Welcome::Stay),
-            (Welcome::Closed, Welcome::Closed),
-            (Welcome::Stay, Welcome::Closed),
+            (ListenerState::Leave, ListenerState::Leave),
+            (ListenerState::Stay, ListenerState::Stay),
+            (ListenerState::Closed, ListenerState::Closed),
+            (ListenerState::Stay, ListenerState::Closed),
         ] {
             host.welcome(next);
             assert_eq!(*told.borrow(), now);

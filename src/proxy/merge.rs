@@ -11,65 +11,65 @@ use http::header::CONNECTION;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::alone::Lonely;
-use super::collect::{Collected, collect};
-use super::deadline::{Deadlines, deadlines};
+use super::alone::BufferedRequest;
+use super::collect::{CollectResult, collect};
+use super::deadline::{CallDeadlines, deadlines};
 use super::debug::asked;
-use super::record::Ending;
-use super::upload::Upload;
-use super::{Mode, Proxy, RouteSettings, Table};
+use super::record::CallRecorder;
+use super::upload::UploadGuard;
+use super::{Proxy, RouteMode, RouteSettings, RoutingTable};
 use crate::backend::Lane;
-use crate::batching::{Lone, PriorityId, Tick};
+use crate::batching::{PriorityId, Tick, UnbatchedReason};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Dialect, Endpoint, Label, Merge, Reason};
-use crate::scheduler::{Outcome, Submission};
-use crate::telemetry::names::{Outcome as CallOutcome, Stage};
+use crate::protocol::{Dialect, Endpoint, MergeEligibility, ProtocolLabel, UnmergeableReason};
+use crate::scheduler::{Submission, SubmitOutcome};
+use crate::telemetry::names::{Outcome as CallOutcome, OverheadStage};
 
 /// Priority and deadlines of a call, from its headers and its route.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct CallRequirements {
     pub(super) priority: PriorityId,
     pub(super) slo: Option<Duration>,
     /// The deadlines as configured and requested.
-    plain: Deadlines,
+    plain: CallDeadlines,
     /// The deadlines passed to the batching core. That of an SLO is earlier by the part of the
     /// latency that the core cannot measure.
-    pub(super) times: Deadlines,
+    pub(super) times: CallDeadlines,
 }
 
 /// Routing decision for a call.
-pub(super) enum CallWay {
+pub(super) enum CallRouting {
     /// The call is answered without reading its body.
     Answered(Response<Body>),
     /// The call proceeds.
-    Open(OpenWay),
+    Open(PendingRouting),
 }
 
 /// Routing decision for a call that is not answered yet.
-pub(super) enum OpenWay {
+pub(super) enum PendingRouting {
     /// The call passes through, for this reason.
-    Pass(Reason, Ending, Dialect),
+    Pass(UnmergeableReason, CallRecorder, Dialect),
     /// The call is parsed for batching, or observed while it passes through.
     Recognised(Box<RecognisedCall>),
 }
 
 /// A call that an adapter recognised.
 pub(super) struct RecognisedCall {
-    table: Arc<Table>,
+    table: Arc<RoutingTable>,
     endpoint: Arc<Endpoint>,
     arrived: Tick,
-    ending: Ending,
+    ending: CallRecorder,
 }
 
 // === impl Proxy ===
 
 impl Proxy {
     /// Decides from the head of a call how it is handled.
-    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallWay {
+    pub(super) fn sort(self: &Arc<Self>, request: &mut Request<Incoming>) -> CallRouting {
         let arrived = self.clock.now();
         self.metrics.stats.seen.fetch_add(1, Ordering::Relaxed);
-        let mut ending = Ending::begin(self, arrived);
+        let mut ending = CallRecorder::begin(self, arrived);
         if asked(request.headers_mut()) {
             ending.tell();
         }
@@ -80,11 +80,11 @@ impl Proxy {
             let mut response = Response::new(Body::empty());
             *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
             ending.end(CallOutcome::Rejected, &mut response);
-            return CallWay::Answered(response);
+            return CallRouting::Answered(response);
         }
         let table = self.table();
         if let Some(tenant) = &table.tenant_header {
-            keep_identity(request.headers_mut(), tenant);
+            protect_tenant_header(request.headers_mut(), tenant);
         }
         if request.method() == Method::CONNECT {
             let mut response = Response::new(Body::empty());
@@ -92,28 +92,28 @@ impl Proxy {
             // The following bytes belong to a tunnel that does not exist.
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             ending.end(CallOutcome::Rejected, &mut response);
-            return CallWay::Answered(response);
+            return CallRouting::Answered(response);
         }
         let Some(endpoint) = table.routes.recognise(request.method(), request.uri().path()) else {
-            let reason = Reason::of_unrecognised(request.uri().path());
-            return CallWay::Open(OpenWay::Pass(reason, ending, Dialect::Problem));
+            let reason = UnmergeableReason::for_unrecognised_path(request.uri().path());
+            return CallRouting::Open(PendingRouting::Pass(reason, ending, Dialect::Problem));
         };
         let route = table.route(endpoint.route);
         ending.recognised(endpoint.label.as_str(), route);
         ending.within(route.slo);
         let length = content_length(request);
-        let why_pass = if route.mode == Mode::Passthrough {
-            Some(Reason::PolicyOff)
+        let why_pass = if route.mode == RouteMode::Passthrough {
+            Some(UnmergeableReason::PolicyOff)
         } else if request.headers().contains_key(http::header::UPGRADE) {
-            Some(Reason::Header)
-        } else if route.mode == Mode::Batch && length.is_some_and(|length| length > route.item_bytes_max as u64) {
-            Some(Reason::TooLarge)
+            Some(UnmergeableReason::Header)
+        } else if route.mode == RouteMode::Batch && length.is_some_and(|length| length > route.item_bytes_max as u64) {
+            Some(UnmergeableReason::TooLarge)
         } else {
             None
         };
-        CallWay::Open(match why_pass {
-            Some(reason) => OpenWay::Pass(reason, ending, endpoint.dialect),
-            None => OpenWay::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
+        CallRouting::Open(match why_pass {
+            Some(reason) => PendingRouting::Pass(reason, ending, endpoint.dialect),
+            None => PendingRouting::Recognised(Box::new(RecognisedCall { table, endpoint, arrived, ending })),
         })
     }
 
@@ -122,12 +122,12 @@ impl Proxy {
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         request: Request<Incoming>,
-        upload: Option<Box<Upload>>,
+        upload: Option<Box<UploadGuard>>,
         recognised: RecognisedCall,
     ) -> Response<Body> {
         let RecognisedCall { table, endpoint, arrived, ending } = recognised;
-        if table.route(endpoint.route).mode == Mode::Observe {
-            let watch = upload.map(Upload::passing);
+        if table.route(endpoint.route).mode == RouteMode::Observe {
+            let watch = upload.map(UploadGuard::passing);
             let request = request.map(|body| Body::from(body).watched(watch));
             return Box::pin(self.observe(&table, &endpoint, lane, request, (arrived, ending))).await;
         }
@@ -136,11 +136,11 @@ impl Proxy {
 
     async fn recognised(
         self: &Arc<Self>,
-        table: &Table,
+        table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
-        (request, upload): (Request<Incoming>, Option<Box<Upload>>),
-        (arrived, ending): (Tick, Ending),
+        (request, upload): (Request<Incoming>, Option<Box<UploadGuard>>),
+        (arrived, ending): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
@@ -150,22 +150,22 @@ impl Proxy {
             let collecting = pin!(collect(self, body, upload, route.item_bytes_max));
             self.cut.end(collecting).await
         };
-        match collected.unwrap_or(Collected::Refused(FailureKind::Draining)) {
-            Collected::Whole { bytes, trailers, held } => {
-                let lonely = Lonely { head, bytes, trailers };
+        match collected.unwrap_or(CollectResult::Refused(FailureKind::Draining)) {
+            CollectResult::Whole { bytes, trailers, held } => {
+                let lonely = BufferedRequest { head, bytes, trailers };
                 // Boxed, like the other branches: a slow upload does not reserve the memory of
                 // these futures.
                 let response = Box::pin(self.merge(table, endpoint, lane, lonely, (arrived, ending))).await;
                 drop(held);
                 response
             }
-            Collected::TooLarge(body) => {
+            CollectResult::TooLarge(body) => {
                 let request = Request::from_parts(head, body);
-                Box::pin(self.pass(lane, request, Reason::TooLarge, ending, endpoint.dialect)).await
+                Box::pin(self.pass(lane, request, UnmergeableReason::TooLarge, ending, endpoint.dialect)).await
             }
-            Collected::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
+            CollectResult::Refused(kind) => self.refuse(kind.into(), ending, endpoint.dialect, None),
             // The connection failed together with its body, so this response is never sent.
-            Collected::Broken => {
+            CollectResult::Broken => {
                 let mut response = Response::new(Body::empty());
                 *response.status_mut() = StatusCode::BAD_REQUEST;
                 response
@@ -175,39 +175,41 @@ impl Proxy {
 
     async fn merge(
         self: &Arc<Self>,
-        table: &Table,
+        table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
-        lonely: Lonely,
-        (arrived, mut ending): (Tick, Ending),
+        lonely: BufferedRequest,
+        (arrived, mut ending): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         // Parse the call and derive its priority and deadlines.
         let began = self.clock.now();
         let call = Arc::new(endpoint.read(&lonely.head, lonely.bytes.clone(), &self.secret));
-        self.metrics.overhead(Stage::Read, self.clock.now().since(began));
+        self.metrics.overhead(OverheadStage::Read, self.clock.now().since(began));
         let headers = &lonely.head.headers;
-        let Asked { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
+        let CallRequirements { priority, slo, plain, times } = self.asks(table, route, headers, arrived);
         ending.within(slo);
         ending.read(endpoint, &call, table.priorities.class(priority), plain.first.map(|deadline| deadline.at));
         // The limits that a text-embeddings-inference server publishes may be looked up at this
         // point, which the client's own deadline bounds.
-        let published = if endpoint.label == Label::Tei {
+        let published = if endpoint.label == ProtocolLabel::Tei {
             self.until(times.caller, self.backend.published()).await.ok().flatten()
         } else {
             None
         };
         let batches_itself = published.filter(|_| endpoint.needs_info).map(|known| known.batches_itself);
         let mut reason = match &call.merge {
-            Merge::Alone(reason) => Some(*reason),
-            Merge::With(_) if lonely.trailers.is_some() => Some(Reason::Header),
+            MergeEligibility::Alone(reason) => Some(*reason),
+            MergeEligibility::With(_) if lonely.trailers.is_some() => Some(UnmergeableReason::Header),
             // In front of a server that batches by itself, calls are merged only where a route
             // names its protocol. That property is recorded for the upstream as a whole and cannot
             // hold for some routes only, so next to such a route these calls are executed unbatched
             // on slots.
-            Merge::With(_) if batches_itself == Some(true) && table.names_protocol => Some(Reason::NoGain),
-            Merge::With(_) if self.backend.is_apart(&call) => Some(Reason::AnswerVaries),
-            Merge::With(_) => None,
+            MergeEligibility::With(_) if batches_itself == Some(true) && table.names_protocol => {
+                Some(UnmergeableReason::NoGain)
+            }
+            MergeEligibility::With(_) if self.backend.is_apart(&call) => Some(UnmergeableReason::AnswerVaries),
+            MergeEligibility::With(_) => None,
         };
         let submission = Submission {
             call: call.clone(),
@@ -234,32 +236,34 @@ impl Proxy {
         };
         match submitted {
             Err(kind) => self.refuse(kind.into(), ending, endpoint.dialect, ended_by(kind, None).as_deref()),
-            Ok(Outcome::Failed(failure, ticket)) => {
+            Ok(SubmitOutcome::Failed(failure, ticket)) => {
                 ending.ticket(&ticket);
                 self.refuse(failure, ending, endpoint.dialect, ended_by(failure.kind, ticket.sent).as_deref())
             }
-            Ok(Outcome::Reply(reply, ticket)) => {
+            Ok(SubmitOutcome::Reply(reply, ticket)) => {
                 let began = self.clock.now();
                 let mut response = self.respond(*reply);
-                self.metrics.overhead(Stage::Write, self.clock.now().since(began));
+                self.metrics.overhead(OverheadStage::Write, self.clock.now().since(began));
                 ending.ticket(&ticket);
                 ending.end(CallOutcome::Served, &mut response);
                 response
             }
-            Ok(Outcome::Streamed(response, ticket)) => {
+            Ok(SubmitOutcome::Streamed(response, ticket)) => {
                 let mut response = *response;
                 ending.ticket(&ticket);
                 ending.end(CallOutcome::Served, &mut response);
                 response
             }
-            Ok(Outcome::Alone(grant)) => {
+            Ok(SubmitOutcome::Alone(grant)) => {
                 reason = reason.or(match grant.ticket.lone {
-                    Some(Lone::ClientBatchFull) => Some(Reason::ClientBatchFull),
-                    Some(Lone::Quarantined) => Some(Reason::Quarantined),
-                    Some(Lone::Refused | Lone::BudgetEmpty) => Some(Reason::MergeRefused),
-                    Some(Lone::NoGain) => Some(Reason::NoGain),
+                    Some(UnbatchedReason::ClientBatchFull) => Some(UnmergeableReason::ClientBatchFull),
+                    Some(UnbatchedReason::Quarantined) => Some(UnmergeableReason::Quarantined),
+                    Some(UnbatchedReason::Refused | UnbatchedReason::BudgetEmpty) => {
+                        Some(UnmergeableReason::MergeRefused)
+                    }
+                    Some(UnbatchedReason::NoGain) => Some(UnmergeableReason::NoGain),
                     // The policy has no pass-through detection.
-                    None => batches_itself.filter(|known| *known).map(|_| Reason::NoGain),
+                    None => batches_itself.filter(|known| *known).map(|_| UnmergeableReason::NoGain),
                 });
                 if let Some(reason) = reason {
                     ending.passed(reason);
@@ -282,28 +286,34 @@ impl Proxy {
     }
 
     /// Resolves the priority, SLO and deadlines of a call from its headers and its route.
-    pub(super) fn asks(&self, table: &Table, route: &RouteSettings, headers: &HeaderMap, arrived: Tick) -> Asked {
+    pub(super) fn asks(
+        &self,
+        table: &RoutingTable,
+        route: &RouteSettings,
+        headers: &HeaderMap,
+        arrived: Tick,
+    ) -> CallRequirements {
         let priority = table.priorities.of(headers);
         let slo = table.priorities.class(priority).and_then(|class| class.slo).or(route.slo);
         let deadlines = |slo| deadlines(arrived, headers, &table.deadline_headers, (slo, route.timeout));
         let plain = deadlines(slo);
         let shift = slo.map(|slo| self.shifts.of(slo).max(table.shift(slo))).unwrap_or_default();
         let times = if shift.is_zero() { plain } else { deadlines(slo.map(|slo| slo - shift)) };
-        Asked { priority, slo, plain, times }
+        CallRequirements { priority, slo, plain, times }
     }
 
     /// Answers a call that was rejected because the memory budget is exhausted.
-    pub(super) fn refuse_full(&self, way: OpenWay) -> Response<Body> {
+    pub(super) fn reject_buffers_full(&self, way: PendingRouting) -> Response<Body> {
         let (ending, dialect) = match way {
-            OpenWay::Pass(_, ending, dialect) => (ending, dialect),
-            OpenWay::Recognised(call) => (call.ending, call.endpoint.dialect),
+            PendingRouting::Pass(_, ending, dialect) => (ending, dialect),
+            PendingRouting::Recognised(call) => (call.ending, call.endpoint.dialect),
         };
         self.refuse(FailureKind::BytesFull.into(), ending, dialect, None)
     }
 
     /// Answers a call with a failure. `limit` is the key of the policy, or the header, that ended
     /// the call.
-    fn refuse(&self, failure: Failure, ending: Ending, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
+    fn refuse(&self, failure: Failure, ending: CallRecorder, dialect: Dialect, limit: Option<&str>) -> Response<Body> {
         tracing::debug!(
             code = failure.kind.code(),
             reason = failure.kind.reason(),
@@ -328,10 +338,10 @@ impl Proxy {
     }
 }
 
-/// Removes the policy's tenant header from the nominations of `Connection`, so that hop-by-hop
+/// Removes the policy's tenant header from the nominations of `UpstreamConnection`, so that hop-by-hop
 /// processing (RFC 9110, 7.6.1) cannot strip the identity of the caller. Nominations of the
 /// well-known identity headers are ignored elsewhere.
-fn keep_identity(headers: &mut HeaderMap, tenant: &HeaderName) {
+fn protect_tenant_header(headers: &mut HeaderMap, tenant: &HeaderName) {
     let is_tenant = |token: &[u8]| token.trim_ascii().eq_ignore_ascii_case(tenant.as_str().as_bytes());
     let values: Vec<HeaderValue> = headers.get_all(CONNECTION).iter().cloned().collect();
     if !values.iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_tenant)) {
@@ -367,7 +377,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(CONNECTION, HeaderValue::from_static("x-hop, X-Acme,keep-alive"));
         headers.append(CONNECTION, HeaderValue::from_static("x-acme"));
-        keep_identity(&mut headers, &HeaderName::from_static("x-acme"));
+        protect_tenant_header(&mut headers, &HeaderName::from_static("x-acme"));
         let left: Vec<_> = headers.get_all(CONNECTION).iter().map(HeaderValue::as_bytes).collect();
         assert_eq!(left, [&b"x-hop,keep-alive"[..], b""]);
     }

@@ -2,7 +2,7 @@
 //! passed to the shadow simulation.
 //!
 //! The call never waits for the copy: its bytes are shared and not copied, and a call that cannot
-//! be observed is skipped and counted. The evaluation belongs to `scheduler::Onlooker`.
+//! be observed is skipped and counted. The evaluation belongs to `scheduler::ShadowRecorder`.
 
 use std::sync::Arc;
 
@@ -10,33 +10,33 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 
-use super::merge::Asked;
-use super::record::Ending;
-use super::{Proxy, Table};
+use super::merge::CallRequirements;
+use super::record::CallRecorder;
+use super::{Proxy, RoutingTable};
 use crate::backend::Lane;
 use crate::batching::Tick;
-use crate::body::{Body, Tap};
-use crate::gather::Pieces;
-use crate::memory::Held;
-use crate::protocol::{Endpoint, Merge, Peer, Reason, Secret};
-use crate::scheduler::{Awaited, Coming, Passing, Reading};
-use crate::telemetry::names::Unpredicted;
+use crate::body::{Body, BodyTap};
+use crate::gather::FrameBuffer;
+use crate::memory::BufferGuard;
+use crate::protocol::{DigestKey, Endpoint, MergeEligibility, PeerIdentity, UnmergeableReason};
+use crate::scheduler::{DeferredParse, ObservedCall, PendingBody, PendingResponse};
+use crate::telemetry::names::UnpredictedReason;
 
 /// A tap on the request body, which retains its bytes up to the size limit of a merged call.
 #[derive(Debug)]
-struct Copy {
-    coming: Option<(Coming, Box<Passing>)>,
+struct RequestTap {
+    coming: Option<(PendingBody, Box<ObservedCall>)>,
     head: Option<Parts>,
-    secret: Secret,
-    pieces: Pieces,
-    held: Option<Held>,
+    secret: DigestKey,
+    pieces: FrameBuffer,
+    held: Option<BufferGuard>,
     left: usize,
 }
 
 /// A tap on the response body, which reports its end.
 #[derive(Debug)]
-struct Answer {
-    awaited: Awaited,
+struct ResponseTap {
+    awaited: PendingResponse,
     well: bool,
 }
 
@@ -46,16 +46,16 @@ impl Proxy {
     /// Forwards a call unmodified and observes it.
     pub(super) async fn observe(
         self: &Arc<Self>,
-        table: &Table,
+        table: &RoutingTable,
         endpoint: &Arc<Endpoint>,
         lane: Arc<dyn Lane>,
         request: Request<Body>,
-        (arrived, ending): (Tick, Ending),
+        (arrived, ending): (Tick, CallRecorder),
     ) -> Response<Body> {
         let route = table.route(endpoint.route);
         let (head, body) = request.into_parts();
-        let Asked { priority, slo, times, .. } = self.asks(table, route, &head.headers, arrived);
-        let passing = Passing {
+        let CallRequirements { priority, slo, times, .. } = self.asks(table, route, &head.headers, arrived);
+        let passing = ObservedCall {
             endpoint: endpoint.clone(),
             scope: route.scope,
             priority,
@@ -67,53 +67,53 @@ impl Proxy {
             names_protocol: table.names_protocol,
         };
         let (coming, awaited) = self.onlooker.begins();
-        let copy = Copy {
+        let copy = RequestTap {
             coming: Some((coming, Box::new(passing))),
-            head: Some(head_of(&head)),
+            head: Some(copy_head(&head)),
             secret: self.secret.clone(),
-            pieces: Pieces::default(),
+            pieces: FrameBuffer::default(),
             held: Some(self.buffers.empty()),
             left: route.item_bytes_max,
         };
-        let body = body.tapped(Box::new(copy));
+        let body = body.with_tap(Box::new(copy));
         let request = Request::from_parts(head, body);
-        let response = self.pass(lane, request, Reason::PolicyObserve, ending, endpoint.dialect).await;
+        let response = self.pass(lane, request, UnmergeableReason::PolicyObserve, ending, endpoint.dialect).await;
         let well = response.status().is_success();
-        response.map(|body| body.tapped(Box::new(Answer { awaited, well })))
+        response.map(|body| body.with_tap(Box::new(ResponseTap { awaited, well })))
     }
 }
 
 /// Copies the parts of a head that parsing needs. Extensions may hold resources of the connection,
 /// so only the peer's identity is copied.
-fn head_of(head: &Parts) -> Parts {
+fn copy_head(head: &Parts) -> Parts {
     let (mut copy, ()) = Request::new(()).into_parts();
     copy.method.clone_from(&head.method);
     copy.uri.clone_from(&head.uri);
     copy.version = head.version;
     copy.headers.clone_from(&head.headers);
-    if let Some(peer) = head.extensions.get::<Peer>() {
+    if let Some(peer) = head.extensions.get::<PeerIdentity>() {
         copy.extensions.insert(*peer);
     }
     copy
 }
 
-// === impl Copy ===
+// === impl RequestTap ===
 
-impl Copy {
-    fn leave_out(&mut self, why: Unpredicted) {
+impl RequestTap {
+    fn leave_out(&mut self, why: UnpredictedReason) {
         if let Some((coming, _)) = self.coming.take() {
             coming.left_out(why);
         }
-        (self.pieces, self.held) = (Pieces::default(), None);
+        (self.pieces, self.held) = (FrameBuffer::default(), None);
     }
 }
 
-impl Tap for Copy {
+impl BodyTap for RequestTap {
     fn data(&mut self, data: &Bytes) {
         let Some(held) = &mut self.held else { return };
         match self.left.checked_sub(data.len()) {
-            None => self.leave_out(Unpredicted::TooLarge),
-            Some(_) if held.grow(data.len()).is_err() => self.leave_out(Unpredicted::BuffersFull),
+            None => self.leave_out(UnpredictedReason::TooLarge),
+            Some(_) if held.grow(data.len()).is_err() => self.leave_out(UnpredictedReason::BuffersFull),
             Some(left) => {
                 self.left = left;
                 self.pieces.push(data.clone());
@@ -133,19 +133,19 @@ impl Tap for Copy {
             let mut call = endpoint.read(&head, bytes, &secret);
             // The body is already forwarded, so only the properties of the call are retained.
             (call.body, call.head.headers) = (Bytes::new(), HeaderMap::new());
-            if trailers && matches!(call.merge, Merge::With(_)) {
-                call.merge = Merge::Alone(Reason::Header);
+            if trailers && matches!(call.merge, MergeEligibility::With(_)) {
+                call.merge = MergeEligibility::Alone(UnmergeableReason::Header);
             }
             drop(held);
             call
         };
-        coming.came(passing, Reading(Box::new(read)));
+        coming.came(passing, DeferredParse(Box::new(read)));
     }
 }
 
 // === impl Answer ===
 
-impl Tap for Answer {
+impl BodyTap for ResponseTap {
     fn data(&mut self, _: &Bytes) {}
 
     fn end(&mut self, _: bool) {

@@ -9,24 +9,24 @@ use futures_util::future::BoxFuture;
 use http::{Request, Response};
 
 use super::Proxy;
-use super::record::Ending;
+use super::record::CallRecorder;
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Dialect, Reason};
+use crate::protocol::{Dialect, UnmergeableReason};
 use crate::telemetry::names::Outcome;
 
 /// A call that passes through. It is polled by the task of its connection, which is woken at the
 /// end of the drain.
-pub(super) struct PassFuture {
+pub(super) struct PassthroughFuture {
     proxy: Arc<Proxy>,
     sending: BoxFuture<'static, Result<Response<Body>, Failure>>,
     /// Taken when the response is available.
-    ending: Option<Ending>,
+    ending: Option<CallRecorder>,
     dialect: Dialect,
 }
 
-impl Future for PassFuture {
+impl Future for PassthroughFuture {
     type Output = Response<Body>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Response<Body>> {
@@ -62,16 +62,16 @@ impl Future for PassFuture {
 
 impl Proxy {
     /// Starts to forward a call unmodified.
-    pub(super) fn begin_pass(
+    pub(super) fn start_passthrough(
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         request: Request<Body>,
-        reason: Reason,
-        mut ending: Ending,
+        reason: UnmergeableReason,
+        mut ending: CallRecorder,
         dialect: Dialect,
-    ) -> PassFuture {
+    ) -> PassthroughFuture {
         ending.passed(reason);
-        PassFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
+        PassthroughFuture { proxy: self.clone(), sending: lane.send(request), ending: Some(ending), dialect }
     }
 
     /// Forwards a call unmodified.
@@ -79,11 +79,11 @@ impl Proxy {
         self: &Arc<Self>,
         lane: Arc<dyn Lane>,
         request: Request<Body>,
-        reason: Reason,
-        ending: Ending,
+        reason: UnmergeableReason,
+        ending: CallRecorder,
         dialect: Dialect,
     ) -> Response<Body> {
-        let mut passing = self.begin_pass(lane, request, reason, ending, dialect);
+        let mut passing = self.start_passthrough(lane, request, reason, ending, dialect);
         match self.cut.end(&mut passing).await {
             Some(response) => response,
             // The drain is over, so this poll returns a failure.

@@ -15,7 +15,7 @@ use crate::telemetry::names::Outcome;
 
 /// The priority classes, in the order of the batching limits.
 #[derive(Debug, Clone, Default)]
-pub struct Priorities {
+pub struct PriorityClasses {
     /// The header that names the class. `None`: every call belongs to the first class.
     pub header: Option<HeaderName>,
     /// The first class applies to calls that name no known class.
@@ -30,13 +30,13 @@ pub struct PriorityClass {
     /// SLO of the class, which replaces the route's.
     pub slo: Option<Duration>,
     /// Outcome counters of its calls.
-    pub ended: Ended,
+    pub ended: OutcomeCounters,
 }
 
 /// Counters of calls by outcome for one class. The policy bounds the number of classes, and a class
 /// keeps its counters when the settings change.
 #[derive(Debug, Clone, Default)]
-pub struct Ended(Arc<[AtomicU64; Outcome::ALL.len()]>);
+pub struct OutcomeCounters(Arc<[AtomicU64; Outcome::ALL.len()]>);
 
 /// The fair-queueing weights of tenants.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +49,7 @@ pub struct TenantWeights {
 
 // === impl Priorities ===
 
-impl Priorities {
+impl PriorityClasses {
     /// Returns the class that a call names, or the first one.
     pub(super) fn of(&self, headers: &HeaderMap) -> PriorityId {
         let named = self.header.as_ref().and_then(|name| headers.get(name)).map(|value| value.as_bytes().trim_ascii());
@@ -59,7 +59,7 @@ impl Priorities {
 
     /// Returns the counters of the class with this name, or new ones if the class is new.
     #[must_use]
-    pub fn ended(&self, name: &str) -> Ended {
+    pub fn ended(&self, name: &str) -> OutcomeCounters {
         self.classes.iter().find(|class| class.name == name).map(|class| class.ended.clone()).unwrap_or_default()
     }
 
@@ -68,9 +68,9 @@ impl Priorities {
     }
 }
 
-// === impl Ended ===
+// === impl OutcomeCounters ===
 
-impl Ended {
+impl OutcomeCounters {
     pub(super) fn count(&self, outcome: Outcome) {
         self.0[outcome as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -104,27 +104,27 @@ mod tests {
 
     #[test]
     fn a_class_that_is_not_there_is_the_first_one() {
-        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: Ended::default() };
+        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
         let header = Some(HeaderName::from_static("x-priority"));
-        let known = Priorities { header, classes: vec![class("interactive"), class("bulk")] };
+        let known = PriorityClasses { header, classes: vec![class("interactive"), class("bulk")] };
         let of = |pairs| known.of(&map(pairs)).0;
         assert_eq!((of(&[("x-priority", "bulk")]), of(&[("x-priority", " bulk ")])), (1, 1));
         assert_eq!((of(&[]), of(&[("x-priority", "Bulk")]), of(&[("x-priority", "no")])), (0, 0, 0));
-        let silent = Priorities { header: None, ..known };
+        let silent = PriorityClasses { header: None, ..known };
         assert_eq!(silent.of(&map(&[("x-priority", "bulk")])).0, 0);
     }
 
     #[test]
     fn a_class_that_stays_keeps_its_counts() {
-        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: Ended::default() };
-        let before = Priorities { header: None, classes: vec![class("a"), class("b")] };
+        let class = |name: &str| PriorityClass { name: name.to_owned(), slo: None, ended: OutcomeCounters::default() };
+        let before = PriorityClasses { header: None, classes: vec![class("a"), class("b")] };
         before.classes[1].ended.count(Outcome::Served);
         let of = |name| before.ended(name).counts().map(|(_, count)| count).iter().sum::<u64>();
         assert_eq!((of("a"), of("b"), of("c")), (0, 1, 0));
     }
 
     #[test]
-    fn whoever_is_not_named_weighs_one() {
+    fn unnamed_tenant_has_weight_one() {
         let header = Some(HeaderName::from_static("x-team"));
         let weights = TenantWeights { header, weights: BTreeMap::from([("a".to_owned(), 5)]) };
         let of = |pairs| weights.of(&map(pairs));

@@ -6,36 +6,38 @@ use std::sync::atomic::Ordering;
 
 use http::{Response, StatusCode};
 
-use super::debug::Told;
-use super::priority::{Ended, PriorityClass};
+use super::debug::ServerTiming;
+use super::priority::{OutcomeCounters, PriorityClass};
 use super::{Proxy, RouteSettings};
-use crate::accesslog::{Record, short_digest};
+use crate::accesslog::{CallRecord, short_digest};
 use crate::batching::{ScopeId, Tick};
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Endpoint, KEY_BYTES_MAX, KeyPart, Merge, PARTS_MAX, Reason, Secret};
-use crate::scheduler::Ticket;
+use crate::protocol::{
+    Call, DigestKey, Endpoint, KEY_BYTES_MAX, KeyPart, MergeEligibility, PARTS_MAX, UnmergeableReason,
+};
+use crate::scheduler::ExecutionDetails;
 use crate::telemetry::names::Outcome;
-use crate::telemetry::{CallEnd, RouteDurations};
+use crate::telemetry::{CompletedCall, RouteDurations};
 
 /// Records a call exactly once. If dropped without an outcome, the call is counted as cancelled by
 /// the client.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct CallRecorder {
     proxy: Arc<Proxy>,
     protocol: &'static str,
     outcome: Outcome,
     /// Number of items to count; zero until the call is parsed.
     items: u32,
-    record: Option<Box<Record>>,
-    /// Details for the `Server-Timing` header; `None` if the client did not request them.
-    told: Option<Box<Told>>,
+    record: Option<Box<CallRecord>>,
+    /// Details for the `Server-WatchTiming` header; `None` if the client did not request them.
+    told: Option<Box<ServerTiming>>,
     slo: Option<std::time::Duration>,
     /// Arrival of the response to the call's batch.
     answered: Option<Tick>,
     /// The outcome counters of the call's priority class, set once the call is parsed.
-    class: Option<Ended>,
+    class: Option<OutcomeCounters>,
     /// The response has status 5xx or 429.
     server_error: bool,
     /// Scope of the route, set once the call is recognised.
@@ -47,10 +49,10 @@ pub(super) struct Ending {
 
 // === impl Ending ===
 
-impl Ending {
+impl CallRecorder {
     pub(super) fn begin(proxy: &Arc<Proxy>, began: Tick) -> Self {
         let sampled = proxy.access_log.as_ref().is_some_and(crate::accesslog::AccessLog::samples);
-        let record = sampled.then(|| Box::new(Record { time_us: Clock::wall_micros(), ..Record::default() }));
+        let record = sampled.then(|| Box::new(CallRecord { time_us: Clock::wall_micros(), ..CallRecord::default() }));
         Self {
             proxy: proxy.clone(),
             protocol: "none",
@@ -68,7 +70,7 @@ impl Ending {
         }
     }
 
-    /// Enables the `Server-Timing` header in the response.
+    /// Enables the `Server-WatchTiming` header in the response.
     pub(super) fn tell(&mut self) {
         self.told = Some(Box::default());
     }
@@ -107,7 +109,7 @@ impl Ending {
             if !call.tenant.is_anonymous() {
                 record.tenant = short_digest(&call.tenant.0);
             }
-            if let Merge::With(key) = &call.merge {
+            if let MergeEligibility::With(key) = &call.merge {
                 let secret = &self.proxy.secret;
                 record.key = short_digest(&secret.digest([&b"key"[..], key]));
                 record.process = short_digest(&secret.digest([&b"process"[..]]));
@@ -120,7 +122,7 @@ impl Ending {
     }
 
     /// Records that the call is not merged.
-    pub(super) fn passed(&mut self, reason: Reason) {
+    pub(super) fn passed(&mut self, reason: UnmergeableReason) {
         self.proxy.count_passed(reason);
         if let Some(told) = &mut self.told {
             told.reason = Some(reason.as_str());
@@ -131,7 +133,7 @@ impl Ending {
     }
 
     /// Records the execution of the call.
-    pub(super) fn ticket(&mut self, ticket: &Ticket) {
+    pub(super) fn ticket(&mut self, ticket: &ExecutionDetails) {
         let began = self.began;
         self.answered = ticket.answered;
         if let Some(told) = &mut self.told {
@@ -182,7 +184,7 @@ impl Ending {
         self.answer(response);
     }
 
-    /// Writes the `Server-Timing` header if the client requested it.
+    /// Writes the `Server-WatchTiming` header if the client requested it.
     fn answer(&self, response: &mut Response<Body>) {
         if let Some(told) = &self.told {
             told.write(self.began, self.proxy.clock.now(), response.headers_mut());
@@ -190,7 +192,7 @@ impl Ending {
     }
 }
 
-impl Drop for Ending {
+impl Drop for CallRecorder {
     fn drop(&mut self) {
         let proxy = &self.proxy;
         if let Some(labels) = proxy.labels.get(self.protocol) {
@@ -214,7 +216,7 @@ impl Drop for Ending {
                     let unseen = self.answered.map_or(std::time::Duration::ZERO, |answered| now.since(answered));
                     let settled = !proxy.metrics.stats.settling.load(Ordering::Relaxed);
                     if let Some(largest) = settled.then(|| proxy.shifts.answered(now, slo, latency, unseen)).flatten() {
-                        proxy.metrics.deadline_shift(proxy.table().largest_shift(largest));
+                        proxy.metrics.deadline_shift(proxy.table().max_deadline_shift(largest));
                     }
                 }
                 Outcome::Rejected | Outcome::Expired | Outcome::Failed => proxy.metrics.slo(false),
@@ -223,7 +225,7 @@ impl Drop for Ending {
         }
         if let (Some(scope), Some(observer)) = (self.scope, proxy.metrics.observer()) {
             let Self { outcome, items, slo, server_error, .. } = *self;
-            observer.ended(scope, &CallEnd { outcome, latency, items, slo, server_error });
+            observer.ended(scope, &CompletedCall { outcome, latency, items, slo, server_error });
         }
         proxy.metrics.stats.answered.fetch_add(1, Ordering::Relaxed);
         if let (Some(mut record), Some(log)) = (self.record.take(), &proxy.access_log) {
@@ -235,7 +237,7 @@ impl Drop for Ending {
 }
 
 /// Returns a part of a merge key for the log, its value replaced by a digest.
-fn digest(secret: &Secret, part: KeyPart<'_>) -> (String, String, String) {
+fn digest(secret: &DigestKey, part: KeyPart<'_>) -> (String, String, String) {
     let kind = part.kind.as_str();
     let digest = secret.digest([kind.as_bytes(), part.name.as_bytes(), &part.value]);
     (kind.to_owned(), part.name.into_owned(), short_digest(&digest))

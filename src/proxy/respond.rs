@@ -15,7 +15,7 @@ use crate::protocol::{Dialect, Reply};
 impl Proxy {
     /// Converts a reply to an HTTP response. Its bytes are charged as buffered until they are sent.
     pub(super) fn respond(&self, reply: Reply) -> Response<Body> {
-        let held = self.buffers.force(reply.body.len());
+        let held = self.buffers.charge_unchecked(reply.body.len());
         let body = Body::full(reply.body).with_trailers(reply.trailers).charged(held);
         let mut response = Response::new(body);
         *response.status_mut() = reply.status;

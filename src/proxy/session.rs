@@ -16,16 +16,16 @@ use hyper::body::Incoming;
 use hyper::service::Service;
 
 use super::Proxy;
-use super::flow::ClientFlow;
-use super::merge::{CallWay, OpenWay};
-use super::pass::PassFuture;
-use super::upload::{Upload, UploadStream};
-use super::watch::{Activity, Busy};
+use super::flow::ConnectionMemory;
+use super::merge::{CallRouting, PendingRouting};
+use super::pass::PassthroughFuture;
+use super::upload::{StreamCharge, UploadGuard};
+use super::watch::{ActiveCall, ConnectionActivity};
 use crate::backend::Lane;
 use crate::body::Body;
 use crate::error::BoxError;
-use crate::memory::{BuffersFull, Held, HoldPhase, STREAM};
-use crate::protocol::Peer;
+use crate::memory::{BufferGuard, BuffersFull, HoldPhase, STREAM};
+use crate::protocol::PeerIdentity;
 
 /// Size of the pieces of an HTTP/2 response: a client that does not take one piece within the write
 /// timeout counts as stalled.
@@ -43,17 +43,17 @@ const HEADER: usize = 100;
 struct CallContext {
     proxy: Arc<Proxy>,
     lane: Arc<dyn Lane>,
-    activity: Arc<Activity>,
-    flow: Arc<ClientFlow>,
-    peer: Option<Peer>,
+    activity: Arc<ConnectionActivity>,
+    flow: Arc<ConnectionMemory>,
+    peer: Option<PeerIdentity>,
 }
 
 /// The guards of an admitted call.
 struct Admission {
     /// Charge of its head and its stream.
-    charge: Option<Box<Held>>,
+    charge: Option<Box<BufferGuard>>,
     /// Guards of the upload, if the request body has not arrived yet.
-    upload: Option<Box<Upload>>,
+    upload: Option<Box<UploadGuard>>,
 }
 
 /// The hyper service that answers the calls of one connection.
@@ -63,19 +63,19 @@ pub(super) struct CallService(Arc<CallContext>);
 /// need is boxed.
 pub(super) struct CallFuture {
     session: Arc<CallContext>,
-    work: CallWork,
+    work: CallFutureKind,
     /// Taken together with the response.
-    busy: Option<Busy>,
+    busy: Option<ActiveCall>,
     /// The connection closes after this call.
     last: bool,
     /// The call uses HTTP/2, so its response is sent in pieces.
     pieces: bool,
     /// Charge of its head and its stream.
-    charge: Option<Box<Held>>,
+    charge: Option<Box<BufferGuard>>,
 }
 
-enum CallWork {
-    Pass(PassFuture),
+enum CallFutureKind {
+    Pass(PassthroughFuture),
     Other(BoxFuture<'static, Response<Body>>),
 }
 
@@ -87,8 +87,8 @@ impl CallService {
     pub(super) fn new(
         proxy: &Arc<Proxy>,
         lane: &Arc<dyn Lane>,
-        (activity, flow): (&Arc<Activity>, &Arc<ClientFlow>),
-        peer: Option<Peer>,
+        (activity, flow): (&Arc<ConnectionActivity>, &Arc<ConnectionMemory>),
+        peer: Option<PeerIdentity>,
     ) -> Self {
         let (proxy, lane, activity, flow) = (proxy.clone(), lane.clone(), activity.clone(), flow.clone());
         Self(Arc::new(CallContext { proxy, lane, activity, flow, peer }))
@@ -96,7 +96,7 @@ impl CallService {
 }
 
 impl Service<Request<Incoming>> for CallService {
-    type Response = Response<Taken>;
+    type Response = Response<TrackedBody>;
     type Error = Infallible;
     type Future = CallFuture;
 
@@ -113,7 +113,7 @@ impl Service<Request<Incoming>> for CallService {
         // No client library writes such a head: references to a single table entry, repeated
         // thousands of times, which cost far more to decode than to send.
         if pieces && request.headers().len() / LINES_FACTOR > session.proxy.config.client.headers_max {
-            session.activity.end_flood();
+            session.activity.shut_down_flooded();
         }
         let last = calls >= session.proxy.config.client.requests_per_connection_max;
         let (work, charge) = session.clone().begin(request, (!pieces).then_some(head_bytes));
@@ -130,15 +130,15 @@ impl CallContext {
         self: Arc<Self>,
         mut request: Request<Incoming>,
         head_bytes: Option<usize>,
-    ) -> (CallWork, Option<Box<Held>>) {
-        let answered = |response| (CallWork::Other(std::future::ready(response).boxed()), None);
+    ) -> (CallFutureKind, Option<Box<BufferGuard>>) {
+        let answered = |response| (CallFutureKind::Other(std::future::ready(response).boxed()), None);
         let way = match self.proxy.sort(&mut request) {
-            CallWay::Answered(response) => return answered(response),
-            CallWay::Open(way) => way,
+            CallRouting::Answered(response) => return answered(response),
+            CallRouting::Open(way) => way,
         };
         match self.admit(&request, head_bytes) {
             Ok(Admission { charge, upload }) => (self.work(request, upload, way, head_bytes.is_none()), charge),
-            Err(BuffersFull) => answered(self.proxy.refuse_full(way)),
+            Err(BuffersFull) => answered(self.proxy.reject_buffers_full(way)),
         }
     }
 
@@ -157,8 +157,8 @@ impl CallContext {
             charge.insert(Box::new(self.proxy.buffers.empty())).grow(bytes)?;
         }
         let upload = busy.map(|busy| {
-            let stream = charge.as_deref_mut().filter(|_| head_bytes.is_none()).and_then(Held::watch);
-            Box::new(Upload::new(busy, self.proxy.buffers.empty(), stream.map(UploadStream::new)))
+            let stream = charge.as_deref_mut().filter(|_| head_bytes.is_none()).and_then(BufferGuard::watch);
+            Box::new(UploadGuard::new(busy, self.proxy.buffers.empty(), stream.map(StreamCharge::new)))
         });
         Ok(Admission { charge, upload })
     }
@@ -166,23 +166,23 @@ impl CallContext {
     fn work(
         self: Arc<Self>,
         request: Request<Incoming>,
-        upload: Option<Box<Upload>>,
-        way: OpenWay,
+        upload: Option<Box<UploadGuard>>,
+        way: PendingRouting,
         pieces: bool,
-    ) -> CallWork {
+    ) -> CallFutureKind {
         match way {
-            OpenWay::Pass(reason, ending, dialect) => {
-                let request = request.map(|body| Body::from(body).watched(upload.map(Upload::passing)));
+            PendingRouting::Pass(reason, ending, dialect) => {
+                let request = request.map(|body| Body::from(body).watched(upload.map(UploadGuard::passing)));
                 let lane = self.lane.clone();
                 if pieces {
                     // Runs in a task of its own, which the end of the drain must wake.
-                    return CallWork::Other(Box::pin(async move {
+                    return CallFutureKind::Other(Box::pin(async move {
                         self.proxy.pass(lane, request, reason, ending, dialect).await
                     }));
                 }
-                CallWork::Pass(self.proxy.begin_pass(lane, request, reason, ending, dialect))
+                CallFutureKind::Pass(self.proxy.start_passthrough(lane, request, reason, ending, dialect))
             }
-            OpenWay::Recognised(recognised) => CallWork::Other(Box::pin(async move {
+            PendingRouting::Recognised(recognised) => CallFutureKind::Other(Box::pin(async move {
                 self.proxy.serve(self.lane.clone(), request, upload, *recognised).await
             })),
         }
@@ -190,13 +190,13 @@ impl CallContext {
 }
 
 impl Future for CallFuture {
-    type Output = Result<Response<Taken>, Infallible>;
+    type Output = Result<Response<TrackedBody>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let mut response = ready!(match &mut this.work {
-            CallWork::Pass(passing) => Pin::new(passing).poll(cx),
-            CallWork::Other(work) => work.as_mut().poll(cx),
+            CallFutureKind::Pass(passing) => Pin::new(passing).poll(cx),
+            CallFutureKind::Other(work) => work.as_mut().poll(cx),
         });
         let last = this.last || this.session.activity.is_leaving();
         if last && !this.pieces && response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -220,7 +220,15 @@ impl Future for CallFuture {
         for held in charge.as_deref_mut().into_iter().chain(response.body_mut().charge_mut()) {
             flow.list(held);
         }
-        Poll::Ready(Ok(response.map(|body| Taken { body, busy, pieces, rest: Bytes::new(), flow, charge, given: 0 })))
+        Poll::Ready(Ok(response.map(|body| TrackedBody {
+            body,
+            busy,
+            pieces,
+            rest: Bytes::new(),
+            flow,
+            charge,
+            given: 0,
+        })))
     }
 }
 
@@ -229,20 +237,20 @@ impl Future for CallFuture {
 /// An HTTP/1 client that takes nothing blocks a write. An HTTP/2 client grants no window instead,
 /// which is not visible in any write: the next piece is not polled.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct TrackedBody {
     body: Body,
-    busy: Option<Busy>,
+    busy: Option<ActiveCall>,
     /// The call uses HTTP/2: small pieces, so that progress of a slow client is noticed.
     pieces: bool,
     rest: Bytes,
-    flow: Arc<ClientFlow>,
+    flow: Arc<ConnectionMemory>,
     /// Charge of the call's head and stream, and of the piece that was passed to hyper last.
-    charge: Option<Box<Held>>,
+    charge: Option<Box<BufferGuard>>,
     /// Bytes of that piece.
     given: usize,
 }
 
-impl Taken {
+impl TrackedBody {
     /// Records that the client has taken the previous piece, and that `next` bytes are passed to
     /// hyper now. If `next` is zero, the call waits for the model server.
     fn on_take(&mut self, next: usize) {
@@ -255,16 +263,16 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TrackedBody {
     fn drop(&mut self) {
         // hyper holds the last piece until it is written.
         if self.given > 0 && self.is_end_stream() {
-            self.flow.on_given(self.given);
+            self.flow.on_passed_to_hyper(self.given);
         }
     }
 }
 
-impl HttpBody for Taken {
+impl HttpBody for TrackedBody {
     type Data = Bytes;
     type Error = BoxError;
 
@@ -276,7 +284,7 @@ impl HttpBody for Taken {
         if !this.pieces {
             let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
             if let Some(Ok(frame)) = &frame {
-                this.flow.on_given(frame.data_ref().map_or(0, Bytes::len));
+                this.flow.on_passed_to_hyper(frame.data_ref().map_or(0, Bytes::len));
             }
             return Poll::Ready(frame);
         }

@@ -17,11 +17,11 @@ const SLOS_MAX: usize = 16;
 
 /// The deadline shifts by SLO.
 #[derive(Debug, Default)]
-pub(super) struct Shifts(Mutex<BTreeMap<Duration, DeadlineShift>>);
+pub(super) struct DeadlineShifts(Mutex<BTreeMap<Duration, DeadlineShift>>);
 
 // === impl Shifts ===
 
-impl Shifts {
+impl DeadlineShifts {
     /// Returns the amount by which a deadline of this SLO is moved earlier.
     pub(super) fn of(&self, slo: Duration) -> Duration {
         self.with(|shifts| shifts.get(&slo).map(DeadlineShift::shift).unwrap_or_default())
@@ -63,7 +63,7 @@ mod tests {
 
     #[test]
     fn each_slo_has_a_shift_of_its_own_and_keeps_it_while_it_is_in_force() {
-        let (shifts, ms) = (Shifts::default(), Duration::from_millis);
+        let (shifts, ms) = (DeadlineShifts::default(), Duration::from_millis);
         let mut largest = None;
         shifts.keep([ms(100), ms(50), ms(50)]);
         for at in 0..6000_u64 {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn slos_beyond_the_bound_are_not_shifted() {
-        let (shifts, ms) = (Shifts::default(), Duration::from_millis);
+        let (shifts, ms) = (DeadlineShifts::default(), Duration::from_millis);
         shifts.keep((10..30).map(ms));
         for at in 0..3000_u64 {
             for slo in 10..30 {

@@ -19,12 +19,12 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 
 use super::Proxy;
-use super::detect::{LOOK_MAX, Spoken, judge};
-use super::io::Client;
-use super::listener::Welcome;
-use crate::protocol::Peer;
-use crate::telemetry::names::Handshake;
-use crate::tls::{Callers, Ended, ended};
+use super::detect::{DetectedProtocol, LOOK_MAX, judge};
+use super::io::ClientStream;
+use super::listener::ListenerState;
+use crate::protocol::PeerIdentity;
+use crate::telemetry::names::HandshakeResult;
+use crate::tls::{DownstreamTlsAcceptor, HandshakeFailure, ended};
 
 /// Maximum number of concurrent handshakes; further ones wait for a permit. A handshake takes about
 /// 1 ms of a core and about 20 KiB, and a stalled client holds its permit for the whole head
@@ -32,7 +32,7 @@ use crate::tls::{Callers, Ended, ended};
 /// MiB.
 const HANDSHAKES_MAX: usize = 512;
 /// The first byte of a TLS handshake record, its content type (RFC 8446, 5.1).
-const HANDSHAKE: u8 = 0x16;
+const TLS_HANDSHAKE_RECORD: u8 = 0x16;
 /// Maximum time that a handshake may continue once the port is closed, the same as for an idle HTTP
 /// connection.
 const GOODBYE: Duration = Duration::from_secs(1);
@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
-const TOLD_OFF: &str = "this port requires TLS: use https://\n";
+const PLAINTEXT_ERROR: &str = "this port requires TLS: use https://\n";
 /// An empty SETTINGS frame, and a GOAWAY frame with error INADEQUATE_SECURITY, without its length
 /// and debug data (RFC 9113, 6.8 and 7).
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
@@ -51,17 +51,17 @@ const GOAWAY: [u8; 14] = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c];
 
 /// TLS termination of one port.
 #[derive(Debug)]
-pub struct Tls {
-    callers: Arc<Callers>,
+pub struct TlsTermination {
+    callers: Arc<DownstreamTlsAcceptor>,
     turns: Semaphore,
 }
 
-// === impl Tls ===
+// === impl TlsTermination ===
 
-impl Tls {
+impl TlsTermination {
     /// Creates the TLS termination with these certificates.
     #[must_use]
-    pub fn new(callers: Arc<Callers>) -> Self {
+    pub fn new(callers: Arc<DownstreamTlsAcceptor>) -> Self {
         Self { callers, turns: Semaphore::new(HANDSHAKES_MAX) }
     }
 }
@@ -69,20 +69,20 @@ impl Tls {
 /// Performs the handshake of a connection. Returns `None` if it failed, which is counted here.
 pub(super) async fn run(
     proxy: &Proxy,
-    tls: &Tls,
+    tls: &TlsTermination,
     stream: TcpStream,
-    mut told: watch::Receiver<Welcome>,
-) -> Option<(Client, Option<Peer>)> {
+    mut told: watch::Receiver<ListenerState>,
+) -> Option<(ClientStream, Option<PeerIdentity>)> {
     let leave = async {
         // An error means that the sender was dropped because the process ends: treated the same.
-        told.wait_for(|welcome| *welcome == Welcome::Closed).await.ok();
+        told.wait_for(|welcome| *welcome == ListenerState::Closed).await.ok();
         tokio::time::sleep(GOODBYE).await;
     };
-    let mut slow = Handshake::Silent;
+    let mut slow = HandshakeResult::Silent;
     let shaken = tokio::select! {
         biased;
         shaken = timeout(proxy.config.client.head_timeout, shake(tls, stream, &mut slow)) => shaken,
-        () = leave => Ok(Err(Handshake::Left)),
+        () = leave => Ok(Err(HandshakeResult::Left)),
     };
     match shaken.unwrap_or(Err(slow)) {
         Ok(client) => Some(client),
@@ -96,42 +96,46 @@ pub(super) async fn run(
 
 /// Rejects plain text and performs the handshake. `slow` is kept at the failure to report if the
 /// timeout expires at this point.
-async fn shake(tls: &Tls, stream: TcpStream, slow: &mut Handshake) -> Result<(Client, Option<Peer>), Handshake> {
+async fn shake(
+    tls: &TlsTermination,
+    stream: TcpStream,
+    slow: &mut HandshakeResult,
+) -> Result<(ClientStream, Option<PeerIdentity>), HandshakeResult> {
     let mut first = [0];
     match stream.peek(&mut first).await {
-        Ok(1..) if first == [HANDSHAKE] => {}
+        Ok(1..) if first == [TLS_HANDSHAKE_RECORD] => {}
         Ok(1..) => {
-            tell_off(stream).await;
-            return Err(Handshake::NotTls);
+            reject_plaintext(stream).await;
+            return Err(HandshakeResult::NotTls);
         }
-        Ok(0) | Err(_) => return Err(Handshake::Left),
+        Ok(0) | Err(_) => return Err(HandshakeResult::Left),
     }
-    *slow = Handshake::Busy;
+    *slow = HandshakeResult::Busy;
     // The semaphore is never closed, so a permit is granted eventually.
-    let _turn = tls.turns.acquire().await.map_err(|_| Handshake::Busy)?;
-    *slow = Handshake::Slow;
+    let _turn = tls.turns.acquire().await.map_err(|_| HandshakeResult::Busy)?;
+    *slow = HandshakeResult::Slow;
     let (stream, shown) = tls.callers.accept(stream).await.map_err(|error| match ended(&error) {
-        Ended::Certificate => Handshake::ClientCertificate,
-        Ended::Refused => Handshake::Refused,
-        Ended::Left => Handshake::Left,
-        Ended::Protocol => Handshake::Protocol,
+        HandshakeFailure::Certificate => HandshakeResult::ClientCertificate,
+        HandshakeFailure::Refused => HandshakeResult::Refused,
+        HandshakeFailure::Left => HandshakeResult::Left,
+        HandshakeFailure::Protocol => HandshakeResult::Protocol,
     })?;
-    Ok((Client::Tls(Box::new(stream)), shown.as_deref().map(Peer::of)))
+    Ok((ClientStream::Tls(Box::new(stream)), shown.as_deref().map(PeerIdentity::of)))
 }
 
 /// Answers a client that sent plain HTTP with an error in its own HTTP version. I/O errors are
 /// ignored: the client has disconnected.
-async fn tell_off(mut stream: TcpStream) {
+async fn reject_plaintext(mut stream: TcpStream) {
     let mut said = Vec::with_capacity(LOOK_MAX);
     let read = (&mut stream).take(LOOK_MAX as u64).read_buf(&mut said).await;
     let answer = match read {
         Ok(1..) if said.starts_with(PREFACE) => {
-            let length = u8::try_from(8 + TOLD_OFF.len()).unwrap_or(u8::MAX);
-            [&SETTINGS[..], &[0, 0, length], &GOAWAY, TOLD_OFF.as_bytes()].concat()
+            let length = u8::try_from(8 + PLAINTEXT_ERROR.len()).unwrap_or(u8::MAX);
+            [&SETTINGS[..], &[0, 0, length], &GOAWAY, PLAINTEXT_ERROR.as_bytes()].concat()
         }
-        Ok(1..) if judge(&said) != Spoken::Other => format!(
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{TOLD_OFF}",
-            TOLD_OFF.len()
+        Ok(1..) if judge(&said) != DetectedProtocol::Other => format!(
+            "HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{PLAINTEXT_ERROR}",
+            PLAINTEXT_ERROR.len()
         )
         .into_bytes(),
         _ => return,
@@ -156,28 +160,28 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::tls::CallerFiles;
+    use crate::tls::DownstreamFiles;
 
-    fn callers() -> Arc<Callers> {
+    fn callers() -> Arc<DownstreamTlsAcceptor> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let (cert, key) = (folder.path().join("c"), folder.path().join("k"));
         std::fs::write(&cert, made.cert.pem()).unwrap();
         std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-        Arc::new(Callers::load(CallerFiles { cert, key, client_ca: None }).unwrap())
+        Arc::new(DownstreamTlsAcceptor::load(DownstreamFiles { cert, key, client_ca: None }).unwrap())
     }
 
     #[tokio::test]
-    async fn who_shakes_hands_waits_for_a_turn_while_others_have_them_all() {
-        let tls = Tls { callers: callers(), turns: Semaphore::new(1) };
+    async fn handshake_waits_for_a_permit() {
+        let tls = TlsTermination { callers: callers(), turns: Semaphore::new(1) };
         let port = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let begun = async || {
             let mut client = TcpStream::connect(port.local_addr().unwrap()).await.unwrap();
-            client.write_all(&[HANDSHAKE, 3, 1]).await.unwrap();
+            client.write_all(&[TLS_HANDSHAKE_RECORD, 3, 1]).await.unwrap();
             (client, port.accept().await.unwrap().0)
         };
         let ((first, one), (second, other)) = (begun().await, begun().await);
-        let (mut slow, mut busy) = (Handshake::Silent, Handshake::Silent);
+        let (mut slow, mut busy) = (HandshakeResult::Silent, HandshakeResult::Silent);
         let mut holds = Box::pin(shake(&tls, one, &mut slow));
         let mut waits = Box::pin(shake(&tls, other, &mut busy));
         while tls.turns.available_permits() > 0 {
@@ -187,9 +191,9 @@ mod tests {
         // for a permit.
         tokio::select! { biased; _ = &mut waits => panic!("no permit is free"), () = tokio::task::yield_now() => {} }
         drop(first);
-        assert_eq!(holds.await.map(drop).unwrap_err(), Handshake::Left);
+        assert_eq!(holds.await.map(drop).unwrap_err(), HandshakeResult::Left);
         drop(second);
-        assert_eq!(waits.await.map(drop).unwrap_err(), Handshake::Left);
-        assert_eq!((slow, busy, tls.turns.available_permits()), (Handshake::Slow, Handshake::Slow, 1));
+        assert_eq!(waits.await.map(drop).unwrap_err(), HandshakeResult::Left);
+        assert_eq!((slow, busy, tls.turns.available_permits()), (HandshakeResult::Slow, HandshakeResult::Slow, 1));
     }
 }

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::watch::Busy;
+use super::watch::ActiveCall;
 use crate::body::UploadWatch;
 use crate::error::BoxError;
-use crate::memory::{Evicted, EvictionWatch, Held, HoldPhase};
+use crate::memory::{BufferGuard, EvictedError, EvictionWatch, HoldPhase};
 
 /// Charge of a pass-through body while its bytes are awaited, for parts of hyper's buffers and
 /// HTTP/2 windows. A body that is buffered is charged as it arrives.
@@ -19,28 +19,28 @@ const TRANSIT: usize = 16 << 10;
 
 /// Guards that are held until a request body has arrived.
 #[derive(Debug)]
-pub(super) struct Upload {
-    _busy: Busy,
-    held: Held,
-    stream: Option<UploadStream>,
+pub(super) struct UploadGuard {
+    _busy: ActiveCall,
+    held: BufferGuard,
+    stream: Option<StreamCharge>,
 }
 
 /// The memory charge of an HTTP/2 stream while the client uploads its body. Dropping it records
 /// that the stream waits for the server.
 #[derive(Debug)]
-pub(super) struct UploadStream(EvictionWatch);
+pub(super) struct StreamCharge(EvictionWatch);
 
-/// A body to be buffered, which fails with [`Evicted`] when its stream is evicted.
+/// A body to be buffered, which fails with [`EvictedError`] when its stream is evicted.
 pub(super) struct UploadBody<'a> {
     body: Incoming,
-    stream: Option<&'a UploadStream>,
+    stream: Option<&'a StreamCharge>,
     evicted: bool,
 }
 
-// === impl Upload ===
+// === impl UploadGuard ===
 
-impl Upload {
-    pub(super) const fn new(busy: Busy, held: Held, stream: Option<UploadStream>) -> Self {
+impl UploadGuard {
+    pub(super) const fn new(busy: ActiveCall, held: BufferGuard, stream: Option<StreamCharge>) -> Self {
         Self { _busy: busy, held, stream }
     }
 
@@ -50,13 +50,13 @@ impl Upload {
     }
 
     /// Returns the body to be buffered, and the charge that counts its bytes.
-    pub(super) fn read(&mut self, body: Incoming, empty: Held) -> (UploadBody<'_>, Held) {
+    pub(super) fn read(&mut self, body: Incoming, empty: BufferGuard) -> (UploadBody<'_>, BufferGuard) {
         let held = std::mem::replace(&mut self.held, empty);
         (UploadBody { body, stream: self.stream.as_ref(), evicted: false }, held)
     }
 }
 
-impl UploadWatch for Upload {
+impl UploadWatch for UploadGuard {
     fn on_connect(&mut self) {
         self.held.pass();
     }
@@ -70,7 +70,7 @@ impl UploadWatch for Upload {
             self.held.set_bytes(TRANSIT);
         }
         match &self.stream {
-            Some(UploadStream(charge)) if charge.poll_evicted(cx).is_ready() => Poll::Ready(()),
+            Some(StreamCharge(charge)) if charge.poll_evicted(cx).is_ready() => Poll::Ready(()),
             _ => self.held.poll_evicted(cx),
         }
     }
@@ -78,13 +78,13 @@ impl UploadWatch for Upload {
 
 // === impl UploadStream ===
 
-impl UploadStream {
+impl StreamCharge {
     pub(super) const fn new(charge: EvictionWatch) -> Self {
         Self(charge)
     }
 }
 
-impl Drop for UploadStream {
+impl Drop for StreamCharge {
     fn drop(&mut self) {
         self.0.set_phase(HoldPhase::Server);
     }
@@ -106,9 +106,9 @@ impl HttpBody for UploadBody<'_> {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = &mut *self;
         match (Pin::new(&mut this.body).poll_frame(cx), this.stream) {
-            (Poll::Pending, Some(UploadStream(charge))) if charge.poll_evicted(cx).is_ready() => {
+            (Poll::Pending, Some(StreamCharge(charge))) if charge.poll_evicted(cx).is_ready() => {
                 this.evicted = true;
-                Poll::Ready(Some(Err(Box::new(Evicted))))
+                Poll::Ready(Some(Err(Box::new(EvictedError))))
             }
             (frame, _) => frame.map_err(Into::into),
         }

@@ -23,7 +23,7 @@ const NEVER: u64 = 0;
 
 /// The activity of one connection.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(super) struct ConnectionActivity {
     clock: Clock,
     /// Calls with a response that is not taken completely, and uploads.
     busy: AtomicUsize,
@@ -66,8 +66,8 @@ pub(super) struct Activity {
 
 /// A guard that keeps its connection busy.
 #[derive(Debug)]
-pub(super) struct Busy {
-    activity: Arc<Activity>,
+pub(super) struct ActiveCall {
+    activity: Arc<ConnectionActivity>,
     untaken: bool,
     upload: bool,
     answer: bool,
@@ -75,7 +75,7 @@ pub(super) struct Busy {
 
 /// The next timeout of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum TimeoutAction {
     /// No timeout applies in the current state.
     Nothing,
     /// Close the connection.
@@ -86,7 +86,7 @@ pub(super) enum Due {
 
 // === impl Activity ===
 
-impl Activity {
+impl ConnectionActivity {
     pub(super) fn new(clock: Clock) -> Arc<Self> {
         let now = clock.now().0.max(1);
         Arc::new(Self {
@@ -114,7 +114,7 @@ impl Activity {
     }
 
     /// Registers the connection's task, which is woken when the next timeout changes.
-    pub(super) fn watched_by(&self, task: &Waker) {
+    pub(super) fn register_task(&self, task: &Waker) {
         self.connection.register(task);
     }
 
@@ -125,12 +125,12 @@ impl Activity {
 
     /// Shuts the connection down with `GOAWAY`, because its client exceeded the rate limit on
     /// control frames or the limit on header lines.
-    pub(super) fn end_flood(&self) {
+    pub(super) fn shut_down_flooded(&self) {
         self.flooded.store(true, Ordering::Relaxed);
         self.connection.wake();
     }
 
-    /// Returns `true` if the connection is shut down because of [`end_flood`](Self::end_flood).
+    /// Returns `true` if the connection is shut down because of [`shut_down_flooded`](Self::end_flood).
     pub(super) fn is_flooded(&self) -> bool {
         self.flooded.load(Ordering::Relaxed)
     }
@@ -222,7 +222,7 @@ impl Activity {
 
     /// Records the start of a call. Returns its guard, the bytes of its head on HTTP/1, and the
     /// number of calls including this one.
-    pub(super) fn begin(self: &Arc<Self>, http2: bool) -> (Busy, usize, u64) {
+    pub(super) fn begin(self: &Arc<Self>, http2: bool) -> (ActiveCall, usize, u64) {
         if http2 {
             self.http2.store(true, Ordering::Relaxed);
         }
@@ -230,14 +230,14 @@ impl Activity {
         self.head_since.store(NEVER, Ordering::Relaxed);
         let head_bytes = self.head_bytes.swap(0, Ordering::Relaxed);
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
-        (Busy { activity: self.clone(), untaken: false, upload: false, answer: false }, head_bytes, calls)
+        (ActiveCall { activity: self.clone(), untaken: false, upload: false, answer: false }, head_bytes, calls)
     }
 
     /// Records the start of a request body and returns its guard.
-    pub(super) fn upload(self: &Arc<Self>) -> Busy {
+    pub(super) fn upload(self: &Arc<Self>) -> ActiveCall {
         self.busy.fetch_add(1, Ordering::Relaxed);
         self.uploads.fetch_add(1, Ordering::Relaxed);
-        Busy { activity: self.clone(), untaken: false, upload: true, answer: false }
+        ActiveCall { activity: self.clone(), untaken: false, upload: true, answer: false }
     }
 
     /// Returns the number of calls since the connection was opened.
@@ -266,38 +266,38 @@ impl Activity {
     }
 
     /// Returns the next timeout.
-    pub(super) fn due(&self, limits: &ClientLimits) -> Due {
+    pub(super) fn due(&self, limits: &ClientLimits) -> TimeoutAction {
         if self.evicted.load(Ordering::Relaxed) {
-            return Due::Close(Tick(0));
+            return TimeoutAction::Close(Tick(0));
         }
         if self.flooded.load(Ordering::Relaxed) {
-            return Due::End(Tick(0));
+            return TimeoutAction::End(Tick(0));
         }
         let blocked = self.blocked_since.load(Ordering::Relaxed);
         if blocked != NEVER {
-            return Due::Close(Tick(blocked).after(limits.write_timeout));
+            return TimeoutAction::Close(Tick(blocked).after(limits.write_timeout));
         }
         if self.untaken.load(Ordering::Relaxed) > 0 {
-            return Due::Close(Tick(self.taken_at.load(Ordering::Relaxed)).after(limits.write_timeout));
+            return TimeoutAction::Close(Tick(self.taken_at.load(Ordering::Relaxed)).after(limits.write_timeout));
         }
         if self.busy.load(Ordering::Relaxed) > 0 {
-            return Due::Nothing;
+            return TimeoutAction::Nothing;
         }
         let idle = Tick(self.idle_since.load(Ordering::Relaxed));
         if self.unsent.load(Ordering::Relaxed) > 0 && self.http2.load(Ordering::Relaxed) {
             // The rest of a response that the client does not take. After a stream reset it is only
             // a leftover count.
-            return Due::End(idle.after(limits.write_timeout));
+            return TimeoutAction::End(idle.after(limits.write_timeout));
         }
         let head = self.head_since.load(Ordering::Relaxed);
         if head != NEVER && !self.http2.load(Ordering::Relaxed) {
-            return Due::Close(Tick(head).after(limits.head_timeout));
+            return TimeoutAction::Close(Tick(head).after(limits.head_timeout));
         }
-        Due::End(idle.after(limits.keep_alive_timeout))
+        TimeoutAction::End(idle.after(limits.keep_alive_timeout))
     }
 }
 
-impl Wake for Activity {
+impl Wake for ConnectionActivity {
     fn wake(self: Arc<Self>) {
         self.evicted.store(true, Ordering::Relaxed);
         self.connection.wake();
@@ -305,9 +305,9 @@ impl Wake for Activity {
     }
 }
 
-// === impl Busy ===
+// === impl ActiveCall ===
 
-impl Busy {
+impl ActiveCall {
     /// Records that the response has begun.
     pub(super) fn answer(&mut self) {
         self.answer = true;
@@ -332,7 +332,7 @@ impl Busy {
     }
 }
 
-impl Drop for Busy {
+impl Drop for ActiveCall {
     fn drop(&mut self) {
         self.taken();
         if self.answer {
@@ -377,19 +377,21 @@ pub(super) mod tests {
         }
     }
 
-    fn seconds_left(activity: &Activity) -> Option<u128> {
+    fn seconds_left(activity: &ConnectionActivity) -> Option<u128> {
         match activity.due(&limits()) {
-            Due::Nothing => None,
-            Due::Close(at) | Due::End(at) => Some(at.since(activity.clock.now()).as_millis().div_ceil(1000)),
+            TimeoutAction::Nothing => None,
+            TimeoutAction::Close(at) | TimeoutAction::End(at) => {
+                Some(at.since(activity.clock.now()).as_millis().div_ceil(1000))
+            }
         }
     }
 
     #[test]
     fn an_idle_connection_may_stay_and_a_head_that_has_begun_must_end() {
-        let activity = Activity::new(Clock::start());
+        let activity = ConnectionActivity::new(Clock::start());
         assert_eq!(seconds_left(&activity), Some(75), "opened ahead");
         let (busy, _, calls) = activity.begin(false);
-        assert_eq!((calls, activity.due(&limits())), (1, Due::Nothing));
+        assert_eq!((calls, activity.due(&limits())), (1, TimeoutAction::Nothing));
         drop(busy);
         assert_eq!(seconds_left(&activity), Some(75));
         activity.read(b"POST");
@@ -398,14 +400,14 @@ pub(super) mod tests {
 
     #[test]
     fn an_http2_connection_without_streams_is_idle_not_late() {
-        let activity = Activity::new(Clock::start());
+        let activity = ConnectionActivity::new(Clock::start());
         activity.speak_http2();
         assert_eq!(seconds_left(&activity), Some(75));
     }
 
     #[test]
     fn a_connection_waits_for_its_client_until_a_call_is_whole() {
-        let activity = Activity::new(Clock::start());
+        let activity = ConnectionActivity::new(Clock::start());
         assert!(activity.waits_since().is_some(), "it has sent nothing");
         let (call, ..) = activity.begin(false);
         let upload = activity.upload();
@@ -420,26 +422,26 @@ pub(super) mod tests {
 
     #[test]
     fn what_has_to_make_room_is_closed_at_once_also_inside_a_tunnel() {
-        let activity = Activity::new(Clock::start());
+        let activity = ConnectionActivity::new(Clock::start());
         let reader = futures_util::task::noop_waker();
         activity.evictor().wake();
         assert!(!activity.is_relay_evicted(&reader), "hyper serves it");
         activity.relay();
         assert!(activity.is_relay_evicted(&reader));
-        assert_eq!(activity.due(&limits()), Due::Close(Tick(0)));
+        assert_eq!(activity.due(&limits()), TimeoutAction::Close(Tick(0)));
     }
 
     #[test]
     fn a_blocked_write_or_an_untaken_answer_ends_a_busy_connection() {
-        let activity = Activity::new(Clock::start());
+        let activity = ConnectionActivity::new(Clock::start());
         let (mut busy, ..) = activity.begin(false);
         activity.write(true);
         assert_eq!(seconds_left(&activity), Some(10));
         activity.write(false);
-        assert_eq!(activity.due(&limits()), Due::Nothing);
+        assert_eq!(activity.due(&limits()), TimeoutAction::Nothing);
         busy.answered();
         assert_eq!(seconds_left(&activity), Some(10));
         busy.taken();
-        assert_eq!(activity.due(&limits()), Due::Nothing);
+        assert_eq!(activity.due(&limits()), TimeoutAction::Nothing);
     }
 }

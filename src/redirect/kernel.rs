@@ -11,8 +11,8 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
 
 use super::RedirectError;
-use super::message::{DUMP, Message, REQUEST, Reply, replies};
-use super::ruleset::{GET_CHAIN, GET_RULE, Step, Transaction};
+use super::message::{DUMP, NetlinkMessage, NetlinkReply, REQUEST, replies};
+use super::ruleset::{GET_CHAIN, GET_RULE, NetlinkBatch, RedirectStep};
 
 /// Receive timeout. The kernel answers synchronously unless it has to load a module first.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -23,18 +23,18 @@ const READ_BYTES: usize = 64 << 10;
 /// pod a few KiB.
 const LISTED_BYTES_MAX: usize = 16 << 20;
 /// Files in which the kernel lists the tables of legacy iptables, one for each IP version.
-const OLDER: [&str; 2] = ["/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"];
+const LEGACY_TABLE_FILES: [&str; 2] = ["/proc/self/net/ip_tables_names", "/proc/self/net/ip6_tables_names"];
 
 /// A connection to the kernel's `nf_tables` in the network namespace of this process.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct NfTablesSocket {
     socket: OwnedFd,
     sequence: u32,
 }
 
-// === impl Kernel ===
+// === impl NfTablesSocket ===
 
-impl Kernel {
+impl NfTablesSocket {
     pub(super) fn open() -> Result<Self, RedirectError> {
         let open = || {
             let flags = SocketFlags::CLOEXEC;
@@ -44,7 +44,7 @@ impl Kernel {
             rustix::net::bind(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
             Ok(socket)
         };
-        let socket = open().map_err(|errno: Errno| explain(Step::Socket, errno))?;
+        let socket = open().map_err(|errno: Errno| explain(RedirectStep::Socket, errno))?;
         // Above the sequence numbers of a transaction.
         Ok(Self { socket, sequence: 1 << 16 })
     }
@@ -60,12 +60,12 @@ impl Kernel {
     }
 
     fn list(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, RedirectError> {
-        self.listed(kind).map_err(|errno| explain(Step::Look, errno))
+        self.listed(kind).map_err(|errno| explain(RedirectStep::Look, errno))
     }
 
     fn listed(&mut self, kind: u16) -> Result<Vec<Vec<u8>>, Errno> {
         self.sequence += 1;
-        let message = Message::new(kind, REQUEST | DUMP, self.sequence, (0, 0)).finish();
+        let message = NetlinkMessage::new(kind, REQUEST | DUMP, self.sequence, (0, 0)).finish();
         self.send(&message)?;
         let (mut all, mut bytes) = (Vec::new(), 0);
         loop {
@@ -73,12 +73,12 @@ impl Kernel {
             let mut done = false;
             for reply in replies(&read) {
                 match reply {
-                    Reply::Went { sequence, errno } if sequence == self.sequence && errno != 0 => {
+                    NetlinkReply::Went { sequence, errno } if sequence == self.sequence && errno != 0 => {
                         return Err(Errno::from_raw_os_error(errno));
                     }
-                    Reply::Done { errno: 0 } => done = true,
-                    Reply::Done { errno } => return Err(Errno::from_raw_os_error(errno)),
-                    Reply::Went { .. } | Reply::Item(_) => {}
+                    NetlinkReply::Done { errno: 0 } => done = true,
+                    NetlinkReply::Done { errno } => return Err(Errno::from_raw_os_error(errno)),
+                    NetlinkReply::Went { .. } | NetlinkReply::Item(_) => {}
                 }
             }
             bytes += read.len();
@@ -93,17 +93,17 @@ impl Kernel {
     }
 
     /// Commits a transaction, which the kernel applies completely or not at all.
-    pub(super) fn commit(&self, transaction: &Transaction) -> Result<(), RedirectError> {
-        self.send(&transaction.bytes()).map_err(|errno| explain(Step::Transaction, errno))?;
+    pub(super) fn commit(&self, transaction: &NetlinkBatch) -> Result<(), RedirectError> {
+        self.send(&transaction.bytes()).map_err(|errno| explain(RedirectStep::Transaction, errno))?;
         loop {
-            let read = self.read().map_err(|errno| explain(Step::Transaction, errno))?;
+            let read = self.read().map_err(|errno| explain(RedirectStep::Transaction, errno))?;
             for reply in replies(&read) {
                 // The first error is returned; the kernel reports errors in the order of the
                 // messages.
                 match reply {
-                    Reply::Went { sequence, errno: 0 } if sequence == transaction.last() => return Ok(()),
-                    Reply::Went { errno: 0, .. } | Reply::Done { .. } | Reply::Item(_) => {}
-                    Reply::Went { sequence, errno } => {
+                    NetlinkReply::Went { sequence, errno: 0 } if sequence == transaction.last() => return Ok(()),
+                    NetlinkReply::Went { errno: 0, .. } | NetlinkReply::Done { .. } | NetlinkReply::Item(_) => {}
+                    NetlinkReply::Went { sequence, errno } => {
                         return Err(explain(transaction.step(sequence), Errno::from_raw_os_error(errno)));
                     }
                 }
@@ -129,7 +129,7 @@ impl Kernel {
 
 /// Returns a warning about rules that may redirect a port and cannot be listed.
 pub(super) fn unseen() -> Option<String> {
-    let found = OLDER.iter().find(|path| has_nat(Path::new(path)))?;
+    let found = LEGACY_TABLE_FILES.iter().find(|path| has_nat(Path::new(path)))?;
     let command = if found.contains("ip6") { "ip6tables" } else { "iptables" };
     Some(format!(
         "legacy iptables has a nat table here, which cannot be read and may redirect these ports: check with {command}-legacy -t nat -S PREROUTING"
@@ -141,14 +141,18 @@ fn has_nat(names: &Path) -> bool {
 }
 
 /// Maps an error at a step to its cause.
-fn explain(step: Step, errno: Errno) -> RedirectError {
+fn explain(step: RedirectStep, errno: Errno) -> RedirectError {
     let none = [Errno::INVAL, Errno::OPNOTSUPP, Errno::PROTONOSUPPORT, Errno::AFNOSUPPORT, Errno::NOENT];
     match step {
         _ if matches!(errno, Errno::PERM | Errno::ACCESS) => RedirectError::NoRight,
-        Step::Socket | Step::Look | Step::Transaction if none.contains(&errno) => RedirectError::NoTables,
+        RedirectStep::Socket | RedirectStep::Look | RedirectStep::Transaction if none.contains(&errno) => {
+            RedirectError::NoTables
+        }
         // Only a table, chain or rule needs kernel features beyond `nf_tables` itself: the table
         // needs its family, the chain needs NAT, the rule needs its expressions.
-        Step::Table | Step::Chain | Step::Rule(_) if none.contains(&errno) => RedirectError::NoNat,
+        RedirectStep::Table | RedirectStep::Chain | RedirectStep::Rule(_) if none.contains(&errno) => {
+            RedirectError::NoNat
+        }
         step => RedirectError::Kernel { step, source: io::Error::from(errno) },
     }
 }
@@ -160,20 +164,20 @@ mod tests {
 
     #[test]
     fn what_the_kernel_says_is_told_in_plain_words() {
-        let rule = Step::Rule(Redirect { port: 8080, listen: 15080 });
+        let rule = RedirectStep::Rule(Redirect { port: 8080, listen: 15080 });
         let cases = [
-            (Step::Look, Errno::PERM, "NET_ADMIN"),
-            (Step::Socket, Errno::ACCESS, "NET_ADMIN"),
+            (RedirectStep::Look, Errno::PERM, "NET_ADMIN"),
+            (RedirectStep::Socket, Errno::ACCESS, "NET_ADMIN"),
             (rule, Errno::PERM, "NET_ADMIN"),
-            (Step::Socket, Errno::PROTONOSUPPORT, "no nf_tables"),
-            (Step::Look, Errno::INVAL, "no nf_tables"),
-            (Step::Transaction, Errno::OPNOTSUPP, "no nf_tables"),
-            (Step::Table, Errno::AFNOSUPPORT, "cannot redirect"),
-            (Step::Chain, Errno::NOENT, "cannot redirect"),
+            (RedirectStep::Socket, Errno::PROTONOSUPPORT, "no nf_tables"),
+            (RedirectStep::Look, Errno::INVAL, "no nf_tables"),
+            (RedirectStep::Transaction, Errno::OPNOTSUPP, "no nf_tables"),
+            (RedirectStep::Table, Errno::AFNOSUPPORT, "cannot redirect"),
+            (RedirectStep::Chain, Errno::NOENT, "cannot redirect"),
             (rule, Errno::NOENT, "cannot redirect"),
             (rule, Errno::NOMEM, "writing the rule of port 8080: "),
-            (Step::Look, Errno::TOOBIG, "reading the existing rules: "),
-            (Step::Transaction, Errno::AGAIN, "writing the rules: "),
+            (RedirectStep::Look, Errno::TOOBIG, "reading the existing rules: "),
+            (RedirectStep::Transaction, Errno::AGAIN, "writing the rules: "),
         ];
         for (step, errno, words) in cases {
             let told = explain(step, errno).to_string();

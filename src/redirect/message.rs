@@ -34,30 +34,30 @@ const DONE: u16 = 3;
 
 /// A builder for a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct NetlinkMessage {
     bytes: Vec<u8>,
 }
 
 /// A builder for attributes, each aligned to four bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Attributes {
+pub(super) struct AttributeBuilder {
     bytes: Vec<u8>,
 }
 
 /// A message from the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reply<'a> {
+pub(super) enum NetlinkReply<'a> {
     /// Result of the message with this sequence number: 0 or an error number.
     Went { sequence: u32, errno: i32 },
     /// End of a listing.
     Done { errno: i32 },
     /// One object of a listing.
-    Item(Item<'a>),
+    Item(NfTablesObject<'a>),
 }
 
 /// An object of `nf_tables`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Item<'a> {
+pub(super) struct NfTablesObject<'a> {
     /// Message kind, including the subsystem.
     pub(super) kind: u16,
     pub(super) family: u8,
@@ -65,9 +65,9 @@ pub(super) struct Item<'a> {
     pub(super) attributes: &'a [u8],
 }
 
-// === impl Message ===
+// === impl NetlinkMessage ===
 
-impl Message {
+impl NetlinkMessage {
     pub(super) fn new(kind: u16, flags: u16, sequence: u32, (family, resource): (u8, u16)) -> Self {
         let mut bytes = Vec::with_capacity(256);
         bytes.extend(0_u32.to_ne_bytes());
@@ -81,7 +81,7 @@ impl Message {
         Self { bytes }
     }
 
-    pub(super) fn with(mut self, attributes: Attributes) -> Self {
+    pub(super) fn with(mut self, attributes: AttributeBuilder) -> Self {
         self.bytes.extend(attributes.bytes);
         self
     }
@@ -96,7 +96,7 @@ impl Message {
 
 // === impl Attributes ===
 
-impl Attributes {
+impl AttributeBuilder {
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {
         // No attribute written here comes near 64 KiB.
         let length = u16::try_from(ATTRIBUTE + value.len()).unwrap_or(u16::MAX);
@@ -126,14 +126,14 @@ impl Attributes {
 }
 
 #[cfg(test)]
-impl Attributes {
+impl AttributeBuilder {
     pub(super) fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 }
 
 /// Parses the messages of one read. An incomplete message ends the iteration.
-pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = NetlinkReply<'_>> {
     std::iter::from_fn(move || {
         loop {
             let length = usize::try_from(u32::from_ne_bytes(take(bytes, 0)?)).ok()?;
@@ -142,13 +142,13 @@ pub(super) fn replies(mut bytes: &[u8]) -> impl Iterator<Item = Reply<'_>> {
             bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
             let errno = || take(body, 0).map_or(0, i32::from_ne_bytes).saturating_neg();
             return Some(match kind {
-                ERROR => Reply::Went { sequence, errno: errno() },
-                DONE => Reply::Done { errno: errno() },
+                ERROR => NetlinkReply::Went { sequence, errno: errno() },
+                DONE => NetlinkReply::Done { errno: errno() },
                 // Kinds below 16 are control messages of netlink itself, which are irrelevant here.
                 kind if kind < 16 => continue,
                 kind => {
                     let [family, ..]: [u8; INNER] = take(body, 0)?;
-                    Reply::Item(Item { kind, family, attributes: body.get(INNER..)? })
+                    NetlinkReply::Item(NfTablesObject { kind, family, attributes: body.get(INNER..)? })
                 }
             });
         }
@@ -189,9 +189,9 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_message_is_what_the_kernel_reads() {
-        let inner = Attributes::default().number(2, 0xff9c);
-        let attributes = Attributes::default().text(1, "ab").nest(4, &inner);
-        let message = Message::new(0xa00, REQUEST | ACK, 7, (1, 10)).with(attributes).finish();
+        let inner = AttributeBuilder::default().number(2, 0xff9c);
+        let attributes = AttributeBuilder::default().text(1, "ab").nest(4, &inner);
+        let message = NetlinkMessage::new(0xa00, REQUEST | ACK, 7, (1, 10)).with(attributes).finish();
         let expected: &[u8] = &[
             40, 0, 0, 0, // length
             0, 0x0a, 5, 0, // kind, flags
@@ -205,11 +205,12 @@ mod tests {
 
     #[test]
     fn what_was_made_is_taken_apart_again() {
-        let inner = Attributes::default().number(1, 5).bytes(2, &[1, 2, 3]);
-        let message =
-            Message::new(0xa03, 0, 1, (2, 0)).with(Attributes::default().text(3, "name").nest(4, &inner)).finish();
+        let inner = AttributeBuilder::default().number(1, 5).bytes(2, &[1, 2, 3]);
+        let message = NetlinkMessage::new(0xa03, 0, 1, (2, 0))
+            .with(AttributeBuilder::default().text(3, "name").nest(4, &inner))
+            .finish();
         let replies: Vec<_> = replies(&message).collect();
-        let [Reply::Item(item)] = replies[..] else { panic!("{replies:?}") };
+        let [NetlinkReply::Item(item)] = replies[..] else { panic!("{replies:?}") };
         assert_eq!((item.kind, item.family), (0xa03, 2));
         let found: Vec<_> = attributes(item.attributes).collect();
         assert_eq!((found[0].0, text(found[0].1)), (3, Some("name")));
@@ -225,10 +226,10 @@ mod tests {
         bytes.extend(9_u32.to_ne_bytes());
         bytes.extend([0; 4]);
         bytes.extend((-1_i32).to_ne_bytes());
-        assert_eq!(replies(&bytes).collect::<Vec<_>>(), [Reply::Went { sequence: 9, errno: 1 }]);
+        assert_eq!(replies(&bytes).collect::<Vec<_>>(), [NetlinkReply::Went { sequence: 9, errno: 1 }]);
         bytes.splice(4..6, DONE.to_ne_bytes());
         let twice = [bytes.clone(), bytes].concat();
-        assert_eq!(replies(&twice).collect::<Vec<_>>(), [Reply::Done { errno: 1 }; 2]);
+        assert_eq!(replies(&twice).collect::<Vec<_>>(), [NetlinkReply::Done { errno: 1 }; 2]);
     }
 
     proptest! {

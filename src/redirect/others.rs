@@ -11,7 +11,7 @@
 
 use std::collections::BTreeMap;
 
-use super::message::{Item, Reply, attributes, number, replies, text};
+use super::message::{NetlinkReply, NfTablesObject, attributes, number, replies, text};
 use super::ruleset::{
     DEVICE_TYPE, EQUAL, INET, LOOPBACK, NEW_CHAIN, NEW_RULE, PORT_LENGTH, PORT_OFFSET, PREROUTING, PROTOCOL, TABLE,
     TCP, TRANSPORT, UNEQUAL, is,
@@ -41,19 +41,19 @@ const TAKING_TARGETS: [&str; 4] = ["REDIRECT", "DNAT", "NETMAP", "TPROXY"];
 
 /// The rules of other owners.
 #[derive(Debug, Default)]
-pub(super) struct Others {
+pub(super) struct ForeignRules {
     /// Base chains at the prerouting hook.
-    begin: Vec<Name>,
-    rules: BTreeMap<Name, Vec<Rule>>,
+    begin: Vec<ChainId>,
+    rules: BTreeMap<ChainId, Vec<RuleExpressions>>,
 }
 
 /// A chain: family, table, name.
-type Name = (u8, String, String);
-type Rule = Vec<Expression>;
+type ChainId = (u8, String, String);
+type RuleExpressions = Vec<Expression>;
 
 /// A rule that redirects a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct RedirectConflict {
     /// Description for a message.
     pub(super) by: String,
     /// `true` if the redirect is certain.
@@ -64,7 +64,7 @@ pub(super) struct Taken {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Expression {
     /// Loads a value into a register.
-    Load(u32, Loaded),
+    Load(u32, RegisterValue),
     /// Compares a register for equality or inequality; `equal` is `None` for another comparison.
     Compare {
         register: u32,
@@ -80,13 +80,13 @@ enum Expression {
     Asks,
     /// Redirects the packet.
     Takes,
-    Verdict(Verdict),
+    Verdict(RuleVerdict),
     /// Neither matches nor decides.
     Nothing,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Loaded {
+enum RegisterValue {
     Protocol,
     DeviceType,
     Port,
@@ -94,7 +94,7 @@ enum Loaded {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Verdict {
+enum RuleVerdict {
     Ends,
     Returns,
     Jumps(String),
@@ -104,7 +104,7 @@ enum Verdict {
 
 /// Three-valued truth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Truth {
+enum Ternary {
     No,
     Perhaps,
     Yes,
@@ -112,7 +112,7 @@ enum Truth {
 
 /// State of a packet after a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum After {
+enum PacketState {
     /// Continues after the rule that jumped to the chain.
     Returned,
     /// Left all chains of this hook's base chain without a redirect.
@@ -121,8 +121,8 @@ enum After {
 }
 
 /// The evaluation of one packet.
-struct Walk<'a> {
-    others: &'a Others,
+struct PacketTrace<'a> {
+    others: &'a ForeignRules,
     port: u16,
     /// `true` if an earlier rule may have ended the evaluation.
     doubt: bool,
@@ -133,11 +133,11 @@ struct Walk<'a> {
 
 // === impl Others ===
 
-impl Others {
+impl ForeignRules {
     /// Parses the chains and rules that the kernel listed.
     pub(super) fn read(chains: &[Vec<u8>], rules: &[Vec<u8>]) -> Self {
         let mut others = Self::default();
-        others.begin.extend(items(chains, NEW_CHAIN).filter_map(incoming));
+        others.begin.extend(items(chains, NEW_CHAIN).filter_map(parse_base_chain));
         for (name, rule) in items(rules, NEW_RULE).filter_map(rule) {
             others.rules.entry(name).or_default().push(rule);
         }
@@ -145,11 +145,11 @@ impl Others {
     }
 
     /// Returns the rule that redirects, or may redirect, an inbound connection to a port.
-    pub(super) fn take(&self, port: u16) -> Option<Taken> {
+    pub(super) fn take(&self, port: u16) -> Option<RedirectConflict> {
         let mut unsure = None;
         for name in &self.begin {
-            let mut walk = Walk { others: self, port, doubt: false, perhaps: false, steps: 0 };
-            let taken = walk.chain(name, 0) == After::Taken;
+            let mut walk = PacketTrace { others: self, port, doubt: false, perhaps: false, steps: 0 };
+            let taken = walk.chain(name, 0) == PacketState::Taken;
             if !taken && !walk.perhaps {
                 continue;
             }
@@ -163,9 +163,9 @@ impl Others {
             let verb = if sure { "is already redirected" } else { "may already be redirected" };
             let by = format!("port {port} {verb} by chain {chain} of table {family} {table}");
             if sure {
-                return Some(Taken { by, sure });
+                return Some(RedirectConflict { by, sure });
             }
-            unsure.get_or_insert(Taken { by, sure });
+            unsure.get_or_insert(RedirectConflict { by, sure });
         }
         unsure
     }
@@ -173,33 +173,33 @@ impl Others {
 
 // === impl Walk ===
 
-impl Walk<'_> {
-    fn chain(&mut self, name: &Name, depth: usize) -> After {
+impl PacketTrace<'_> {
+    fn chain(&mut self, name: &ChainId, depth: usize) -> PacketState {
         let others = self.others;
         for rule in others.rules.get(name).map(Vec::as_slice).unwrap_or_default() {
             self.steps += 1;
             if depth > DEPTH_MAX || self.steps > STEPS_MAX {
                 self.perhaps = true;
-                return After::Ended;
+                return PacketState::Ended;
             }
             if let Some(after) = self.rule(name, rule, depth) {
                 return after;
             }
         }
-        After::Returned
+        PacketState::Returned
     }
 
     /// Evaluates a rule. Returns the packet's state if the rule ends the chain, `None` if the next
     /// rule follows.
-    fn rule(&mut self, name: &Name, rule: &Rule, depth: usize) -> Option<After> {
-        let (mut truth, mut registers) = (Truth::Yes, BTreeMap::new());
+    fn rule(&mut self, name: &ChainId, rule: &RuleExpressions, depth: usize) -> Option<PacketState> {
+        let (mut truth, mut registers) = (Ternary::Yes, BTreeMap::new());
         for expression in rule {
             match expression {
                 Expression::Load(register, loaded) => {
                     registers.insert(*register, *loaded);
                 }
                 Expression::Nothing => {}
-                Expression::Takes if truth == Truth::Yes => return Some(After::Taken),
+                Expression::Takes if truth == Ternary::Yes => return Some(PacketState::Taken),
                 Expression::Takes => {
                     self.perhaps = true;
                     return None;
@@ -207,7 +207,7 @@ impl Walk<'_> {
                 Expression::Verdict(verdict) => return self.verdict(verdict, truth, name, depth),
                 asks => truth = truth.min(self.asked(asks, &registers)),
             }
-            if truth == Truth::No {
+            if truth == Ternary::No {
                 return None;
             }
         }
@@ -216,30 +216,32 @@ impl Walk<'_> {
 
     /// Applies a verdict. An uncertain match adds doubt instead of ending the chain. An uncertain
     /// jump adds none if the target chain returns.
-    fn verdict(&mut self, verdict: &Verdict, truth: Truth, name: &Name, depth: usize) -> Option<After> {
-        let sure = truth == Truth::Yes;
+    fn verdict(&mut self, verdict: &RuleVerdict, truth: Ternary, name: &ChainId, depth: usize) -> Option<PacketState> {
+        let sure = truth == Ternary::Yes;
         match verdict {
-            Verdict::Continues => None,
-            Verdict::Ends | Verdict::Returns if !sure => {
+            RuleVerdict::Continues => None,
+            RuleVerdict::Ends | RuleVerdict::Returns if !sure => {
                 self.doubt = true;
                 None
             }
-            Verdict::Ends => Some(After::Ended),
-            Verdict::Returns => Some(After::Returned),
-            Verdict::Jumps(to) | Verdict::GoesTo(to) => {
+            RuleVerdict::Ends => Some(PacketState::Ended),
+            RuleVerdict::Returns => Some(PacketState::Returned),
+            RuleVerdict::Jumps(to) | RuleVerdict::GoesTo(to) => {
                 let doubt = self.doubt;
                 let after = self.chain(&(name.0, name.1.clone(), to.clone()), depth + 1);
                 match after {
-                    After::Taken if sure => Some(After::Taken),
-                    After::Taken => {
+                    PacketState::Taken if sure => Some(PacketState::Taken),
+                    PacketState::Taken => {
                         (self.perhaps, self.doubt) = (true, doubt);
                         None
                     }
-                    After::Ended if sure => Some(After::Ended),
-                    After::Returned if sure && matches!(verdict, Verdict::GoesTo(_)) => Some(After::Returned),
-                    After::Returned if sure => None,
-                    After::Returned if matches!(verdict, Verdict::Jumps(_)) => None,
-                    After::Ended | After::Returned => {
+                    PacketState::Ended if sure => Some(PacketState::Ended),
+                    PacketState::Returned if sure && matches!(verdict, RuleVerdict::GoesTo(_)) => {
+                        Some(PacketState::Returned)
+                    }
+                    PacketState::Returned if sure => None,
+                    PacketState::Returned if matches!(verdict, RuleVerdict::Jumps(_)) => None,
+                    PacketState::Ended | PacketState::Returned => {
                         self.doubt = true;
                         None
                     }
@@ -248,38 +250,38 @@ impl Walk<'_> {
         }
     }
 
-    fn asked(&self, expression: &Expression, registers: &BTreeMap<u32, Loaded>) -> Truth {
+    fn asked(&self, expression: &Expression, registers: &BTreeMap<u32, RegisterValue>) -> Ternary {
         match expression {
             Expression::Compare { register, equal: Some(equal), value } => {
-                let loaded = registers.get(register).copied().unwrap_or(Loaded::Other);
+                let loaded = registers.get(register).copied().unwrap_or(RegisterValue::Other);
                 let found = match loaded {
-                    Loaded::Protocol => Some(value == &[TCP]),
-                    Loaded::Port => Some(value == &self.port.to_be_bytes()),
+                    RegisterValue::Protocol => Some(value == &[TCP]),
+                    RegisterValue::Port => Some(value == &self.port.to_be_bytes()),
                     // The packet did not arrive by the loopback device; its device type is unknown
                     // otherwise.
-                    Loaded::DeviceType => (value == &LOOPBACK.to_ne_bytes()).then_some(false),
-                    Loaded::Other => None,
+                    RegisterValue::DeviceType => (value == &LOOPBACK.to_ne_bytes()).then_some(false),
+                    RegisterValue::Other => None,
                 };
-                found.map_or(Truth::Perhaps, |found| Truth::from(found == *equal))
+                found.map_or(Ternary::Perhaps, |found| Ternary::from(found == *equal))
             }
             Expression::Ports { ranges, inverted } => {
                 let found = ranges.iter().any(|(from, to)| (*from..=*to).contains(&self.port));
-                Truth::from(found != *inverted)
+                Ternary::from(found != *inverted)
             }
-            _ => Truth::Perhaps,
+            _ => Ternary::Perhaps,
         }
     }
 }
 
-impl From<bool> for Truth {
+impl From<bool> for Ternary {
     fn from(so: bool) -> Self {
         if so { Self::Yes } else { Self::No }
     }
 }
 
-fn items(listed: &[Vec<u8>], kind: u16) -> impl Iterator<Item = Item<'_>> {
+fn items(listed: &[Vec<u8>], kind: u16) -> impl Iterator<Item = NfTablesObject<'_>> {
     listed.iter().flat_map(|read| replies(read)).filter_map(move |reply| match reply {
-        Reply::Item(item) if item.kind == kind => Some(item),
+        NetlinkReply::Item(item) if item.kind == kind => Some(item),
         _ => None,
     })
 }
@@ -290,7 +292,7 @@ fn within(bytes: &[u8], kind: u16) -> Option<&[u8]> {
 }
 
 /// Returns a base chain of another owner at the prerouting hook.
-fn incoming(Item { family, attributes, .. }: Item<'_>) -> Option<Name> {
+fn parse_base_chain(NfTablesObject { family, attributes, .. }: NfTablesObject<'_>) -> Option<ChainId> {
     let table = text(within(attributes, is::CHAIN_TABLE)?)?;
     let name = text(within(attributes, is::CHAIN_NAME)?)?;
     let hook = number(within(within(attributes, is::CHAIN_HOOK)?, is::HOOK_NUMBER)?)?;
@@ -299,7 +301,7 @@ fn incoming(Item { family, attributes, .. }: Item<'_>) -> Option<Name> {
         .then(|| (family, table.to_owned(), name.to_owned()))
 }
 
-fn rule(item: Item<'_>) -> Option<(Name, Rule)> {
+fn rule(item: NfTablesObject<'_>) -> Option<(ChainId, RuleExpressions)> {
     let table = text(within(item.attributes, is::RULE_TABLE)?)?;
     let chain = text(within(item.attributes, is::RULE_CHAIN)?)?;
     let list = within(item.attributes, is::RULE_EXPRESSIONS).unwrap_or_default();
@@ -334,9 +336,9 @@ fn meta(data: &[u8]) -> Option<Expression> {
     // An expression without a destination register sets a mark or other metadata and loads nothing.
     let Some(register) = within(data, is::META_REGISTER).and_then(number) else { return Some(Expression::Nothing) };
     let loaded = match within(data, is::META_KEY).and_then(number)? {
-        PROTOCOL => Loaded::Protocol,
-        DEVICE_TYPE => Loaded::DeviceType,
-        _ => Loaded::Other,
+        PROTOCOL => RegisterValue::Protocol,
+        DEVICE_TYPE => RegisterValue::DeviceType,
+        _ => RegisterValue::Other,
     };
     Some(Expression::Load(register, loaded))
 }
@@ -347,7 +349,7 @@ fn payload(data: &[u8]) -> Option<Expression> {
     let Some(register) = value(is::PAYLOAD_REGISTER) else { return Some(Expression::Nothing) };
     let place = (value(is::PAYLOAD_BASE)?, value(is::PAYLOAD_OFFSET)?, value(is::PAYLOAD_LENGTH)?);
     let is_port = place == (TRANSPORT, PORT_OFFSET, PORT_LENGTH);
-    Some(Expression::Load(register, if is_port { Loaded::Port } else { Loaded::Other }))
+    Some(Expression::Load(register, if is_port { RegisterValue::Port } else { RegisterValue::Other }))
 }
 
 fn compare(data: &[u8]) -> Option<Expression> {
@@ -363,18 +365,18 @@ fn compare(data: &[u8]) -> Option<Expression> {
 fn verdict(data: &[u8]) -> Option<Expression> {
     let register = within(data, is::IMMEDIATE_REGISTER).and_then(number)?;
     if register != VERDICT {
-        return Some(Expression::Load(register, Loaded::Other));
+        return Some(Expression::Load(register, RegisterValue::Other));
     }
     // `NFTA_DATA_VERDICT`, which contains `NFTA_VERDICT_CODE` and `NFTA_VERDICT_CHAIN`.
     let verdict = within(within(data, is::IMMEDIATE_DATA)?, 2)?;
     let code: [u8; 4] = within(verdict, 1)?.try_into().ok()?;
     let chain = || within(verdict, 2).and_then(text).map(str::to_owned);
     Some(Expression::Verdict(match i32::from_be_bytes(code) {
-        ACCEPT | DROP => Verdict::Ends,
-        RETURN => Verdict::Returns,
-        JUMP => Verdict::Jumps(chain()?),
-        GOTO => Verdict::GoesTo(chain()?),
-        CONTINUE => Verdict::Continues,
+        ACCEPT | DROP => RuleVerdict::Ends,
+        RETURN => RuleVerdict::Returns,
+        JUMP => RuleVerdict::Jumps(chain()?),
+        GOTO => RuleVerdict::GoesTo(chain()?),
+        CONTINUE => RuleVerdict::Continues,
         _ => return None,
     }))
 }

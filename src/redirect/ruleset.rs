@@ -18,7 +18,7 @@
 use std::fmt;
 
 use super::Redirect;
-use super::message::{ACK, APPEND, Attributes, CREATE, Message, REQUEST};
+use super::message::{ACK, APPEND, AttributeBuilder, CREATE, NetlinkMessage, REQUEST};
 
 /// Name of the table.
 pub(super) const TABLE: &str = "groupage";
@@ -99,7 +99,7 @@ const PORT_GIVEN: u32 = 2;
 
 /// Subject of a netlink message, for error messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum RedirectStep {
     /// Opening the socket.
     Socket,
     /// Listing the existing rules.
@@ -116,32 +116,32 @@ pub enum Step {
 
 /// A message of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
-    pub(super) step: Step,
+pub(super) struct TransactionMessage {
+    pub(super) step: RedirectStep,
     pub(super) sequence: u32,
     pub(super) bytes: Vec<u8>,
 }
 
 /// Messages that the kernel applies atomically.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Transaction {
-    pub(super) parts: Vec<Part>,
+pub(super) struct NetlinkBatch {
+    pub(super) parts: Vec<TransactionMessage>,
 }
 
-// === impl Transaction ===
+// === impl NetlinkBatch ===
 
-impl Transaction {
+impl NetlinkBatch {
     /// Adds the message that begins or ends the batch.
     fn edge(&mut self, kind: u16) {
         let sequence = self.next();
-        let bytes = Message::new(kind, REQUEST, sequence, (0, SUBSYSTEM)).finish();
-        self.parts.push(Part { step: Step::Transaction, sequence, bytes });
+        let bytes = NetlinkMessage::new(kind, REQUEST, sequence, (0, SUBSYSTEM)).finish();
+        self.parts.push(TransactionMessage { step: RedirectStep::Transaction, sequence, bytes });
     }
 
-    fn add(&mut self, step: Step, (kind, flags): (u16, u16), attributes: Attributes) {
+    fn add(&mut self, step: RedirectStep, (kind, flags): (u16, u16), attributes: AttributeBuilder) {
         let sequence = self.next();
-        let bytes = Message::new(kind, REQUEST | flags, sequence, (INET, 0)).with(attributes).finish();
-        self.parts.push(Part { step, sequence, bytes });
+        let bytes = NetlinkMessage::new(kind, REQUEST | flags, sequence, (INET, 0)).with(attributes).finish();
+        self.parts.push(TransactionMessage { step, sequence, bytes });
     }
 
     /// Returns the next sequence number; the first is 1.
@@ -160,12 +160,12 @@ impl Transaction {
     }
 
     /// Returns the step of a sequence number.
-    pub(super) fn step(&self, sequence: u32) -> Step {
-        self.parts.iter().find(|part| part.sequence == sequence).map_or(Step::Transaction, |part| part.step)
+    pub(super) fn step(&self, sequence: u32) -> RedirectStep {
+        self.parts.iter().find(|part| part.sequence == sequence).map_or(RedirectStep::Transaction, |part| part.step)
     }
 }
 
-impl fmt::Display for Step {
+impl fmt::Display for RedirectStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket => f.write_str("opening a netlink socket"),
@@ -179,28 +179,28 @@ impl fmt::Display for Step {
 }
 
 /// Builds the transaction that replaces the table.
-pub(super) fn transaction(redirects: &[Redirect]) -> Transaction {
-    let table = || Attributes::default().text(is::TABLE_NAME, TABLE);
-    let mut transaction = Transaction { parts: Vec::with_capacity(redirects.len() + 6) };
+pub(super) fn transaction(redirects: &[Redirect]) -> NetlinkBatch {
+    let table = || AttributeBuilder::default().text(is::TABLE_NAME, TABLE);
+    let mut transaction = NetlinkBatch { parts: Vec::with_capacity(redirects.len() + 6) };
     transaction.edge(BATCH_BEGIN);
-    transaction.add(Step::Table, (NEW_TABLE, CREATE), table());
-    transaction.add(Step::Table, (DELETE_TABLE, 0), table());
-    transaction.add(Step::Table, (NEW_TABLE, CREATE), table());
-    transaction.add(Step::Chain, (NEW_CHAIN, CREATE), chain());
+    transaction.add(RedirectStep::Table, (NEW_TABLE, CREATE), table());
+    transaction.add(RedirectStep::Table, (DELETE_TABLE, 0), table());
+    transaction.add(RedirectStep::Table, (NEW_TABLE, CREATE), table());
+    transaction.add(RedirectStep::Chain, (NEW_CHAIN, CREATE), chain());
     for (index, redirect) in redirects.iter().enumerate() {
         // The kernel reports errors of every message. Success is requested for the last rule only,
         // because each acknowledgement occupies the receive buffer until it is read.
         let flags = CREATE | APPEND | if index + 1 == redirects.len() { ACK } else { 0 };
-        transaction.add(Step::Rule(*redirect), (NEW_RULE, flags), rule(*redirect));
+        transaction.add(RedirectStep::Rule(*redirect), (NEW_RULE, flags), rule(*redirect));
     }
     transaction.edge(BATCH_END);
     transaction
 }
 
-fn chain() -> Attributes {
+fn chain() -> AttributeBuilder {
     let hook =
-        Attributes::default().number(is::HOOK_NUMBER, PREROUTING).bytes(is::HOOK_PRIORITY, &DSTNAT.to_be_bytes());
-    Attributes::default()
+        AttributeBuilder::default().number(is::HOOK_NUMBER, PREROUTING).bytes(is::HOOK_PRIORITY, &DSTNAT.to_be_bytes());
+    AttributeBuilder::default()
         .text(is::CHAIN_TABLE, TABLE)
         .text(is::CHAIN_NAME, CHAIN)
         .text(is::CHAIN_TYPE, "nat")
@@ -208,8 +208,8 @@ fn chain() -> Attributes {
         .nest(is::CHAIN_HOOK, &hook)
 }
 
-fn rule(Redirect { port, listen }: Redirect) -> Attributes {
-    let to = Attributes::default().number(is::REDIRECT_PORT, REGISTER).number(is::REDIRECT_FLAGS, PORT_GIVEN);
+fn rule(Redirect { port, listen }: Redirect) -> AttributeBuilder {
+    let to = AttributeBuilder::default().number(is::REDIRECT_PORT, REGISTER).number(is::REDIRECT_FLAGS, PORT_GIVEN);
     let expressions = [
         expression("meta", &meta(DEVICE_TYPE)),
         expression("cmp", &compare(UNEQUAL, &LOOPBACK.to_ne_bytes())),
@@ -220,45 +220,48 @@ fn rule(Redirect { port, listen }: Redirect) -> Attributes {
         expression("immediate", &immediate(&listen.to_be_bytes())),
         expression("redir", &to),
     ];
-    let list = expressions.into_iter().fold(Attributes::default(), |list, each| list.nest(is::ELEMENT, &each));
-    Attributes::default().text(is::RULE_TABLE, TABLE).text(is::RULE_CHAIN, CHAIN).nest(is::RULE_EXPRESSIONS, &list)
+    let list = expressions.into_iter().fold(AttributeBuilder::default(), |list, each| list.nest(is::ELEMENT, &each));
+    AttributeBuilder::default()
+        .text(is::RULE_TABLE, TABLE)
+        .text(is::RULE_CHAIN, CHAIN)
+        .nest(is::RULE_EXPRESSIONS, &list)
 }
 
-pub(super) fn expression(name: &str, data: &Attributes) -> Attributes {
-    Attributes::default().text(is::EXPRESSION_NAME, name).nest(is::EXPRESSION_DATA, data)
+pub(super) fn expression(name: &str, data: &AttributeBuilder) -> AttributeBuilder {
+    AttributeBuilder::default().text(is::EXPRESSION_NAME, name).nest(is::EXPRESSION_DATA, data)
 }
 
-pub(super) fn meta(key: u32) -> Attributes {
-    Attributes::default().number(is::META_KEY, key).number(is::META_REGISTER, REGISTER)
+pub(super) fn meta(key: u32) -> AttributeBuilder {
+    AttributeBuilder::default().number(is::META_KEY, key).number(is::META_REGISTER, REGISTER)
 }
 
-pub(super) fn compare(how: u32, value: &[u8]) -> Attributes {
-    Attributes::default()
+pub(super) fn compare(how: u32, value: &[u8]) -> AttributeBuilder {
+    AttributeBuilder::default()
         .number(is::COMPARE_REGISTER, REGISTER)
         .number(is::COMPARE_HOW, how)
         .nest(is::COMPARE_DATA, &self::value(value))
 }
 
-pub(super) fn payload() -> Attributes {
-    Attributes::default()
+pub(super) fn payload() -> AttributeBuilder {
+    AttributeBuilder::default()
         .number(is::PAYLOAD_REGISTER, REGISTER)
         .number(is::PAYLOAD_BASE, TRANSPORT)
         .number(is::PAYLOAD_OFFSET, PORT_OFFSET)
         .number(is::PAYLOAD_LENGTH, PORT_LENGTH)
 }
 
-pub(super) fn immediate(value: &[u8]) -> Attributes {
-    Attributes::default().number(is::IMMEDIATE_REGISTER, REGISTER).nest(is::IMMEDIATE_DATA, &self::value(value))
+pub(super) fn immediate(value: &[u8]) -> AttributeBuilder {
+    AttributeBuilder::default().number(is::IMMEDIATE_REGISTER, REGISTER).nest(is::IMMEDIATE_DATA, &self::value(value))
 }
 
-fn value(value: &[u8]) -> Attributes {
-    Attributes::default().bytes(is::VALUE, value)
+fn value(value: &[u8]) -> AttributeBuilder {
+    AttributeBuilder::default().bytes(is::VALUE, value)
 }
 
 #[cfg(test)]
 #[cfg(target_endian = "little")]
 mod tests {
-    use super::super::message::{Reply, replies};
+    use super::super::message::{NetlinkReply, replies};
     use super::*;
 
     /// Bytes that `nft` 1.0.6 sends for the hook of the table above and for the expressions of its
@@ -310,7 +313,7 @@ mod tests {
         let bytes = transaction.bytes();
         let kinds: Vec<(u16, u8)> = replies(&bytes)
             .map(|reply| match reply {
-                Reply::Item(item) => (item.kind, item.family),
+                NetlinkReply::Item(item) => (item.kind, item.family),
                 other => panic!("{other:?}"),
             })
             .collect();
@@ -320,9 +323,9 @@ mod tests {
         // Length 20, kind 16, flag `REQUEST`, sequence number 1; no family, version 0, the
         // subsystem in network byte order.
         assert_eq!(hex(&bytes[..20]), "140000001000010001000000000000000000000a");
-        assert_eq!((transaction.last(), transaction.step(7)), (7, Step::Rule(REDIRECTS[1])));
-        assert_eq!((transaction.step(5), transaction.step(99)), (Step::Chain, Step::Transaction));
-        let flags = |part: &Part| u16::from_le_bytes([part.bytes[6], part.bytes[7]]);
+        assert_eq!((transaction.last(), transaction.step(7)), (7, RedirectStep::Rule(REDIRECTS[1])));
+        assert_eq!((transaction.step(5), transaction.step(99)), (RedirectStep::Chain, RedirectStep::Transaction));
+        let flags = |part: &TransactionMessage| u16::from_le_bytes([part.bytes[6], part.bytes[7]]);
         let asked: Vec<u16> = transaction.parts.iter().map(flags).collect();
         assert_eq!(asked, [1, 0x401, 1, 0x401, 0x401, 0xc01, 0xc05, 1], "one answer, to the last rule");
     }

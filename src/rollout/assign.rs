@@ -12,7 +12,7 @@
 //! attributed to an arm. The first part of each period (the washout) is still affected by the
 //! previous arm and is not counted.
 
-use super::Epoch;
+use super::UnixSeconds;
 
 /// Maximum number of periods in one block. If the weights require more, each period is drawn
 /// independently.
@@ -25,13 +25,13 @@ const WASHOUT_MIN: u64 = 10;
 
 /// A switchback period of one pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct SwitchbackPeriod {
     /// Index of the arm.
     pub arm: usize,
     /// Instant from which on measurements count for the arm.
-    pub counts_from: Epoch,
+    pub counts_from: UnixSeconds,
     /// End of the period.
-    pub ends: Epoch,
+    pub ends: UnixSeconds,
 }
 
 /// Returns the arm of each pod, by index. `arms` are names with weights; an arm of weight 0
@@ -55,7 +55,9 @@ pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
         // weight of this arm grew.
         let nearest = (0..uids.len())
             .filter(|pod| given.iter().filter(|other| **other == given[*pod]).count() > 1)
-            .min_by(|one, other| reluctance(&scores[*one], arm).total_cmp(&reluctance(&scores[*other], arm)));
+            .min_by(|one, other| {
+                weight_factor_to_join(&scores[*one], arm).total_cmp(&weight_factor_to_join(&scores[*other], arm))
+            });
         if let Some(pod) = nearest {
             given[pod] = arm;
         }
@@ -65,10 +67,16 @@ pub fn arms(uids: &[&str], salt: &str, arms: &[(&str, u32)]) -> Vec<usize> {
 
 /// Returns the current switchback period of a pod.
 #[must_use]
-pub fn turn(uid: &str, salt: &str, arms: &[(&str, u32)], (started, now): (Epoch, Epoch), period: u64) -> Turn {
+pub fn turn(
+    uid: &str,
+    salt: &str,
+    arms: &[(&str, u32)],
+    (started, now): (UnixSeconds, UnixSeconds),
+    period: u64,
+) -> SwitchbackPeriod {
     let period = period.max(1);
     let index = now.since(started) / period;
-    let begins = Epoch(started.0 + index * period);
+    let begins = UnixSeconds(started.0 + index * period);
     let washout = washout(period);
     let arm = match block(arms) {
         Some(mut block) => {
@@ -78,7 +86,7 @@ pub fn turn(uid: &str, salt: &str, arms: &[(&str, u32)], (started, now): (Epoch,
         }
         None => least(&scores(uid, &format!("{salt} {index}"), arms)),
     };
-    Turn { arm, counts_from: Epoch(begins.0 + washout), ends: Epoch(begins.0 + period) }
+    SwitchbackPeriod { arm, counts_from: UnixSeconds(begins.0 + washout), ends: UnixSeconds(begins.0 + period) }
 }
 
 /// Returns the number of seconds at the start of a period that do not count.
@@ -87,12 +95,12 @@ pub fn washout(period: u64) -> u64 {
     (period / WASHOUT_PARTS).max(WASHOUT_MIN).min(period / 2)
 }
 
-// === impl Turn ===
+// === impl SwitchbackPeriod ===
 
-impl Turn {
+impl SwitchbackPeriod {
     /// Returns `true` if measurements of this interval count for the period's arm.
     #[must_use]
-    pub fn holds(&self, from: Epoch, to: Epoch) -> bool {
+    pub fn holds(&self, from: UnixSeconds, to: UnixSeconds) -> bool {
         from >= self.counts_from && to <= self.ends && from <= to
     }
 }
@@ -115,7 +123,7 @@ fn block(arms: &[(&str, u32)]) -> Option<Vec<usize>> {
 /// Shuffles the block by the Fisher–Yates algorithm (1938), with random numbers from a hash.
 fn shuffle(block: &mut [usize], uid: &str, salt: &str, index: u64) {
     for last in (1..block.len()).rev() {
-        let draw = drawn(&[uid, salt, &index.to_string(), &last.to_string()]);
+        let draw = hash_to_u64(&[uid, salt, &index.to_string(), &last.to_string()]);
         let among = u64::try_from(last + 1).unwrap_or(u64::MAX);
         block.swap(last, usize::try_from(draw % among).unwrap_or(0));
     }
@@ -129,7 +137,7 @@ const fn gcd(a: u32, b: u32) -> u32 {
 /// with the smallest score wins with a probability proportional to its weight.
 fn scores(uid: &str, salt: &str, arms: &[(&str, u32)]) -> Vec<f64> {
     let score = |(arm, weight): &(&str, u32)| {
-        if *weight == 0 { f64::INFINITY } else { minus_log2(drawn(&[uid, salt, arm])) / f64::from(*weight) }
+        if *weight == 0 { f64::INFINITY } else { minus_log2(hash_to_u64(&[uid, salt, arm])) / f64::from(*weight) }
     };
     arms.iter().map(score).collect()
 }
@@ -139,13 +147,13 @@ fn least(scores: &[f64]) -> usize {
 }
 
 /// Returns the factor by which the weight of an arm would have to grow for a pod to join it.
-fn reluctance(scores: &[f64], arm: usize) -> f64 {
+fn weight_factor_to_join(scores: &[f64], arm: usize) -> f64 {
     let others = scores.iter().enumerate().filter(|(other, _)| *other != arm).map(|(_, score)| *score);
     scores.get(arm).copied().unwrap_or(f64::INFINITY) / others.fold(f64::INFINITY, f64::min)
 }
 
 /// Hashes the texts to 64 bits. Each is prefixed by its length, so that concatenations differ.
-fn drawn(parts: &[&str]) -> u64 {
+fn hash_to_u64(parts: &[&str]) -> u64 {
     let mut hasher = blake3::Hasher::new();
     for part in parts {
         let length = u64::try_from(part.len()).unwrap_or(u64::MAX);
@@ -227,15 +235,17 @@ mod tests {
         let arms = [("a", 2), ("b", 1)];
         let mut seen = [0; 2];
         for at in 0..3 * 40 {
-            let now = Epoch(1000 + at * 60 + 30);
-            let turn = turn("u", "s", &arms, (Epoch(1000), now), 60);
+            let now = UnixSeconds(1000 + at * 60 + 30);
+            let turn = turn("u", "s", &arms, (UnixSeconds(1000), now), 60);
             seen[turn.arm] += 1;
-            assert_eq!((turn.counts_from, turn.ends), (Epoch(1000 + at * 60 + 12), Epoch(1060 + at * 60)));
-            assert!(turn.holds(Epoch(1000 + at * 60 + 12), now) && !turn.holds(Epoch(1000 + at * 60 + 11), now));
+            assert_eq!((turn.counts_from, turn.ends), (UnixSeconds(1000 + at * 60 + 12), UnixSeconds(1060 + at * 60)));
+            assert!(
+                turn.holds(UnixSeconds(1000 + at * 60 + 12), now) && !turn.holds(UnixSeconds(1000 + at * 60 + 11), now)
+            );
         }
         assert_eq!(seen, [80, 40]);
         let order = |uid: &str| -> Vec<usize> {
-            (0..60).map(|at| turn(uid, "s", &arms, (Epoch(0), Epoch(at * 60)), 60).arm).collect()
+            (0..60).map(|at| turn(uid, "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm).collect()
         };
         assert_ne!(order("u"), order("v"), "pods turn in orders of their own");
     }
@@ -243,10 +253,10 @@ mod tests {
     #[test]
     fn turns_of_weights_that_fit_no_block_are_drawn() {
         let arms = [("a", 97), ("b", 3)];
-        let of = |at: u64| turn("u", "s", &arms, (Epoch(0), Epoch(at * 60)), 60).arm;
+        let of = |at: u64| turn("u", "s", &arms, (UnixSeconds(0), UnixSeconds(at * 60)), 60).arm;
         let few = (0..2000).filter(|at| of(*at) == 1).count();
         assert!((30..100).contains(&few), "{few} of 2000");
-        assert_eq!(turn("u", "s", &[("a", 0)], (Epoch(0), Epoch(9)), 0).arm, 0);
+        assert_eq!(turn("u", "s", &[("a", 0)], (UnixSeconds(0), UnixSeconds(9)), 0).arm, 0);
     }
 
     proptest! {

@@ -37,7 +37,7 @@ const HALVINGS: u32 = 50;
 
 /// Number of calls, and of bad calls among them, at one evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Tally {
+pub(super) struct BernoulliCounts {
     pub(super) calls: u64,
     pub(super) bad: u64,
 }
@@ -45,7 +45,7 @@ pub(super) struct Tally {
 /// Accumulated evidence that arm `b` has a larger share of bad calls than arm `a`, by more than the
 /// margin.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Evidence {
+pub(super) struct SequentialTest {
     /// Natural logarithm of the e-value.
     log: f64,
     /// Accumulated calls and bad calls of each arm.
@@ -58,25 +58,26 @@ pub(super) struct Evidence {
     squares: f64,
 }
 
-// === impl Evidence ===
+// === impl SequentialTest ===
 
-impl Evidence {
+impl SequentialTest {
     /// Adds one evaluation. `cluster` is the number of calls in a batch, if known.
-    pub(super) fn look(&mut self, a: Tally, b: Tally, margin: f64, cluster: Option<f64>) {
+    pub(super) fn look(&mut self, a: BernoulliCounts, b: BernoulliCounts, margin: f64, cluster: Option<f64>) {
         if a.calls == 0 || b.calls == 0 {
             return;
         }
-        let (a_seen, b_seen) = (pair(a), pair(b));
+        let (a_seen, b_seen) = (to_f64_pair(a), to_f64_pair(b));
         let dependent = self.dependent(cluster);
         // The bet is made on the shares observed before this evaluation. The new counts are added
         // only afterwards; otherwise the product would not be an e-value.
         let (expected_a, expected_b) = (expected(self.a), expected(self.b));
         if expected_b > expected_a + margin {
-            let (near_a, near_b) = nearest((a_seen.0, expected_a), (b_seen.0, expected_b), margin);
-            let log = likelier(a_seen, expected_a, near_a) + likelier(b_seen, expected_b, near_b);
+            let (near_a, near_b) = nearest_null((a_seen.0, expected_a), (b_seen.0, expected_b), margin);
+            let log =
+                log_likelihood_ratio(a_seen, expected_a, near_a) + log_likelihood_ratio(b_seen, expected_b, near_b);
             self.log += (log / dependent).clamp(-LOOK_MAX, LOOK_MAX);
         }
-        self.vary(a_seen, b_seen);
+        self.update_variance(a_seen, b_seen);
         self.a = (self.a.0 + a_seen.0, self.a.1 + a_seen.1);
         self.b = (self.b.0 + b_seen.0, self.b.1 + b_seen.1);
     }
@@ -112,7 +113,7 @@ impl Evidence {
 
     /// Updates the variance of the difference by the online algorithm of Welford (1962). A constant
     /// difference does not increase the variance.
-    fn vary(&mut self, a: (f64, f64), b: (f64, f64)) {
+    fn update_variance(&mut self, a: (f64, f64), b: (f64, f64)) {
         let pooled = share((a.0 + b.0, a.1 + b.1));
         let deviation = (pooled * (1.0 - pooled) * (1.0 / a.0 + 1.0 / b.0)).sqrt();
         let difference = (b.1 / b.0 - a.1 / a.0) / deviation;
@@ -158,7 +159,7 @@ impl Evidence {
 /// Returns the case without a difference (`b` ≤ `a` + margin) that is nearest to the expected
 /// shares: the one with the smallest Kullback–Leibler divergence, weighted by calls. It is found by
 /// bisection. For a margin of zero it is the pooled share.
-fn nearest(a: (f64, f64), b: (f64, f64), margin: f64) -> (f64, f64) {
+fn nearest_null(a: (f64, f64), b: (f64, f64), margin: f64) -> (f64, f64) {
     let slope = |calls: f64, expected: f64, at: f64| calls * (at - expected) / (at * (1.0 - at));
     let (mut low, mut high) = (SHARE_MIN, (1.0 - SHARE_MIN - margin).max(2.0 * SHARE_MIN));
     for _ in 0..HALVINGS {
@@ -173,7 +174,7 @@ fn nearest(a: (f64, f64), b: (f64, f64), margin: f64) -> (f64, f64) {
 }
 
 /// Returns the log-likelihood ratio of the counts between two shares.
-fn likelier((calls, bad): (f64, f64), under: f64, than: f64) -> f64 {
+fn log_likelihood_ratio((calls, bad): (f64, f64), under: f64, than: f64) -> f64 {
     bad * (under / than).ln() + (calls - bad) * ((1.0 - under) / (1.0 - than)).ln()
 }
 
@@ -187,14 +188,14 @@ fn share((calls, bad): (f64, f64)) -> f64 {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts of calls stay below 2^53")]
-fn pair(tally: Tally) -> (f64, f64) {
+fn to_f64_pair(tally: BernoulliCounts) -> (f64, f64) {
     (tally.calls as f64, tally.bad.min(tally.calls) as f64)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::draw::Draw;
+    use crate::simulate::draw::SplitMix64;
 
     const ALPHA: f64 = 0.05;
 
@@ -207,17 +208,17 @@ mod tests {
         (calls, cluster): ((u64, u64), u64),
         known: Option<f64>,
         margin: f64,
-        share: impl Fn(&mut Draw, usize) -> (f64, f64),
+        share: impl Fn(&mut SplitMix64, usize) -> (f64, f64),
     ) -> f64 {
         let mut alarms = 0;
         for run in 0..runs {
-            let mut draw = Draw::new(run, 7);
-            let mut evidence = Evidence::default();
+            let mut draw = SplitMix64::new(run, 7);
+            let mut evidence = SequentialTest::default();
             for look in 0..looks {
                 let (a, b) = share(&mut draw, look);
                 let mut tally = |calls: u64, share: f64| {
                     let bad = (0..calls / cluster).filter(|_| draw.chance(share)).count() as u64 * cluster;
-                    Tally { calls, bad }
+                    BernoulliCounts { calls, bad }
                 };
                 let (a, b) = (tally(calls.0, a), tally(calls.1, b));
                 evidence.look(a, b, margin, known);
@@ -232,7 +233,7 @@ mod tests {
 
     #[test]
     fn without_a_difference_it_is_wrong_in_one_run_of_twenty_at_most_however_often_one_looks() {
-        let same = |share: f64| move |_: &mut Draw, _: usize| (share, share);
+        let same = |share: f64| move |_: &mut SplitMix64, _: usize| (share, share);
         for (calls, share) in [((300, 300), 0.01), ((900, 100), 0.01), ((300, 300), 0.2), ((50, 50), 0.001)] {
             let wrong = alarms(1000, 200, (calls, 1), Some(1.0), 0.0, same(share));
             assert!(wrong <= ALPHA, "{calls:?} {share}: {wrong}");
@@ -240,8 +241,8 @@ mod tests {
     }
 
     #[test]
-    fn nor_while_the_load_moves_both_arms() {
-        let moving = |draw: &mut Draw, look: usize| {
+    fn no_false_alarms_under_changing_load() {
+        let moving = |draw: &mut SplitMix64, look: usize| {
             let share = if look % 40 < 20 { 0.01 } else { 0.01 + 0.2 * draw.unit() };
             (share, share)
         };
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_where_whole_batches_share_their_fate() {
+    fn no_false_alarms_with_dependent_calls() {
         for (cluster, known) in [(8, Some(8.0)), (32, Some(32.0)), (8, None), (16, None)] {
             let wrong = alarms(500, 200, ((320, 320), cluster), known, 0.0, |_, _| (0.02, 0.02));
             assert!(wrong <= ALPHA, "{cluster} {known:?}: {wrong}");
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_at_the_very_margin() {
+    fn no_false_alarms_at_the_margin() {
         let wrong = alarms(1000, 200, ((500, 500), 1), Some(1.0), 0.005, |_, _| (0.01, 0.015));
         assert!(wrong <= ALPHA, "{wrong}");
     }
@@ -273,9 +274,9 @@ mod tests {
 
     #[test]
     fn the_case_that_is_hardest_to_tell_is_the_pooled_share_or_lies_on_the_margin() {
-        let (a, b) = nearest((300.0, 0.01), (100.0, 0.05), 0.0);
+        let (a, b) = nearest_null((300.0, 0.01), (100.0, 0.05), 0.0);
         assert!((a - 0.02).abs() < 1e-9 && (b - 0.02).abs() < 1e-9, "{a} {b}");
-        let (a, b) = nearest((300.0, 0.01), (100.0, 0.05), 0.01);
+        let (a, b) = nearest_null((300.0, 0.01), (100.0, 0.05), 0.01);
         assert!(a > 0.01 && b < 0.05 && (b - a - 0.01).abs() < 1e-12, "{a} {b}");
         // The gradient there shows that no other case without a difference is nearer.
         let divergence = |x: f64| 300.0 * kl(0.01, x) + 100.0 * kl(0.05, x + 0.01);
@@ -288,17 +289,22 @@ mod tests {
 
     #[test]
     fn what_is_written_goes_on_where_it_was_and_nonsense_begins_anew() {
-        let mut evidence = Evidence::default();
+        let mut evidence = SequentialTest::default();
         for look in 1..20 {
-            evidence.look(Tally { calls: 500, bad: 5 }, Tally { calls: 100 + look, bad: 4 }, 0.0, None);
+            evidence.look(
+                BernoulliCounts { calls: 500, bad: 5 },
+                BernoulliCounts { calls: 100 + look, bad: 4 },
+                0.0,
+                None,
+            );
         }
-        let read = Evidence::read(&evidence.write());
+        let read = SequentialTest::read(&evidence.write());
         for (read, own) in read.numbers().into_iter().zip(evidence.numbers()) {
             assert!((read - own).abs() <= 1e-5 * own.abs(), "{read} {own}");
         }
         for wrong in ["", "x", "1 2 3", "1 2 9 4 9 4 7 -8", "1 2 9 4 9 4 7 NaN", "1 1 1 9 4 2 1 1", "1.5 1 9 1 9 1 1 1"]
         {
-            assert_eq!(Evidence::read(wrong), Evidence::default(), "{wrong}");
+            assert_eq!(SequentialTest::read(wrong), SequentialTest::default(), "{wrong}");
         }
         assert_eq!(read.looks, evidence.looks);
         assert!(evidence.write().len() < 120, "{}", evidence.write());

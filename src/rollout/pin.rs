@@ -9,17 +9,17 @@ pub const ANNOTATION: &str = "groupage.dev/rollback";
 
 /// A profile that is put in force instead of the one that the policy specifies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pin {
+pub struct ManualRollback {
     /// Profile to put in force.
     pub to: String,
     /// Profile that the policy specified when the annotation was written.
     pub instead_of: String,
 }
 
-// === impl Pin ===
+// === impl ManualRollback ===
 
-impl Pin {
-    /// Parses the value of the annotation, `<to> instead of <wanted>`. Returns `None` if it has
+impl ManualRollback {
+    /// Parses the value of the annotation, `<to> profile_in_force of <wanted>`. Returns `None` if it has
     /// another format.
     #[must_use]
     pub fn read(value: &str) -> Option<Self> {
@@ -50,12 +50,12 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_holds_until_the_next_edit() {
-        let pin = Pin { to: "a-1".to_owned(), instead_of: "a-2".to_owned() };
-        assert_eq!(Pin::read(&pin.write()), Some(pin.clone()));
+        let pin = ManualRollback { to: "a-1".to_owned(), instead_of: "a-2".to_owned() };
+        assert_eq!(ManualRollback::read(&pin.write()), Some(pin.clone()));
         assert!(pin.holds("a-2") && !pin.holds("a-3"));
-        assert!(!Pin { to: "a-2".to_owned(), ..pin }.holds("a-2"));
+        assert!(!ManualRollback { to: "a-2".to_owned(), ..pin }.holds("a-2"));
         for wrong in ["", "a-1", "a-1 instead of ", "A instead of b", "a instead of b/c", "a b instead of c"] {
-            assert_eq!(Pin::read(wrong), None, "{wrong}");
+            assert_eq!(ManualRollback::read(wrong), None, "{wrong}");
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::config::{parse_duration, parse_share};
 const STEPS_MAX: usize = 32;
 const ARMS_MAX: usize = 16;
 /// Default of `rollout.canary.steps`.
-const STEPS: [Canary; 2] = [Canary { percent: 10, hold: 300 }, Canary { percent: 50, hold: 300 }];
+const STEPS: [CanaryStep; 2] = [CanaryStep { percent: 10, hold: 300 }, CanaryStep { percent: 50, hold: 300 }];
 /// Defaults of `rollout.experiment`: the switchback period in seconds and the calls of each arm.
 const PERIOD: u64 = 60;
 const SAMPLES: u64 = 2000;
@@ -24,35 +24,35 @@ const HISTORY: usize = 10;
 
 /// Plan of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Plan {
+pub struct RolloutPlan {
     /// Profile that the policy specifies.
     pub wanted: String,
     /// Strategy of the rollout.
-    pub strategy: Strategy,
+    pub strategy: RolloutStrategy,
     /// Thresholds of a regression.
-    pub analysis: Analysis,
+    pub analysis: RegressionThresholds,
     /// Action on a regression.
     pub on_failure: OnFailure,
     /// Number of unused generated profiles to keep.
     pub history_limit: usize,
     /// Manual rollback, if any.
-    pub pin: Option<super::pin::Pin>,
+    pub pin: Option<super::pin::ManualRollback>,
 }
 
 /// Strategy of a rollout.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Strategy {
+pub enum RolloutStrategy {
     /// All pods at once, without a comparison.
     Immediate,
     /// A growing share of the pods. Never empty.
-    Canary(Vec<Canary>),
+    Canary(Vec<CanaryStep>),
     /// Several arms side by side.
-    Experiment(Experiment),
+    Experiment(ExperimentPlan),
 }
 
 /// A step of a canary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Canary {
+pub struct CanaryStep {
     /// Share of the pods in percent, 1 to 100.
     pub percent: u32,
     /// Minimum duration of the step, in seconds.
@@ -61,7 +61,7 @@ pub struct Canary {
 
 /// Design of an experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Experiment {
+pub struct ExperimentPlan {
     /// Arms; the first is the control arm.
     pub arms: Vec<ArmPlan>,
     /// `true` if every pod serves all arms in alternating periods.
@@ -83,7 +83,7 @@ pub struct ArmPlan {
 
 /// Thresholds of a regression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Analysis {
+pub struct RegressionThresholds {
     /// Maximum increase of the 99th percentile, in thousandths of the control arm's.
     pub p99_permille: u32,
     /// Maximum increase of the share of calls that are not served, in millionths of all calls.
@@ -101,28 +101,32 @@ pub enum OnFailure {
     Pause,
 }
 
-// === impl Plan ===
+// === impl RolloutPlan ===
 
-impl Plan {
+impl RolloutPlan {
     /// Creates the plan of a policy. Enum values of a later version, and values that cannot be
     /// parsed, count as the default.
     #[must_use]
-    pub fn new(wanted: String, spec: Option<&api::RolloutSpec>, pin: Option<super::pin::Pin>) -> Self {
-        let strategy = spec.and_then(|spec| spec.strategy.as_ref()).and_then(api::Word::known);
-        let on_failure = spec.and_then(|spec| spec.on_failure.as_ref()).and_then(api::Word::known);
+    pub fn new(wanted: String, spec: Option<&api::RolloutSpec>, pin: Option<super::pin::ManualRollback>) -> Self {
+        let strategy = spec.and_then(|spec| spec.strategy.as_ref()).and_then(api::OpenEnum::known);
+        let on_failure = spec.and_then(|spec| spec.on_failure.as_ref()).and_then(api::OpenEnum::known);
         let strategy = match strategy {
-            None | Some(api::Strategy::Immediate) => Strategy::Immediate,
-            Some(api::Strategy::Canary) => Strategy::Canary(steps(spec.and_then(|spec| spec.canary.as_ref()))),
-            Some(api::Strategy::Experiment) => match experiment(spec.and_then(|spec| spec.experiment.as_ref())) {
-                Some(experiment) => Strategy::Experiment(experiment),
-                // There is nothing to compare, so the policy's own profile is used.
-                None => Strategy::Immediate,
-            },
+            None | Some(api::RolloutStrategy::Immediate) => RolloutStrategy::Immediate,
+            Some(api::RolloutStrategy::Canary) => {
+                RolloutStrategy::Canary(steps(spec.and_then(|spec| spec.canary.as_ref())))
+            }
+            Some(api::RolloutStrategy::Experiment) => {
+                match experiment(spec.and_then(|spec| spec.experiment.as_ref())) {
+                    Some(experiment) => RolloutStrategy::Experiment(experiment),
+                    // There is nothing to compare, so the policy's own profile is used.
+                    None => RolloutStrategy::Immediate,
+                }
+            }
         };
         Self {
             wanted,
             strategy,
-            analysis: Analysis::new(spec.and_then(|spec| spec.analysis.as_ref())),
+            analysis: RegressionThresholds::new(spec.and_then(|spec| spec.analysis.as_ref())),
             on_failure: match on_failure {
                 None | Some(api::OnFailure::Rollback) => OnFailure::Rollback,
                 Some(api::OnFailure::Pause) => OnFailure::Pause,
@@ -136,10 +140,10 @@ impl Plan {
     }
 }
 
-// === impl Analysis ===
+// === impl RegressionThresholds ===
 
-impl Analysis {
-    fn new(spec: Option<&api::Analysis>) -> Self {
+impl RegressionThresholds {
+    fn new(spec: Option<&api::AnalysisSpec>) -> Self {
         let share = |text: Option<&api::ShareText>| text.and_then(|text| parse_share(&text.0)).map(|share| share.ppm());
         Self {
             p99_permille: share(spec.and_then(|spec| spec.latency_p99_regression.as_ref()))
@@ -150,20 +154,20 @@ impl Analysis {
     }
 }
 
-impl Default for Analysis {
+impl Default for RegressionThresholds {
     fn default() -> Self {
         Self::new(None)
     }
 }
 
 /// Returns the steps sorted by their shares, since a canary only grows.
-fn steps(spec: Option<&api::Canary>) -> Vec<Canary> {
+fn steps(spec: Option<&api::CanarySpec>) -> Vec<CanaryStep> {
     let written = spec.and_then(|canary| canary.steps.as_deref()).unwrap_or_default();
-    let mut steps: Vec<Canary> = written
+    let mut steps: Vec<CanaryStep> = written
         .iter()
         .take(STEPS_MAX)
         .filter_map(|step| {
-            Some(Canary {
+            Some(CanaryStep {
                 percent: step.percent?.clamp(1, 100),
                 hold: seconds(step.hold.as_ref()).unwrap_or(STEPS[0].hold),
             })
@@ -173,7 +177,7 @@ fn steps(spec: Option<&api::Canary>) -> Vec<Canary> {
     if steps.is_empty() { STEPS.to_vec() } else { steps }
 }
 
-fn experiment(spec: Option<&api::Experiment>) -> Option<Experiment> {
+fn experiment(spec: Option<&api::ExperimentSpec>) -> Option<ExperimentPlan> {
     let spec = spec?;
     let mut arms: Vec<ArmPlan> = Vec::new();
     for arm in spec.arms.iter().flatten().take(ARMS_MAX) {
@@ -182,9 +186,9 @@ fn experiment(spec: Option<&api::Experiment>) -> Option<Experiment> {
             arms.push(ArmPlan { profile, weight: arm.weight.unwrap_or(1) });
         }
     }
-    (arms.iter().filter(|arm| arm.weight > 0).count() >= 2).then(|| Experiment {
+    (arms.iter().filter(|arm| arm.weight > 0).count() >= 2).then(|| ExperimentPlan {
         arms,
-        switchback: spec.assignment.as_ref().and_then(api::Word::known) == Some(api::Assignment::Switchback),
+        switchback: spec.assignment.as_ref().and_then(api::OpenEnum::known) == Some(api::ArmAssignment::Switchback),
         period: seconds(spec.period.as_ref()).unwrap_or(PERIOD).max(PERIOD_MIN),
         samples_min: spec.min_samples.map_or(SAMPLES, u64::from),
     })
@@ -194,9 +198,9 @@ fn seconds(text: Option<&api::DurationText>) -> Option<u64> {
     text.and_then(|text| parse_duration(&text.0)).map(|time| time.as_secs())
 }
 
-// === impl Canary ===
+// === impl CanaryStep ===
 
-impl Canary {
+impl CanaryStep {
     /// Switchback period of a canary with a single pod: the default of an experiment.
     pub(super) const PERIOD: u64 = PERIOD;
 }
@@ -205,31 +209,31 @@ impl Canary {
 mod tests {
     use super::*;
 
-    fn plan(spec: &str) -> Plan {
+    fn plan(spec: &str) -> RolloutPlan {
         let spec: api::RolloutSpec = serde_json::from_str(spec).unwrap();
-        Plan::new("p".to_owned(), Some(&spec), None)
+        RolloutPlan::new("p".to_owned(), Some(&spec), None)
     }
 
     #[test]
     fn a_policy_that_says_nothing_has_the_defaults_of_the_schema() {
         let found = plan(r#"{"strategy": "Canary"}"#);
-        assert_eq!(found.strategy, Strategy::Canary(STEPS.to_vec()));
-        assert_eq!(found.analysis, Analysis { p99_permille: 50, errors_ppm: 5000, interval: 30 });
+        assert_eq!(found.strategy, RolloutStrategy::Canary(STEPS.to_vec()));
+        assert_eq!(found.analysis, RegressionThresholds { p99_permille: 50, errors_ppm: 5000, interval: 30 });
         assert_eq!((found.on_failure, found.history_limit), (OnFailure::Rollback, 10));
-        assert_eq!(Plan::new("p".to_owned(), None, None).strategy, Strategy::Immediate);
+        assert_eq!(RolloutPlan::new("p".to_owned(), None, None).strategy, RolloutStrategy::Immediate);
     }
 
     #[test]
     fn steps_are_taken_in_order_and_an_experiment_needs_two_arms() {
         let found =
             plan(r#"{"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1m"}, {"percent": 5}]}}"#);
-        let wanted = vec![Canary { percent: 5, hold: 300 }, Canary { percent: 50, hold: 60 }];
-        assert_eq!(found.strategy, Strategy::Canary(wanted));
+        let wanted = vec![CanaryStep { percent: 5, hold: 300 }, CanaryStep { percent: 50, hold: 60 }];
+        assert_eq!(found.strategy, RolloutStrategy::Canary(wanted));
         let one = r#"{"strategy": "Experiment", "experiment": {"arms": [{"profileRef": {"name": "a"}}, {"profileRef": {"name": "a"}}]}}"#;
-        assert_eq!(plan(one).strategy, Strategy::Immediate);
+        assert_eq!(plan(one).strategy, RolloutStrategy::Immediate);
         assert_eq!(plan(r#"{"analysis": {"interval": "500ms"}}"#).analysis.interval, 5);
         let two = r#"{"strategy": "Experiment", "experiment": {"arms": [{"profileRef": {"name": "a"}}, {"profileRef": {"name": "b"}, "weight": 3}], "assignment": "Switchback", "period": "1s"}}"#;
-        let Strategy::Experiment(experiment) = plan(two).strategy else { panic!("two arms") };
+        let RolloutStrategy::Experiment(experiment) = plan(two).strategy else { panic!("two arms") };
         assert_eq!((experiment.switchback, experiment.period, experiment.samples_min), (true, 20, 2000));
         assert_eq!(experiment.arms.iter().map(|arm| arm.weight).collect::<Vec<_>>(), [1, 3]);
     }

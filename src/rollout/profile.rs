@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::Epoch;
+use super::UnixSeconds;
 use crate::api::v1alpha1::{LimitsSpec, SchedulingSpec};
 use crate::config::{parse_duration, parse_size};
 
@@ -16,11 +16,11 @@ const NAME_MAX: usize = 63;
 
 /// An existing profile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Existing {
+pub struct ExistingProfile {
     /// Name of the profile.
     pub name: String,
     /// Time of creation.
-    pub created: Epoch,
+    pub created: UnixSeconds,
     /// `true` if this policy generated the profile from its own limits and scheduling. A user's own
     /// profile is never removed.
     pub generated: bool,
@@ -30,7 +30,7 @@ pub struct Existing {
 /// value (`1s`, `1000ms`) and different orders of keys have the same hash.
 #[must_use]
 pub fn hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
-    digits(&canonical(limits, scheduling), None)
+    hash_digits(&canonical(limits, scheduling), None)
 }
 
 /// Returns the name of the profile that a policy generates from its own limits and scheduling:
@@ -40,10 +40,10 @@ pub fn hash(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) ->
 pub fn name(policy: &str, limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec>) -> String {
     let text = canonical(limits, scheduling);
     if policy.len() + 1 + HASH_DIGITS <= NAME_MAX {
-        return format!("{policy}-{}", digits(&text, None));
+        return format!("{policy}-{}", hash_digits(&text, None));
     }
     let kept: String = policy.chars().take(NAME_MAX - 1 - HASH_DIGITS).collect();
-    format!("{}-{}", kept.trim_end_matches(['-', '.']), digits(&text, Some(policy)))
+    format!("{}-{}", kept.trim_end_matches(['-', '.']), hash_digits(&text, Some(policy)))
 }
 
 /// Serializes the content of a profile as canonical JSON: keys are sorted, absent values omitted,
@@ -53,7 +53,7 @@ pub fn canonical(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec
     let mut all = Map::new();
     // A spec of plain strings and numbers always serializes. If it did not, it would hash like an
     // absent one.
-    let value = |spec: Option<Value>| spec.and_then(normal).unwrap_or_else(|| Value::Object(Map::new()));
+    let value = |spec: Option<Value>| spec.and_then(normalize).unwrap_or_else(|| Value::Object(Map::new()));
     all.insert("limits".to_owned(), value(limits.and_then(|limits| serde_json::to_value(limits).ok())));
     all.insert("scheduling".to_owned(), value(scheduling.and_then(|spec| serde_json::to_value(spec).ok())));
     Value::Object(all).to_string()
@@ -62,14 +62,14 @@ pub fn canonical(limits: Option<&LimitsSpec>, scheduling: Option<&SchedulingSpec
 /// Returns the generated profiles to remove: all unused ones but the newest `limit`. `used`
 /// contains the profiles that pods run and those that the policy refers to.
 #[must_use]
-pub fn prune(existing: &[Existing], used: &BTreeSet<&str>, limit: usize) -> Vec<String> {
-    let mut idle: Vec<&Existing> =
+pub fn prune(existing: &[ExistingProfile], used: &BTreeSet<&str>, limit: usize) -> Vec<String> {
+    let mut idle: Vec<&ExistingProfile> =
         existing.iter().filter(|profile| profile.generated && !used.contains(profile.name.as_str())).collect();
     idle.sort_by(|one, other| other.created.cmp(&one.created).then_with(|| one.name.cmp(&other.name)));
     idle.into_iter().skip(limit).map(|profile| profile.name.clone()).collect()
 }
 
-fn digits(text: &str, also: Option<&str>) -> String {
+fn hash_digits(text: &str, also: Option<&str>) -> String {
     let mut hasher = blake3::Hasher::new();
     hasher.update(text.as_bytes());
     if let Some(also) = also {
@@ -79,17 +79,17 @@ fn digits(text: &str, also: Option<&str>) -> String {
 }
 
 /// Converts a value to its canonical notation. Returns `None` for an empty value.
-fn normal(value: Value) -> Option<Value> {
+fn normalize(value: Value) -> Option<Value> {
     match value {
         Value::Null => None,
         Value::Object(map) => {
             // Keys are sorted here, regardless of the order that `serde_json` keeps.
             let mut pairs: Vec<(String, Value)> =
-                map.into_iter().filter_map(|(key, value)| Some((key, normal(value)?))).collect();
+                map.into_iter().filter_map(|(key, value)| Some((key, normalize(value)?))).collect();
             pairs.sort_by(|one, other| one.0.cmp(&other.0));
             (!pairs.is_empty()).then(|| Value::Object(pairs.into_iter().collect()))
         }
-        Value::Array(values) => Some(Value::Array(values.into_iter().filter_map(normal).collect())),
+        Value::Array(values) => Some(Value::Array(values.into_iter().filter_map(normalize).collect())),
         Value::String(text) => Some(match (parse_size(&text), parse_duration(&text)) {
             (Some(bytes), _) => Value::from(bytes),
             (None, Some(time)) => Value::String(format!("{}ns", time.as_nanos())),
@@ -141,8 +141,11 @@ mod tests {
 
     #[test]
     fn the_newest_unused_are_kept_and_a_users_own_always() {
-        let profile =
-            |name: &str, created, generated| Existing { name: name.to_owned(), created: Epoch(created), generated };
+        let profile = |name: &str, created, generated| ExistingProfile {
+            name: name.to_owned(),
+            created: UnixSeconds(created),
+            generated,
+        };
         let existing = [
             profile("old", 1, true),
             profile("used", 2, true),

@@ -9,24 +9,24 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 
-use super::Epoch;
+use super::UnixSeconds;
 use super::judge::Comparison;
-use super::plan::{Plan, Strategy};
-use super::step::{ArmState, Outcome, Phase, State, VerdictTold};
+use super::plan::{RolloutPlan, RolloutStrategy};
+use super::step::{ArmState, ComparisonOutcome, Phase, ProfileVerdict, RolloutState};
 use crate::api::v1alpha1 as api;
 use crate::config::parse_share;
 use crate::tuner::millis;
 
 /// Reads the state of a rollout from a status.
 #[must_use]
-pub fn read(status: &api::BatchPolicyStatus) -> State {
+pub fn read(status: &api::BatchPolicyStatus) -> RolloutState {
     let rollout = status.rollout.clone().unwrap_or_default();
     let since = rollout.since.as_ref().map(from_time).unwrap_or_default();
-    State {
+    RolloutState {
         current: status.current_profile.clone(),
         candidate: status.candidate_profile.clone(),
         previous: rollout.previous_profile,
-        phase: match rollout.phase.as_ref().and_then(api::Word::known) {
+        phase: match rollout.phase.as_ref().and_then(api::OpenEnum::known) {
             Some(api::RolloutPhase::Progressing) => Phase::Progressing,
             Some(api::RolloutPhase::Paused) => Phase::Paused,
             Some(api::RolloutPhase::RolledBack) => Phase::RolledBack,
@@ -42,15 +42,15 @@ pub fn read(status: &api::BatchPolicyStatus) -> State {
 }
 
 /// Writes the state of a rollout to a status, and leaves its other fields unchanged.
-pub fn write(state: &State, plan: &Plan, status: &mut api::BatchPolicyStatus) {
+pub fn write(state: &RolloutState, plan: &RolloutPlan, status: &mut api::BatchPolicyStatus) {
     status.current_profile.clone_from(&state.current);
     status.candidate_profile.clone_from(&state.candidate);
     let canary = match (&plan.strategy, state.phase) {
-        (Strategy::Canary(steps), Phase::Progressing | Phase::Paused) => steps.get(state.step),
+        (RolloutStrategy::Canary(steps), Phase::Progressing | Phase::Paused) => steps.get(state.step),
         _ => None,
     };
     status.rollout = Some(api::RolloutStatus {
-        phase: Some(api::Word::Known(match state.phase {
+        phase: Some(api::OpenEnum::Known(match state.phase {
             Phase::Promoted => api::RolloutPhase::Promoted,
             Phase::Progressing => api::RolloutPhase::Progressing,
             Phase::Paused => api::RolloutPhase::Paused,
@@ -62,19 +62,19 @@ pub fn write(state: &State, plan: &Plan, status: &mut api::BatchPolicyStatus) {
         previous_profile: state.previous.clone(),
         reason: Some(state.reason.clone()).filter(|reason| !reason.is_empty()),
         message: Some(state.message.clone()).filter(|message| !message.is_empty()),
-        arms: state.arms.iter().take(api::ARMS_MAX).map(arm_status).collect(),
+        arms: state.arms.iter().take(api::ARMS_MAX).map(arm_to_status).collect(),
     });
 }
 
 /// Converts a verdict to the form kept in a profile's status.
 #[must_use]
-pub fn verdict(told: &VerdictTold, now: Epoch) -> api::Verdict {
-    api::Verdict {
-        outcome: Some(api::Word::Known(match told.outcome {
-            Outcome::Better => api::Outcome::Better,
-            Outcome::Same => api::Outcome::Same,
-            Outcome::Worse => api::Outcome::Worse,
-            Outcome::Undecided => api::Outcome::Undecided,
+pub fn verdict(told: &ProfileVerdict, now: UnixSeconds) -> api::ProfileVerdict {
+    api::ProfileVerdict {
+        outcome: Some(api::OpenEnum::Known(match told.outcome {
+            ComparisonOutcome::Better => api::VerdictOutcome::Better,
+            ComparisonOutcome::Same => api::VerdictOutcome::Same,
+            ComparisonOutcome::Worse => api::VerdictOutcome::Worse,
+            ComparisonOutcome::Undecided => api::VerdictOutcome::Undecided,
         })),
         against: Some(told.against.clone()),
         latency_p99: told.p99.map(duration),
@@ -87,14 +87,14 @@ pub fn verdict(told: &VerdictTold, now: Epoch) -> api::Verdict {
 
 /// Converts an instant to a Kubernetes timestamp. Returns `None` if it is out of range.
 #[must_use]
-pub fn time(at: Epoch) -> Option<Time> {
+pub fn time(at: UnixSeconds) -> Option<Time> {
     Some(Time(Timestamp::from_second(i64::try_from(at.0).ok()?).ok()?))
 }
 
 /// Converts a Kubernetes timestamp to an instant. A timestamp before 1970 counts as 0.
 #[must_use]
-pub fn from_time(time: &Time) -> Epoch {
-    Epoch(u64::try_from(time.0.as_second()).unwrap_or(0))
+pub fn from_time(time: &Time) -> UnixSeconds {
+    UnixSeconds(u64::try_from(time.0.as_second()).unwrap_or(0))
 }
 
 fn arm(status: &api::ArmStatus) -> ArmState {
@@ -111,7 +111,7 @@ fn arm(status: &api::ArmStatus) -> ArmState {
     }
 }
 
-fn arm_status(arm: &ArmState) -> api::ArmStatus {
+fn arm_to_status(arm: &ArmState) -> api::ArmStatus {
     let fresh = arm.comparison == Comparison::default();
     api::ArmStatus {
         profile: arm.profile.clone(),
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn an_instant_comes_back() {
-        assert_eq!(from_time(&time(Epoch(1_795_000_000)).unwrap()), Epoch(1_795_000_000));
-        assert_eq!(time(Epoch(u64::MAX)), None);
+        assert_eq!(from_time(&time(UnixSeconds(1_795_000_000)).unwrap()), UnixSeconds(1_795_000_000));
+        assert_eq!(time(UnixSeconds(u64::MAX)), None);
     }
 }

@@ -21,9 +21,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::assign::{arms, turn, washout};
-use super::judge::{Beside, Comparison, Finding};
-use super::plan::{OnFailure, Plan, Strategy};
-use super::{Counts, Epoch};
+use super::judge::{Comparison, ComparisonDesign, ComparisonResult};
+use super::plan::{OnFailure, RolloutPlan, RolloutStrategy};
+use super::{ArmCounts, UnixSeconds};
 use crate::tuner::{millis, share};
 
 /// Time after a change of a pod's profile, in seconds, during which measurements still belong to
@@ -32,7 +32,7 @@ const SETTLE: u64 = 5;
 
 /// State of a rollout. Everything but the sketches fits into a status.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct State {
+pub struct RolloutState {
     /// Profile in force, which is the control arm while another one is tried.
     pub current: Option<String>,
     /// Profile that is being tried, or that was tried and failed.
@@ -44,9 +44,9 @@ pub struct State {
     /// Index of the canary step.
     pub step: usize,
     /// Start of the step or of the phase.
-    pub since: Epoch,
+    pub since: UnixSeconds,
     /// Time of the last evaluation.
-    pub looked: Epoch,
+    pub looked: UnixSeconds,
     /// Machine-readable reason.
     pub reason: String,
     /// Human-readable explanation.
@@ -85,47 +85,47 @@ pub struct ArmState {
     /// `true` if the arm was found worse and receives no pods.
     pub stopped: bool,
     /// Counts since the start; not kept in a status.
-    pub seen: Counts,
+    pub seen: ArmCounts,
     /// Counts since the last evaluation; not kept in a status.
-    pub since_look: Counts,
+    pub since_look: ArmCounts,
 }
 
 /// Measurements of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct PodSeen {
+pub struct PodReport {
     /// UID of the pod.
     pub uid: String,
     /// Profile that its sidecar has in force, if reported.
     pub profile: Option<String>,
     /// Time from which on the profile has been in force.
-    pub in_force_since: Epoch,
+    pub in_force_since: UnixSeconds,
     /// Start of the period that the counts cover.
-    pub from: Epoch,
+    pub from: UnixSeconds,
     /// End of that period.
-    pub to: Epoch,
+    pub to: UnixSeconds,
     /// Calls served in that period, since the last call of [`step`].
-    pub counts: Counts,
+    pub counts: ArmCounts,
 }
 
 /// Result of an evaluation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Next {
+pub struct RolloutDecision {
     /// State to keep.
-    pub state: State,
+    pub state: RolloutState,
     /// Profile of each pod, by UID.
     pub profiles: BTreeMap<String, String>,
     /// Pods that serve as the control arm. They must not be tuned while other pods are compared
     /// with them.
     pub frozen: BTreeSet<String>,
     /// Events to emit.
-    pub told: Vec<Told>,
+    pub told: Vec<RolloutEvent>,
     /// Verdicts to record with their profiles.
-    pub verdicts: Vec<VerdictTold>,
+    pub verdicts: Vec<ProfileVerdict>,
 }
 
 /// A Kubernetes Event to emit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct RolloutEvent {
     /// `true` for an Event of type `Warning`.
     pub warning: bool,
     /// Machine-readable reason.
@@ -136,13 +136,13 @@ pub struct Told {
 
 /// Verdict on a profile.
 #[derive(Debug, Clone, PartialEq)]
-pub struct VerdictTold {
+pub struct ProfileVerdict {
     /// Name of the profile.
     pub profile: String,
     /// Name of the profile that it was compared with.
     pub against: String,
     /// Outcome of the comparison.
-    pub outcome: Outcome,
+    pub outcome: ComparisonOutcome,
     /// Machine-readable reason.
     pub reason: String,
     /// Human-readable explanation.
@@ -155,7 +155,7 @@ pub struct VerdictTold {
 
 /// Outcome of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ComparisonOutcome {
     /// Better than the control arm.
     Better,
     /// Not worse than the control arm.
@@ -169,14 +169,14 @@ pub enum Outcome {
 /// Evaluates a rollout and returns the next state and assignment. It is deterministic. Another
 /// controller continues from the state stored in a status.
 #[must_use]
-pub fn step(state: State, plan: &Plan, pods: &[PodSeen], now: Epoch) -> Next {
+pub fn step(state: RolloutState, plan: &RolloutPlan, pods: &[PodReport], now: UnixSeconds) -> RolloutDecision {
     // The times may have been written by another controller with a clock ahead of this one. They
     // are clamped, or nothing would be counted or evaluated until this clock has caught up.
-    let state = State { since: state.since.min(now), looked: state.looked.min(now), ..state };
+    let state = RolloutState { since: state.since.min(now), looked: state.looked.min(now), ..state };
     let mut rollout = Rollout { state, plan, pods, now, told: Vec::new(), verdicts: Vec::new() };
     let places = rollout.go();
     let Rollout { state, told, verdicts, .. } = rollout;
-    let mut next = Next { profiles: BTreeMap::new(), frozen: BTreeSet::new(), told, verdicts, state };
+    let mut next = RolloutDecision { profiles: BTreeMap::new(), frozen: BTreeSet::new(), told, verdicts, state };
     for (pod, place) in pods.iter().zip(places) {
         next.profiles.insert(pod.uid.clone(), place.profile);
         if place.frozen {
@@ -187,16 +187,16 @@ pub fn step(state: State, plan: &Plan, pods: &[PodSeen], now: Epoch) -> Next {
 }
 
 struct Rollout<'a> {
-    state: State,
-    plan: &'a Plan,
-    pods: &'a [PodSeen],
-    now: Epoch,
-    told: Vec<Told>,
-    verdicts: Vec<VerdictTold>,
+    state: RolloutState,
+    plan: &'a RolloutPlan,
+    pods: &'a [PodReport],
+    now: UnixSeconds,
+    told: Vec<RolloutEvent>,
+    verdicts: Vec<ProfileVerdict>,
 }
 
 /// Assignment of a pod.
-struct Place {
+struct Assignment {
     profile: String,
     frozen: bool,
 }
@@ -204,13 +204,13 @@ struct Place {
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    fn go(&mut self) -> Vec<Place> {
+    fn go(&mut self) -> Vec<Assignment> {
         let wanted = self.plan.wanted.clone();
         // A manual rollback overrides every strategy.
         if let Some(pin) = self.plan.pin.as_ref().filter(|pin| pin.holds(&wanted)) {
             return self.pinned(&pin.to.clone());
         }
-        if let Strategy::Experiment(experiment) = &self.plan.strategy {
+        if let RolloutStrategy::Experiment(experiment) = &self.plan.strategy {
             return self.experiment(experiment);
         }
         let Some(current) = self.state.current.clone() else {
@@ -227,8 +227,8 @@ impl Rollout<'_> {
         }
         let same = self.state.candidate.as_deref() == Some(wanted.as_str());
         let steps = match &self.plan.strategy {
-            Strategy::Canary(steps) => steps,
-            Strategy::Immediate | Strategy::Experiment(_) => {
+            RolloutStrategy::Canary(steps) => steps,
+            RolloutStrategy::Immediate | RolloutStrategy::Experiment(_) => {
                 // This also applies to a profile that was rolled back before: the strategy demands
                 // no comparison.
                 self.promote(&wanted, "Immediate", format!("{wanted} is in force, without a comparison"));
@@ -252,7 +252,7 @@ impl Rollout<'_> {
     }
 
     /// Puts the pinned profile in force.
-    fn pinned(&mut self, to: &str) -> Vec<Place> {
+    fn pinned(&mut self, to: &str) -> Vec<Assignment> {
         let pinned = self.state.phase == Phase::RolledBack
             && self.state.current.as_deref() == Some(to)
             && self.state.reason == "ManualRollback";
@@ -296,7 +296,7 @@ impl Rollout<'_> {
         if phase == Phase::RolledBack || reason == "Reverted" {
             self.tell(warning, if warning { "RolledBack" } else { "RolloutReverted" }, message.clone());
         }
-        self.state = State {
+        self.state = RolloutState {
             previous: before.or_else(|| self.state.previous.take()),
             current: Some(current),
             candidate: None,
@@ -321,7 +321,8 @@ impl Rollout<'_> {
     fn count(&mut self, turns: Option<u64>) {
         let settle = turns.map_or(SETTLE, washout);
         for pod in self.pods {
-            let clear = pod.from >= Epoch(pod.in_force_since.0.saturating_add(settle)) && pod.from >= self.state.since;
+            let clear =
+                pod.from >= UnixSeconds(pod.in_force_since.0.saturating_add(settle)) && pod.from >= self.state.since;
             let of = |arm: &&mut ArmState| pod.profile.as_deref() == Some(arm.profile.as_str());
             if let Some(arm) = self.state.arms.iter_mut().find(of).filter(|_| clear) {
                 arm.samples = arm.samples.saturating_add(pod.counts.calls());
@@ -335,32 +336,32 @@ impl Rollout<'_> {
     /// Returns the findings about arms that are not stopped, regressions first. Between two
     /// evaluations only jumps are found. In a switchback experiment an evaluation waits until every
     /// arm has calls.
-    fn look(&mut self, turns: bool) -> Vec<(usize, Finding)> {
+    fn look(&mut self, turns: bool) -> Vec<(usize, ComparisonResult)> {
         let all = || self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.since_look.calls() > 0);
         let due = self.now.since(self.state.looked) >= self.plan.analysis.interval && (!turns || all());
         let mut found = Vec::new();
         let Some((control, others)) = self.state.arms.split_first_mut() else { return found };
-        let beside = Beside { candidates: others.len(), turns };
+        let beside = ComparisonDesign { candidates: others.len(), turns };
         for (at, arm) in others.iter_mut().enumerate().filter(|(_, arm)| !arm.stopped) {
             let finding = if due {
                 arm.comparison.look(&control.since_look, &arm.since_look, &self.plan.analysis, beside)
             } else {
                 arm.comparison.alarm(&control.since_look, &arm.since_look)
             };
-            if finding != Finding::Nothing {
+            if finding != ComparisonResult::Nothing {
                 found.push((at + 1, finding));
             }
         }
         if due {
             self.state.looked = self.now;
-            self.state.arms.iter_mut().for_each(|arm| arm.since_look = Counts::default());
+            self.state.arms.iter_mut().for_each(|arm| arm.since_look = ArmCounts::default());
         }
-        found.sort_by_key(|(_, finding)| !matches!(finding, Finding::Worse { .. }));
+        found.sort_by_key(|(_, finding)| !matches!(finding, ComparisonResult::Worse { .. }));
         found
     }
 
     /// Returns the assignment of every pod while arms are compared.
-    fn places(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Place> {
+    fn places(&mut self, weights: &[u32], period: u64, switchback: bool) -> Vec<Assignment> {
         let names: Vec<String> = self.state.arms.iter().map(|arm| arm.profile.clone()).collect();
         let weighted: Vec<(&str, u32)> = names.iter().map(String::as_str).zip(weights.iter().copied()).collect();
         // The salt is derived from the compared profiles, so that other arms lead to an independent
@@ -371,7 +372,7 @@ impl Rollout<'_> {
         let given = if turns {
             // Periods are counted from a fixed origin, so that a new canary step does not restart
             // the period of every pod.
-            let clock = (Epoch(0), self.now);
+            let clock = (UnixSeconds(0), self.now);
             uids.iter().map(|uid| turn(uid, &salt, &weighted, clock, period).arm).collect()
         } else {
             arms(&uids, &salt, &weighted)
@@ -379,7 +380,7 @@ impl Rollout<'_> {
         for (at, arm) in self.state.arms.iter_mut().enumerate() {
             arm.pods = u32::try_from(given.iter().filter(|own| **own == at).count()).unwrap_or(u32::MAX);
         }
-        let place = |arm: &usize| Place {
+        let place = |arm: &usize| Assignment {
             profile: names.get(*arm).cloned().unwrap_or_default(),
             // In a switchback experiment every pod serves the control arm at times.
             frozen: *arm == 0 || turns,
@@ -387,10 +388,10 @@ impl Rollout<'_> {
         given.iter().map(place).collect()
     }
 
-    fn all(&mut self, profile: &str) -> Vec<Place> {
+    fn all(&mut self, profile: &str) -> Vec<Assignment> {
         let pods = u32::try_from(self.pods.len()).unwrap_or(u32::MAX);
         self.state.arms.iter_mut().for_each(|arm| arm.pods = if arm.profile == profile { pods } else { 0 });
-        self.pods.iter().map(|_| Place { profile: profile.to_owned(), frozen: false }).collect()
+        self.pods.iter().map(|_| Assignment { profile: profile.to_owned(), frozen: false }).collect()
     }
 
     /// Returns the measurements of all arms in one sentence.
@@ -409,9 +410,9 @@ impl Rollout<'_> {
         }
     }
 
-    fn verdict(&mut self, arm: &ArmState, outcome: Outcome, reason: &str, message: String) {
+    fn verdict(&mut self, arm: &ArmState, outcome: ComparisonOutcome, reason: &str, message: String) {
         let against = self.state.arms.first().map(|control| control.profile.clone()).unwrap_or_default();
-        self.verdicts.push(VerdictTold {
+        self.verdicts.push(ProfileVerdict {
             profile: arm.profile.clone(),
             against,
             outcome,
@@ -423,7 +424,7 @@ impl Rollout<'_> {
     }
 
     fn tell(&mut self, warning: bool, reason: &'static str, message: String) {
-        self.told.push(Told { warning, reason, message });
+        self.told.push(RolloutEvent { warning, reason, message });
     }
 }
 

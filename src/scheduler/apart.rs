@@ -1,7 +1,7 @@
 //! The diversity of merge keys within a cost class: the parts in which the keys differ and
 //! therefore prevent merging.
 //!
-//! The most recent keys of a class are kept as [`Keys`], with a digest of each part. The digest is
+//! The most recent keys of a class are kept as [`RecentKeys`], with a digest of each part. The digest is
 //! keyed afresh in every process. The work is done only for keys that are not interned yet; calls
 //! with a known key cost nothing.
 //!
@@ -12,8 +12,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
-use crate::batching::{self, CostClassId, Policy, Tick};
-use crate::protocol::{Differs, Endpoint, KEY_BYTES_MAX, KeyPart, Keys};
+use crate::batching::{self, CostClassId, DispatchPolicy, Tick};
+use crate::protocol::{DifferingPart, Endpoint, KEY_BYTES_MAX, KeyPart, RecentKeys};
 
 /// Maximum number of cost classes with compared keys; beyond it the least recently used one is
 /// evicted. With all their keys they occupy at most about two megabytes.
@@ -26,9 +26,9 @@ const SPAN: Duration = Duration::from_secs(1);
 
 /// The parts of the most recent merge keys by cost class.
 #[derive(Debug, Default)]
-pub(super) struct Apart {
+pub(super) struct KeyDiversity {
     digest: RandomState,
-    classes: HashMap<CostClassId, (u64, Keys)>,
+    classes: HashMap<CostClassId, (u64, RecentKeys)>,
     uses: u64,
     /// Start of the current span, and the number of keys inspected in it.
     span: (Tick, u32),
@@ -36,39 +36,39 @@ pub(super) struct Apart {
 
 /// The current decisions of the scheduler and their reasons.
 #[derive(Debug, Clone)]
-pub struct Why {
+pub struct DecisionReport {
     /// Decisions and reasons of the core.
-    pub core: batching::Why,
+    pub core: batching::DecisionStats,
     /// Instant of the report.
     pub now: Tick,
     /// Names of the cost classes, which [`crate::protocol::class_name`] parses.
     pub names: Vec<(CostClassId, Box<[u8]>)>,
     /// Differences between merge keys by cost class.
-    pub apart: Vec<ClassApart>,
+    pub apart: Vec<ClassDiversity>,
     /// Limit on executions in flight.
     pub slots_max: u32,
     /// The policy in effect.
-    pub policy: Policy,
+    pub policy: DispatchPolicy,
 }
 
 /// Differences between the merge keys of one cost class.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClassApart {
+pub struct ClassDiversity {
     /// The cost class.
     pub class: CostClassId,
     /// Number of merge keys compared, at most 64.
     pub keys: usize,
     /// The parts that differ, sorted so that the part that alone separates most keys comes first.
-    pub differs: Vec<Differs>,
+    pub differs: Vec<DifferingPart>,
 }
 
-// === impl Apart ===
+// === impl KeyDiversity ===
 
-impl Apart {
+impl KeyDiversity {
     /// Records a key that was not interned before. A key that is too long, or exceeds the rate
     /// limit, is skipped.
     pub(super) fn came(&mut self, now: Tick, class: CostClassId, endpoint: &Endpoint, key: &[u8]) {
-        if key.len() > KEY_BYTES_MAX || !self.may_look(now) {
+        if key.len() > KEY_BYTES_MAX || !self.take_token(now) {
             return;
         }
         let whole = self.digest.hash_one(key);
@@ -92,7 +92,7 @@ impl Apart {
         seen.push(whole, parts.into_iter().map(digest));
     }
 
-    fn may_look(&mut self, now: Tick) -> bool {
+    fn take_token(&mut self, now: Tick) -> bool {
         let (since, looked) = &mut self.span;
         if now.since(*since) >= SPAN {
             (*since, *looked) = (now, 0);
@@ -102,10 +102,10 @@ impl Apart {
     }
 
     /// Returns the differences by cost class. Classes with a single key are omitted.
-    pub(super) fn report(&self) -> Vec<ClassApart> {
+    pub(super) fn report(&self) -> Vec<ClassDiversity> {
         let several = self.classes.iter().filter(|(_, (_, seen))| seen.len() > 1);
         let mut report: Vec<_> = several
-            .map(|(class, (_, seen))| ClassApart { class: *class, keys: seen.len(), differs: seen.differs() })
+            .map(|(class, (_, seen))| ClassDiversity { class: *class, keys: seen.len(), differs: seen.differs() })
             .collect();
         report.sort_unstable_by_key(|apart| apart.class);
         report
@@ -120,7 +120,9 @@ mod tests {
     use http::{Method, Request};
 
     use super::*;
-    use crate::protocol::{Common, Merge, Named, PartKind, PathPattern, RouteRules, Routes, Secret};
+    use crate::protocol::{
+        DigestKey, MergeEligibility, PartKind, PathPattern, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+    };
 
     const CLASS: CostClassId = CostClassId(3);
 
@@ -128,7 +130,7 @@ mod tests {
         let rules = RouteRules {
             path: PathPattern::parse("/*").unwrap(),
             method: Method::POST,
-            protocol: Named::Auto,
+            protocol: RouteProtocol::Auto,
             merge_on_headers: vec!["x-request-id".parse().unwrap()],
             merge_on_fields: Vec::new(),
             merge_over_headers: Vec::new(),
@@ -141,28 +143,28 @@ mod tests {
             item_nesting_max: 64,
             item_count_max: 64,
         };
-        let routes = Routes::new(Vec::new(), rules, Common::default());
+        let routes = Routes::new(Vec::new(), rules, SharedHeaderRules::default());
         routes.recognise(&Method::POST, "/v1/embeddings").unwrap()
     }
 
     /// Records a call with these headers and this body.
-    fn came(apart: &mut Apart, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
+    fn came(apart: &mut KeyDiversity, endpoint: &Endpoint, target: &str, headers: &[(&str, &str)], body: &str) {
         let mut request = Request::post(target).header("host", "h").header("content-type", "application/json");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        let call = endpoint.read(&head, Bytes::copy_from_slice(body.as_bytes()), &Secret::from_bytes([1; 32]));
-        let Merge::With(key) = &call.merge else { panic!("{:?}", call.merge) };
+        let call = endpoint.read(&head, Bytes::copy_from_slice(body.as_bytes()), &DigestKey::from_bytes([1; 32]));
+        let MergeEligibility::With(key) = &call.merge else { panic!("{:?}", call.merge) };
         apart.came(later(apart), CLASS, endpoint, key);
     }
 
     /// Returns an instant at which the rate limit has been reset.
-    fn later(apart: &Apart) -> Tick {
+    fn later(apart: &KeyDiversity) -> Tick {
         apart.span.0.after(SPAN)
     }
 
-    fn told(apart: &Apart) -> Vec<(PartKind, String, usize, usize)> {
+    fn told(apart: &KeyDiversity) -> Vec<(PartKind, String, usize, usize)> {
         let report = apart.report();
         let differs = report.into_iter().find(|apart| apart.class == CLASS).map(|apart| apart.differs);
         differs.into_iter().flatten().map(|d| (d.kind, d.name, d.values, d.keys_without)).collect()
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_header_that_keeps_calls_apart_is_named_and_none_that_does_not() {
-        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for user in 0..17 {
             let user = format!("u{user}");
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", "3"), ("user-agent", &user)], BODY);
@@ -185,7 +187,7 @@ mod tests {
     #[test]
     fn every_part_of_a_key_has_a_name() {
         let two = |first: (&str, &[(&str, &str)], &str), second: (&str, &[(&str, &str)], &str)| {
-            let (mut apart, endpoint) = (Apart::default(), endpoint());
+            let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
             for (target, headers, body) in [first, second] {
                 came(&mut apart, &endpoint, target, headers, body);
             }
@@ -206,7 +208,7 @@ mod tests {
 
     #[test]
     fn of_two_parts_that_differ_the_one_that_joins_more_comes_first() {
-        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..12 {
             let (user, version) = (format!("u{n}"), format!("v{}", n % 2));
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user), ("x-version", &version)], BODY);
@@ -218,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         for n in 0..200 {
             let user = format!("u{n}");
             came(&mut apart, &endpoint, EMBED, &[("x-user", &user)], BODY);
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn many_keys_at_once_and_long_ones_are_not_looked_at() {
-        let (mut apart, endpoint) = (Apart::default(), endpoint());
+        let (mut apart, endpoint) = (KeyDiversity::default(), endpoint());
         let now = Tick::from_millis(5000);
         for class in 0..=KEYS_AT_ONCE {
             apart.came(now, CostClassId(class % 2), &endpoint, &class.to_be_bytes());

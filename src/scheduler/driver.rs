@@ -10,37 +10,37 @@ use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 
-use super::apart::{Apart, Why};
-use super::execution::{Ended, Grant, Slot, Waiting, execute};
-use super::holds::Holds;
-use super::numbers::Numbers;
-use super::{Config, Event, Kept, Outcome, SLOTS_BOUND, Submission, Ticket};
+use super::apart::{DecisionReport, KeyDiversity};
+use super::execution::{Completion, Slot, UnbatchedPermit, WaitingMembers, execute};
+use super::holds::HoldReasons;
+use super::numbers::IdInterner;
+use super::{COMPLETIONS_MAX, DriverEvent, ExecutionDetails, LearnedState, SchedulerConfig, Submission, SubmitOutcome};
 use crate::backend::{Backend, BatchRequest};
 use crate::batching::{
-    Batch, BatchId, Batcher, CallId, CostClassId, Decision, Expiry, LimitSource, MergingChange, ObservedOutcome,
-    PlanInput, Policy, Rejection, RejectionReason, ScopeId, Tick, solve,
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, DispatchPolicy, ExpiryReason, LimitSource,
+    MergingChange, PlanInput, Rejection, RejectionReason, ScopeId, Tick, solve,
 };
 use crate::clock::{Alarm, Clock};
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Merge, class_name};
-use crate::telemetry::{Dispatched, Metrics};
+use crate::protocol::{MergeEligibility, class_name};
+use crate::telemetry::{DispatchSample, Metrics};
 
 /// Capacity retained by an empty queue. Additional capacity from a peak is freed.
-const ROOM_MAX: usize = 1024;
+const RETAINED_CAPACITY_MAX: usize = 1024;
 /// Maximum number of events received from the channel at once.
-const EVENTS_AT_ONCE: usize = 256;
+const EVENT_BATCH_MAX: usize = 256;
 /// Number of panics within [`PANIC_WINDOW`] that end the process.
 const PANICS_MAX: usize = 3;
 const PANIC_WINDOW: Duration = Duration::from_secs(60);
 
 /// Restarts the driver after a panic, and holds the state that survives it.
 #[derive(Debug)]
-pub(super) struct Shell {
-    config: Config,
+pub(super) struct Supervisor {
+    config: SchedulerConfig,
     clock: Clock,
     backend: Arc<dyn Backend>,
     metrics: Arc<Metrics>,
-    events: mpsc::WeakSender<Event>,
+    events: mpsc::WeakSender<DriverEvent>,
     alarm: Alarm,
     /// The scheduler drains, so no call is held back.
     draining: bool,
@@ -48,28 +48,28 @@ pub(super) struct Shell {
 
 /// One run of the driver, from its start to its end or panic.
 struct Driver<'a> {
-    shell: &'a mut Shell,
+    shell: &'a mut Supervisor,
     generation: u64,
     core: Batcher,
-    numbers: Numbers,
+    numbers: IdInterner,
     /// The smallest caps on items and weight that are learned or published, as exported by the
     /// gauges.
-    ceiling: Shown,
-    weight_ceiling: Shown,
+    ceiling: ExportedCap,
+    weight_ceiling: ExportedCap,
     /// The server advertises that it batches by itself.
     batches_itself: bool,
-    queued: HashMap<CallId, Queued>,
-    in_flight: HashMap<BatchId, InFlight>,
+    queued: HashMap<CallId, QueuedCall>,
+    in_flight: HashMap<BatchId, InFlightExecution>,
     /// Differences between the merge keys of each cost class.
-    apart: Apart,
+    apart: KeyDiversity,
     /// Number of upstream changes already added to the counter.
     changes: u64,
-    ended: mpsc::Sender<Ended>,
+    ended: mpsc::Sender<Completion>,
 }
 
 /// The value of a cap that its gauge currently exports.
 #[derive(Debug, Default)]
-struct Shown {
+struct ExportedCap {
     least: Option<u64>,
     source: Option<LimitSource>,
     /// The smallest cap that the server published.
@@ -77,35 +77,35 @@ struct Shown {
 }
 
 /// An execution in flight.
-struct InFlight {
+struct InFlightExecution {
     /// `None`: the execution is sent by the task of its caller.
     task: Option<AbortHandle>,
     /// Scope of the route of its first member.
     scope: ScopeId,
 }
 
-struct Queued {
+struct QueuedCall {
     submission: Box<Submission>,
-    reply: oneshot::Sender<Outcome>,
+    reply: oneshot::Sender<SubmitOutcome>,
     arrived: Tick,
 }
 
-// === impl Shell ===
+// === impl Supervisor ===
 
-impl Shell {
+impl Supervisor {
     pub(super) fn new(
-        config: Config,
+        config: SchedulerConfig,
         clock: Clock,
         backend: Arc<dyn Backend>,
         metrics: Arc<Metrics>,
-        events: mpsc::WeakSender<Event>,
+        events: mpsc::WeakSender<DriverEvent>,
     ) -> std::io::Result<Self> {
         Ok(Self { config, clock, backend, metrics, events, alarm: Alarm::new(clock)?, draining: false })
     }
 
     /// Runs the driver until every handle is dropped, and restarts it after a panic.
-    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<Event>, failed: watch::Sender<bool>) {
-        let slots = usize::try_from(SLOTS_BOUND).unwrap_or(usize::MAX);
+    pub(super) async fn run(mut self, mut inbox: mpsc::Receiver<DriverEvent>, failed: watch::Sender<bool>) {
+        let slots = usize::try_from(COMPLETIONS_MAX).unwrap_or(usize::MAX);
         let (ended_tx, mut ended) = mpsc::channel(slots);
         let mut panics: Vec<Tick> = Vec::new();
         for generation in 0.. {
@@ -129,20 +129,20 @@ impl Shell {
 // === impl Driver ===
 
 impl<'a> Driver<'a> {
-    fn new(shell: &'a mut Shell, generation: u64, ended: mpsc::Sender<Ended>) -> Self {
+    fn new(shell: &'a mut Supervisor, generation: u64, ended: mpsc::Sender<Completion>) -> Self {
         // Taken, so that a run after a panic starts without it, in case that it caused the panic.
         let kept = std::mem::take(&mut shell.config.kept);
         let mut driver = Self {
             core: Batcher::new(shell.config.limits.clone(), shell.config.seed),
             shell,
             generation,
-            numbers: Numbers::new(),
+            numbers: IdInterner::new(),
             queued: HashMap::new(),
             in_flight: HashMap::new(),
-            ceiling: Shown::default(),
-            weight_ceiling: Shown::default(),
+            ceiling: ExportedCap::default(),
+            weight_ceiling: ExportedCap::default(),
             batches_itself: false,
-            apart: Apart::default(),
+            apart: KeyDiversity::default(),
             changes: 0,
             ended,
         };
@@ -154,16 +154,16 @@ impl<'a> Driver<'a> {
             // Resets the gauges that the previous run exported.
             let metrics = &driver.shell.metrics;
             for limit in ["batch_items_max", "batch_weight_max"] {
-                metrics.found_limit(limit, "learned", f64::INFINITY);
-                metrics.found_limit(limit, "published", f64::NAN);
+                metrics.set_port_limit(limit, "learned", f64::INFINITY);
+                metrics.set_port_limit(limit, "published", f64::NAN);
             }
         }
-        driver.show_ceilings();
+        driver.export_caps();
         driver
     }
 
-    async fn run(mut self, inbox: &mut mpsc::Receiver<Event>, ended: &mut mpsc::Receiver<Ended>) {
-        let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
+    async fn run(mut self, inbox: &mut mpsc::Receiver<DriverEvent>, ended: &mut mpsc::Receiver<Completion>) {
+        let mut events = Vec::with_capacity(EVENT_BATCH_MAX);
         loop {
             self.decide();
             self.shell.alarm.set(self.core.next_wakeup());
@@ -177,7 +177,7 @@ impl<'a> Driver<'a> {
                         self.end(done);
                     }
                 }
-                read = inbox.recv_many(&mut events, EVENTS_AT_ONCE) => {
+                read = inbox.recv_many(&mut events, EVENT_BATCH_MAX) => {
                     if read == 0 {
                         return;
                     }
@@ -194,53 +194,53 @@ impl<'a> Driver<'a> {
         self.shell.clock.now()
     }
 
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: DriverEvent) {
         match event {
-            Event::Offer(id, submission, reply) => self.offer(id, submission, reply),
-            Event::Cancel(id) => {
+            DriverEvent::Offer(id, submission, reply) => self.offer(id, submission, reply),
+            DriverEvent::Cancel(id) => {
                 self.core.cancel(self.now(), id);
                 self.forget(id);
             }
-            Event::Answered(id) => self.core.answered(id),
-            Event::Plan(generation, class, plan) if generation == self.generation => {
+            DriverEvent::Answered(id) => self.core.answered(id),
+            DriverEvent::Plan(generation, class, plan) if generation == self.generation => {
                 self.core.set_plan(self.now(), class, plan);
             }
             // A plan from a previous run: the ids of cost classes differ now.
-            Event::Plan(..) => {}
+            DriverEvent::Plan(..) => {}
             // Sending fails if the requester has stopped waiting, which is ignored here and below.
-            Event::Report(reply) => _ = reply.send(self.core.report()),
-            Event::Why(reply) => _ = reply.send(self.why()),
-            Event::Limits(limits, done) => {
+            DriverEvent::Report(reply) => _ = reply.send(self.core.report()),
+            DriverEvent::Why(reply) => _ = reply.send(self.why()),
+            DriverEvent::Limits(limits, done) => {
                 self.shell.config.limits = (*limits).clone();
                 self.core.set_limits(*limits);
                 // The requester may have stopped waiting.
                 done.send(()).ok();
             }
-            Event::Keep(reply) => _ = reply.send(self.kept()),
-            Event::Begin(kept) => self.begin(&kept),
-            Event::Forget => {
+            DriverEvent::Keep(reply) => _ = reply.send(self.kept()),
+            DriverEvent::Begin(kept) => self.begin(&kept),
+            DriverEvent::Forget => {
                 self.core.forget(self.now());
                 self.log_merging();
                 (self.ceiling.published, self.weight_ceiling.published) = (None, None);
                 // The next call carries the value that the new upstream advertises.
                 self.known_batching(false);
             }
-            Event::Drain => {
+            DriverEvent::Drain => {
                 self.shell.draining = true;
                 self.core.drain(self.now());
             }
-            Event::Resume => {
+            DriverEvent::Resume => {
                 self.shell.draining = false;
                 self.core.resume(self.now());
             }
             #[cfg(test)]
-            Event::Panic => panic!("requested by a test"),
+            DriverEvent::Panic => panic!("requested by a test"),
         }
     }
 
-    fn kept(&self) -> Kept {
+    fn kept(&self) -> LearnedState {
         let named = |(id, snapshot): (CostClassId, _)| Some((self.numbers.class_name(id)?.into(), snapshot));
-        Kept {
+        LearnedState {
             upstream: self.core.upstream_snapshot(),
             classes: self.core.snapshot().into_iter().filter_map(named).collect(),
         }
@@ -248,13 +248,13 @@ impl<'a> Driver<'a> {
 
     /// Restores the snapshot unless a cost was already learned here, since local observations take
     /// precedence.
-    fn begin(&mut self, kept: &Kept) {
+    fn begin(&mut self, kept: &LearnedState) {
         if self.core.snapshot().iter().all(|(_, class)| class.cost.first_nanos == 0) {
             self.restore(kept);
         }
     }
 
-    fn restore(&mut self, kept: &Kept) {
+    fn restore(&mut self, kept: &LearnedState) {
         let now = self.now();
         self.core.restore_upstream(now, kept.upstream);
         for (name, snapshot) in &kept.classes {
@@ -269,7 +269,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn offer(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<Outcome>) {
+    fn offer(&mut self, id: CallId, mut submission: Box<Submission>, reply: oneshot::Sender<SubmitOutcome>) {
         if reply.is_closed() {
             return;
         }
@@ -277,11 +277,11 @@ impl<'a> Driver<'a> {
         if let Some(known) = submission.batches_itself {
             self.known_batching(known);
             // Policies other than `Adaptive` have no pass-through detection.
-            submission.alone |= known && !matches!(self.shell.config.limits.policy, Policy::Adaptive { .. });
+            submission.alone |= known && !matches!(self.shell.config.limits.policy, DispatchPolicy::Adaptive { .. });
         }
         let (offered, new) = self.numbers.call(id, &submission);
         let cost_class = offered.cost_class;
-        if let (true, Merge::With(key)) = (new, &submission.call.merge) {
+        if let (true, MergeEligibility::With(key)) = (new, &submission.call.merge) {
             self.apart.came(now, cost_class, &submission.endpoint, key);
         }
         if let Some(items_max) = submission.published_items_max {
@@ -293,11 +293,11 @@ impl<'a> Driver<'a> {
             self.weight_ceiling.published(weight_max);
         }
         let items = offered.items;
-        self.queued.insert(id, Queued { submission, reply, arrived: now });
+        self.queued.insert(id, QueuedCall { submission, reply, arrived: now });
         if let Err(rejection) = self.core.offer(now, offered)
             && let Some(queued) = self.forget(id)
         {
-            send(queued.reply, Outcome::Failed(refusal(rejection), Ticket::default()));
+            send(queued.reply, SubmitOutcome::Failed(refusal(rejection), ExecutionDetails::default()));
         } else {
             self.shell.metrics.stats.items_accepted.fetch_add(u64::from(items), Ordering::Relaxed);
         }
@@ -315,13 +315,13 @@ impl<'a> Driver<'a> {
             metrics.plan_solved(clock.now().since(began));
             if let Some(events) = events.upgrade() {
                 // A plan lost to a full channel is superseded by the next one.
-                events.try_send(Event::Plan(generation, class, plan)).ok();
+                events.try_send(DriverEvent::Plan(generation, class, plan)).ok();
             }
         });
     }
 
-    fn why(&self) -> Why {
-        Why {
+    fn why(&self) -> DecisionReport {
+        DecisionReport {
             core: self.core.why(self.now()),
             now: self.now(),
             names: self.numbers.classes().map(|(id, name)| (id, name.into())).collect(),
@@ -332,9 +332,9 @@ impl<'a> Driver<'a> {
     }
 
     /// Removes a call that leaves the queue, and releases its ids.
-    fn forget(&mut self, id: CallId) -> Option<Queued> {
+    fn forget(&mut self, id: CallId) -> Option<QueuedCall> {
         let queued = self.queued.remove(&id)?;
-        if self.queued.is_empty() && self.queued.capacity() > ROOM_MAX {
+        if self.queued.is_empty() && self.queued.capacity() > RETAINED_CAPACITY_MAX {
             self.queued = HashMap::new();
         }
         self.numbers.release(&queued.submission);
@@ -351,17 +351,18 @@ impl<'a> Driver<'a> {
                 Decision::Dispatch(batch) => self.dispatch(&batch, now),
                 Decision::Expire { id, reason } => {
                     let kind = match reason {
-                        Expiry::Deadline => FailureKind::Deadline,
-                        Expiry::LatePredicted => FailureKind::LatePredicted,
-                        Expiry::QueueFull => FailureKind::QueueFull,
+                        ExpiryReason::Deadline => FailureKind::Deadline,
+                        ExpiryReason::LatePredicted => FailureKind::LatePredicted,
+                        ExpiryReason::QueueFull => FailureKind::QueueFull,
                     };
                     if let Some(queued) = self.forget(id) {
-                        let ticket = Ticket { queue_delay: now.since(queued.arrived), ..Ticket::default() };
-                        send(queued.reply, Outcome::Failed(kind.into(), ticket));
+                        let ticket =
+                            ExecutionDetails { queue_delay: now.since(queued.arrived), ..ExecutionDetails::default() };
+                        send(queued.reply, SubmitOutcome::Failed(kind.into(), ticket));
                     }
                 }
                 Decision::Abort(batch) => {
-                    if let Some(InFlight { task: Some(task), .. }) = self.in_flight.get(&batch) {
+                    if let Some(InFlightExecution { task: Some(task), .. }) = self.in_flight.get(&batch) {
                         task.abort();
                     }
                 }
@@ -372,7 +373,7 @@ impl<'a> Driver<'a> {
     }
 
     fn dispatch(&mut self, batch: &Batch, now: Tick) {
-        let mut members: Vec<(CallId, Queued)> = Vec::with_capacity(batch.members.len());
+        let mut members: Vec<(CallId, QueuedCall)> = Vec::with_capacity(batch.members.len());
         for member in &batch.members {
             if let Some(queued) = self.forget(member.id) {
                 members.push((member.id, queued));
@@ -383,9 +384,15 @@ impl<'a> Driver<'a> {
         for (id, _) in gone {
             self.core.withdraw(now, id);
         }
-        let mut sent =
-            Dispatched { cause: batch.cause, members: here.len(), items: 0, items_max: 0, weight: 0, weight_max: 0 };
-        for (_, Queued { submission, .. }) in &here {
+        let mut sent = DispatchSample {
+            cause: batch.cause,
+            members: here.len(),
+            items: 0,
+            items_max: 0,
+            weight: 0,
+            weight_max: 0,
+        };
+        for (_, QueuedCall { submission, .. }) in &here {
             sent.items += submission.call.items;
             sent.weight = sent.weight.saturating_add(submission.call.weight.sum);
             sent.weight_max = sent.weight_max.max(submission.call.weight.max);
@@ -404,7 +411,7 @@ impl<'a> Driver<'a> {
         let holds = self.hold_reasons(batch);
         holds.count(&self.shell.metrics, now, here.iter().map(|(_, queued)| queued.arrived));
         let mode = self.core.flow_mode(batch.cost_class);
-        let ticket = |queued: &Queued| Ticket {
+        let ticket = |queued: &QueuedCall| ExecutionDetails {
             batch: Some(batch.id),
             batch_items: sent.items,
             calls: u32::try_from(sent.members).unwrap_or(u32::MAX),
@@ -418,14 +425,14 @@ impl<'a> Driver<'a> {
             answered: None,
         };
         let slot = Slot::new(self.ended.clone(), self.generation, batch.id, self.shell.clock);
-        let (ids, mut here): (Vec<CallId>, Vec<Queued>) = here.into_iter().unzip();
+        let (ids, mut here): (Vec<CallId>, Vec<QueuedCall>) = here.into_iter().unzip();
         // A batch of one is sent unbatched by the task of its caller, which holds the slot through
         // the grant.
         if here.len() <= 1 {
-            self.in_flight.insert(batch.id, InFlight { task: None, scope });
+            self.in_flight.insert(batch.id, InFlightExecution { task: None, scope });
             if let Some(queued) = here.pop() {
                 let ticket = ticket(&queued);
-                send(queued.reply, Outcome::Alone(Grant::new(slot, ticket)));
+                send(queued.reply, SubmitOutcome::Alone(UnbatchedPermit::new(slot, ticket)));
             }
             return;
         }
@@ -443,7 +450,7 @@ impl<'a> Driver<'a> {
                 .map(|latest| u64::try_from(latest.since(now).as_millis()).unwrap_or(u64::MAX)),
         };
         let tickets = here.iter().map(ticket).collect();
-        let waiting = Waiting {
+        let waiting = WaitingMembers {
             ids,
             replies: here.into_iter().map(|queued| Some(queued.reply)).collect(),
             tickets,
@@ -453,25 +460,25 @@ impl<'a> Driver<'a> {
             answered: None,
         };
         let task = tokio::spawn(execute(self.shell.backend.clone(), request, waiting));
-        self.in_flight.insert(batch.id, InFlight { task: Some(task.abort_handle()), scope });
+        self.in_flight.insert(batch.id, InFlightExecution { task: Some(task.abort_handle()), scope });
     }
 
     /// Returns the reasons for which the calls of a batch waited.
-    fn hold_reasons(&self, batch: &Batch) -> Holds {
-        Holds::new(batch.cause, self.core.pause_end(batch.key))
+    fn hold_reasons(&self, batch: &Batch) -> HoldReasons {
+        HoldReasons::new(batch.cause, self.core.pause_end(batch.key))
     }
 
-    fn end(&mut self, done: Ended) {
+    fn end(&mut self, done: Completion) {
         if done.generation != self.generation {
             return;
         }
         // An execution that its caller sends has no task here.
-        let Some(InFlight { task, scope }) = self.in_flight.remove(&done.batch) else { return };
+        let Some(InFlightExecution { task, scope }) = self.in_flight.remove(&done.batch) else { return };
         self.shell.metrics.executed(done.observed.duration, done.observed.outcome, task.is_some());
         if let Some(observer) = self.shell.metrics.observer()
-            && done.observed.outcome != ObservedOutcome::Cancelled
+            && done.observed.outcome != BatchOutcome::Cancelled
         {
-            observer.executed(scope, done.observed.duration, done.observed.outcome == ObservedOutcome::Ok);
+            observer.executed(scope, done.observed.duration, done.observed.outcome == BatchOutcome::Ok);
         }
         self.core.complete(self.now(), done.batch, done.observed);
         self.log_merging();
@@ -484,7 +491,7 @@ impl<'a> Driver<'a> {
         let learned = self.core.learned();
         self.shell.metrics.learned(&learned, learned.changes.saturating_sub(self.changes));
         self.changes = learned.changes;
-        self.show_ceilings();
+        self.export_caps();
     }
 
     /// Logs the cost classes for which merging was suspended or resumed.
@@ -519,16 +526,16 @@ impl<'a> Driver<'a> {
         self.shell.metrics.merging_suspended(self.core.suspended());
     }
 
-    fn show_ceilings(&mut self) {
+    fn export_caps(&mut self) {
         let metrics = &self.shell.metrics;
         self.ceiling.show(metrics, "batch_items_max", self.core.least_ceiling().map(u64::from));
-        self.weight_ceiling.show(metrics, "batch_weight_max", self.core.least_weight_ceiling());
+        self.weight_ceiling.show(metrics, "batch_weight_max", self.core.min_weight_ceiling());
     }
 }
 
 // === impl Shown ===
 
-impl Shown {
+impl ExportedCap {
     /// Exports the current smallest cap in the series of its source, and marks the series of a
     /// previous source as ended. Without a cap, the series of learned caps is set to infinity.
     fn show(&mut self, metrics: &Metrics, limit: &'static str, least: Option<u64>) {
@@ -538,10 +545,10 @@ impl Shown {
             return;
         }
         if let Some(before) = self.source.filter(|before| *before != source) {
-            metrics.found_limit(limit, before.as_str(), f64::NAN);
+            metrics.set_port_limit(limit, before.as_str(), f64::NAN);
         }
         let shown = least.map_or(f64::INFINITY, |least| f64::from(u32::try_from(least).unwrap_or(u32::MAX)));
-        metrics.found_limit(limit, source.as_str(), shown);
+        metrics.set_port_limit(limit, source.as_str(), shown);
         (self.least, self.source) = (least, Some(source));
     }
 
@@ -552,7 +559,7 @@ impl Shown {
 
 /// Sends an outcome to a caller. If the caller has gone, the outcome is dropped, and a grant in it
 /// releases its slot.
-fn send(reply: oneshot::Sender<Outcome>, outcome: Outcome) {
+fn send(reply: oneshot::Sender<SubmitOutcome>, outcome: SubmitOutcome) {
     reply.send(outcome).ok();
 }
 

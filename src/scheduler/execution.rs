@@ -6,32 +6,32 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{Event, Outcome, Ticket};
-use crate::backend::{Backend, BatchRequest, Outputs, StreamedAnswer};
-use crate::batching::{BatchId, CallId, Observed, ObservedOutcome, Tick};
+use super::{DriverEvent, ExecutionDetails, SubmitOutcome};
+use crate::backend::{Backend, BatchOutputs, BatchRequest, StreamedAnswer};
+use crate::batching::{BatchId, BatchOutcome, CallId, Observation, Tick};
 use crate::clock::Clock;
 use crate::error::{Failure, FailureKind};
 use crate::protocol::Reply;
 
 /// The completion of an execution.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
+pub(super) struct Completion {
     /// Run of the driver that dispatched it: batch ids start again after a restart.
     pub(super) generation: u64,
     pub(super) batch: BatchId,
-    pub(super) observed: Observed,
+    pub(super) observed: Observation,
 }
 
 /// The slot of one execution. Dropping it releases the slot and reports the outcome, which is
 /// `Cancelled` unless it was set.
 #[derive(Debug)]
 pub(super) struct Slot {
-    ended: mpsc::Sender<Ended>,
+    ended: mpsc::Sender<Completion>,
     generation: u64,
     batch: BatchId,
     clock: Clock,
     sent: Tick,
-    outcome: ObservedOutcome,
+    outcome: BatchOutcome,
     first_byte: Option<Duration>,
 }
 
@@ -40,21 +40,21 @@ pub(super) struct Slot {
 ///
 /// Dropping it releases the slot: the caller has gone, or the response has been read.
 #[derive(Debug)]
-pub struct Grant {
+pub struct UnbatchedPermit {
     slot: Slot,
     /// Details of the execution.
-    pub ticket: Ticket,
+    pub ticket: ExecutionDetails,
 }
 
 /// The members of a batch that wait for a reply.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct WaitingMembers {
     pub(super) ids: Vec<CallId>,
-    pub(super) replies: Vec<Option<oneshot::Sender<Outcome>>>,
-    pub(super) tickets: Vec<Ticket>,
+    pub(super) replies: Vec<Option<oneshot::Sender<SubmitOutcome>>>,
+    pub(super) tickets: Vec<ExecutionDetails>,
     /// Reports answered members to the driver, only while the members are executed one by one and
     /// others still wait.
-    pub(super) events: mpsc::WeakSender<Event>,
+    pub(super) events: mpsc::WeakSender<DriverEvent>,
     pub(super) isolating: bool,
     pub(super) slot: Option<Slot>,
     /// Instant at which the backend released the slot.
@@ -64,20 +64,20 @@ pub(super) struct Waiting {
 // === impl Slot ===
 
 impl Slot {
-    pub(super) fn new(ended: mpsc::Sender<Ended>, generation: u64, batch: BatchId, clock: Clock) -> Self {
+    pub(super) fn new(ended: mpsc::Sender<Completion>, generation: u64, batch: BatchId, clock: Clock) -> Self {
         let sent = clock.now();
-        Self { ended, generation, batch, clock, sent, outcome: ObservedOutcome::Cancelled, first_byte: None }
+        Self { ended, generation, batch, clock, sent, outcome: BatchOutcome::Cancelled, first_byte: None }
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let observed = Observed {
+        let observed = Observation {
             duration: self.clock.now().since(self.sent),
             first_byte: self.first_byte,
             outcome: self.outcome,
         };
-        let ended = Ended { generation: self.generation, batch: self.batch, observed };
+        let ended = Completion { generation: self.generation, batch: self.batch, observed };
         // The channel has a place for every possible slot, and is closed only when the driver has
         // stopped.
         if let Err(mpsc::error::TrySendError::Full(_)) = self.ended.try_send(ended) {
@@ -88,8 +88,8 @@ impl Drop for Slot {
 
 // === impl Grant ===
 
-impl Grant {
-    pub(super) const fn new(slot: Slot, ticket: Ticket) -> Self {
+impl UnbatchedPermit {
+    pub(super) const fn new(slot: Slot, ticket: ExecutionDetails) -> Self {
         Self { slot, ticket }
     }
 
@@ -99,47 +99,47 @@ impl Grant {
     }
 
     /// Sets the outcome of the execution. The slot is released when the grant is dropped.
-    pub fn observed(&mut self, outcome: ObservedOutcome) {
+    pub fn observed(&mut self, outcome: BatchOutcome) {
         self.slot.outcome = outcome;
     }
 }
 
-// === impl Waiting ===
+// === impl WaitingMembers ===
 
-impl Waiting {
+impl WaitingMembers {
     /// Ends the wait of a member with the outcome that `outcome` builds from its ticket.
-    fn end(&mut self, member: usize, outcome: impl FnOnce(Ticket) -> Outcome) {
+    fn end(&mut self, member: usize, outcome: impl FnOnce(ExecutionDetails) -> SubmitOutcome) {
         let Some(reply) = self.replies.get_mut(member).and_then(Option::take) else { return };
         let ticket = self.tickets.get(member).copied().unwrap_or_default();
         // Sending fails if the caller has gone and needs no reply.
-        reply.send(outcome(Ticket { answered: self.answered, ..ticket })).ok();
+        reply.send(outcome(ExecutionDetails { answered: self.answered, ..ticket })).ok();
         if self.isolating
             && let (Some(events), Some(id)) = (self.events.upgrade(), self.ids.get(member))
         {
             // If this event is lost to a full channel, a batch without remaining members runs to
             // its end and is not aborted early.
-            events.try_send(Event::Answered(*id)).ok();
+            events.try_send(DriverEvent::Answered(*id)).ok();
         }
     }
 }
 
-impl Outputs for Waiting {
+impl BatchOutputs for WaitingMembers {
     fn deliver(&mut self, member: usize, result: Result<Reply, Failure>) {
         self.end(member, |ticket| match result {
-            Ok(answer) => Outcome::Reply(Box::new(answer), ticket),
-            Err(failure) => Outcome::Failed(failure, ticket),
+            Ok(answer) => SubmitOutcome::Reply(Box::new(answer), ticket),
+            Err(failure) => SubmitOutcome::Failed(failure, ticket),
         });
     }
 
     fn deliver_streamed(&mut self, member: usize, response: StreamedAnswer) {
-        self.end(member, |ticket| Outcome::Streamed(Box::new(response), ticket));
+        self.end(member, |ticket| SubmitOutcome::Streamed(Box::new(response), ticket));
     }
 
     fn isolating(&mut self) {
         self.isolating = true;
     }
 
-    fn free(&mut self, observed: Observed) {
+    fn free(&mut self, observed: Observation) {
         if let Some(mut slot) = self.slot.take() {
             slot.outcome = observed.outcome;
             slot.first_byte = observed.first_byte;
@@ -154,7 +154,7 @@ impl Outputs for Waiting {
 
 /// Executes one batch. The slot is released when this returns or is dropped, or earlier if the
 /// backend frees it.
-pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: Waiting) {
+pub(super) async fn execute(backend: Arc<dyn Backend>, request: BatchRequest, mut waiting: WaitingMembers) {
     let observed = backend.execute(request, &mut waiting).await;
     waiting.free(observed);
     for member in 0..waiting.replies.len() {

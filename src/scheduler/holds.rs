@@ -1,10 +1,10 @@
-//! Reasons for which calls waited before dispatch, for metrics and `Server-Timing`.
+//! Reasons for which calls waited before dispatch, for metrics and `Server-WatchTiming`.
 //!
 //! The reasons are derived from the dispatch cause that the core reports; nothing is decided here.
 
 use std::time::Duration;
 
-use crate::batching::{Cause, Tick};
+use crate::batching::{DispatchCause, Tick};
 use crate::telemetry::Metrics;
 use crate::telemetry::names::HoldReason;
 
@@ -14,16 +14,16 @@ const HELD_MIN: Duration = Duration::from_micros(100);
 
 /// The reason for which the members of one batch waited.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Holds {
-    cause: Cause,
+pub(super) struct HoldReasons {
+    cause: DispatchCause,
     /// End of the last pause of their merge key.
     paused_until: Option<Tick>,
 }
 
-// === impl Holds ===
+// === impl HoldReasons ===
 
-impl Holds {
-    pub(super) const fn new(cause: Cause, paused_until: Option<Tick>) -> Self {
+impl HoldReasons {
+    pub(super) const fn new(cause: DispatchCause, paused_until: Option<Tick>) -> Self {
         Self { cause, paused_until }
     }
 
@@ -36,11 +36,15 @@ impl Holds {
             return Some(HoldReason::Pause);
         }
         Some(match self.cause {
-            Cause::Delay | Cause::Deadline => HoldReason::Company,
+            DispatchCause::Delay | DispatchCause::Deadline => HoldReason::Company,
             // The remaining causes never delay a call while a slot is free.
-            Cause::Full | Cause::Weight | Cause::Bytes | Cause::Idle | Cause::Lead | Cause::Probe | Cause::Drain => {
-                HoldReason::Limit
-            }
+            DispatchCause::Full
+            | DispatchCause::Weight
+            | DispatchCause::Bytes
+            | DispatchCause::Idle
+            | DispatchCause::Lead
+            | DispatchCause::Probe
+            | DispatchCause::Drain => HoldReason::Limit,
         })
     }
 
@@ -66,18 +70,22 @@ mod tests {
     fn the_reason_follows_from_cause_pause_and_wait() {
         let (now, long) = (Tick::from_millis(100), Tick::from_millis(40));
         let just = Tick(now.0 - 50_000);
-        let reason = |cause, pause, arrived| Holds::new(cause, pause).reason(now, arrived);
-        assert_eq!(reason(Cause::Idle, None, just), None, "it was dispatched at once");
-        assert_eq!(reason(Cause::Idle, None, long), Some(HoldReason::Limit));
-        assert_eq!(reason(Cause::Delay, None, long), Some(HoldReason::Company));
-        assert_eq!(reason(Cause::Idle, Some(Tick::from_millis(90)), long), Some(HoldReason::Pause));
-        assert_eq!(reason(Cause::Idle, Some(Tick::from_millis(30)), long), Some(HoldReason::Limit), "it was over");
+        let reason = |cause, pause, arrived| HoldReasons::new(cause, pause).reason(now, arrived);
+        assert_eq!(reason(DispatchCause::Idle, None, just), None, "it was dispatched at once");
+        assert_eq!(reason(DispatchCause::Idle, None, long), Some(HoldReason::Limit));
+        assert_eq!(reason(DispatchCause::Delay, None, long), Some(HoldReason::Company));
+        assert_eq!(reason(DispatchCause::Idle, Some(Tick::from_millis(90)), long), Some(HoldReason::Pause));
+        assert_eq!(
+            reason(DispatchCause::Idle, Some(Tick::from_millis(30)), long),
+            Some(HoldReason::Limit),
+            "it was over"
+        );
     }
 
     #[test]
     fn calls_are_counted_by_reason() {
         let metrics = Metrics::new("local");
-        let holds = Holds::new(Cause::Idle, Some(Tick::from_millis(10)));
+        let holds = HoldReasons::new(DispatchCause::Idle, Some(Tick::from_millis(10)));
         holds.count(&metrics, Tick::from_millis(20), [5, 8, 12, 20].map(Tick::from_millis).into_iter());
         let text = metrics.render();
         for line in ["{reason=\"pause\"} 2", "{reason=\"limit\"} 1", "{reason=\"company\"} 0"] {

@@ -12,7 +12,7 @@ const IDLE: u64 = 64;
 /// Reference-counted values with their ids, and the values released last. Ids are never reused.
 #[derive(Debug)]
 pub(super) struct Interner<K> {
-    ids: HashMap<K, Entry>,
+    ids: HashMap<K, InternedValue>,
     next: u64,
     in_use: usize,
     /// Number of times that the last user of a value released it.
@@ -20,7 +20,7 @@ pub(super) struct Interner<K> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct InternedValue {
     id: u64,
     users: usize,
     left: u64,
@@ -48,12 +48,12 @@ impl<K: Hash + Eq> Interner<K> {
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.acquire_told(value).0
+        self.acquire_or_insert(value).0
     }
 
     /// Like [`acquire`](Self::acquire), and also returns `true` if the value was not interned
     /// before.
-    pub(super) fn acquire_told<Q>(&mut self, value: &Q) -> (u64, bool)
+    pub(super) fn acquire_or_insert<Q>(&mut self, value: &Q) -> (u64, bool)
     where
         K: std::borrow::Borrow<Q> + for<'a> From<&'a Q>,
         Q: Hash + Eq + ?Sized,
@@ -64,7 +64,7 @@ impl<K: Hash + Eq> Interner<K> {
             return (entry.id, false);
         }
         let id = self.fresh();
-        self.ids.insert(value.into(), Entry { id, users: 1, left: 0 });
+        self.ids.insert(value.into(), InternedValue { id, users: 1, left: 0 });
         self.in_use += 1;
         (id, true)
     }

@@ -4,7 +4,7 @@
 use super::Submission;
 use super::interner::{Interner, RecentInterner};
 use crate::batching::{Call, CallId, CostClassId, KeyId, TenantId, Weight};
-use crate::protocol::Merge;
+use crate::protocol::MergeEligibility;
 
 /// Maximum number of interned cost classes: twice the number that the core remembers, so that an
 /// evicted one has been unused for long.
@@ -12,16 +12,16 @@ const COST_CLASSES_MAX: usize = 512;
 
 /// The interners of one driver.
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct IdInterner {
     keys: Interner<Box<[u8]>>,
     tenants: Interner<Box<[u8]>>,
     exclusives: Interner<Box<[u8]>>,
     cost_classes: RecentInterner<Box<[u8]>>,
 }
 
-// === impl Numbers ===
+// === impl IdInterner ===
 
-impl Numbers {
+impl IdInterner {
     pub(super) fn new() -> Self {
         Self {
             keys: Interner::new(),
@@ -32,11 +32,11 @@ impl Numbers {
     }
 
     /// Converts a call to its form in the core. Returns `true` in addition if its merge key was not
-    /// interned before. The ids stay in use until [`Numbers::release`].
+    /// interned before. The ids stay in use until [`IdInterner::release`].
     pub(super) fn call(&mut self, id: CallId, submission: &Submission) -> (Call, bool) {
         let call = &submission.call;
         let (key, new) = match &call.merge {
-            Merge::With(key) if !submission.alone => self.keys.acquire_told(&**key),
+            MergeEligibility::With(key) if !submission.alone => self.keys.acquire_or_insert(&**key),
             _ => (self.keys.fresh(), false),
         };
         let call = Call {
@@ -49,7 +49,7 @@ impl Numbers {
             tenant_weight: submission.tenant_weight,
             priority: submission.priority,
             scope: submission.scope,
-            alone: submission.alone || matches!(call.merge, Merge::Alone(_)),
+            alone: submission.alone || matches!(call.merge, MergeEligibility::Alone(_)),
             replayable: submission.endpoint.idempotent,
             deadline: submission.deadline,
             later: submission.later,
@@ -65,7 +65,7 @@ impl Numbers {
     /// Releases the ids of a call that has left the queue.
     pub(super) fn release(&mut self, submission: &Submission) {
         let call = &submission.call;
-        if let Merge::With(key) = &call.merge
+        if let MergeEligibility::With(key) = &call.merge
             && !submission.alone
         {
             self.keys.release(&**key);

@@ -14,17 +14,18 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::numbers::Numbers;
-use super::recent::{Recent, Windows};
-use super::{Config, Submission};
+use super::numbers::IdInterner;
+use super::recent::{CountWindows, RecentCounts};
+use super::{SchedulerConfig, Submission};
 use crate::backend::Backend;
 use crate::batching::{
-    CallId, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowEnd, Tick, Would, solve,
+    CallId, CostClassId, Deadline, Limits, Plan, PlanInput, PriorityId, ScopeId, Shadow, ShadowEnd, ShadowOutcome,
+    Tick, solve,
 };
 use crate::clock::Clock;
-use crate::protocol::{Call, Endpoint, Label, Merge, Published};
-use crate::telemetry::names::{Outcome, Unpredicted};
-use crate::telemetry::{CallEnd, Metrics};
+use crate::protocol::{Call, Endpoint, MergeEligibility, ProtocolLabel, PublishedLimits};
+use crate::telemetry::names::{Outcome, UnpredictedReason};
+use crate::telemetry::{CompletedCall, Metrics};
 
 /// Capacity of the event channel. Bodies held by events are charged to the memory budget. A task
 /// that is this far behind skips calls.
@@ -34,19 +35,19 @@ const PUBLISHED_EVERY: Duration = Duration::from_secs(1);
 
 /// A handle that reports pass-through calls to the shadow simulation.
 #[derive(Debug, Clone)]
-pub struct Onlooker {
-    events: mpsc::Sender<Event>,
+pub struct ShadowRecorder {
+    events: mpsc::Sender<ShadowEvent>,
     next_id: Arc<AtomicU64>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
 
 /// Deferred parsing of a pass-through call.
-pub struct Reading(pub Box<dyn FnOnce() -> Call + Send>);
+pub struct DeferredParse(pub Box<dyn FnOnce() -> Call + Send>);
 
 /// Properties of a pass-through call that are known before it is parsed.
 #[derive(Debug)]
-pub struct Passing {
+pub struct ObservedCall {
     /// The endpoint by which it would be merged.
     pub endpoint: Arc<Endpoint>,
     /// Scope of the limits that would apply.
@@ -70,32 +71,32 @@ pub struct Passing {
 
 /// A call with an incomplete body.
 #[derive(Debug)]
-pub struct Coming {
-    onlooker: Onlooker,
+pub struct PendingBody {
+    onlooker: ShadowRecorder,
     id: CallId,
-    ended: Ended,
+    ended: EndFlag,
 }
 
 /// A call that waits for its response. If dropped without one, the call counts as cancelled by the
 /// client.
 #[derive(Debug)]
-pub struct Awaited {
-    onlooker: Onlooker,
+pub struct PendingResponse {
+    onlooker: ShadowRecorder,
     id: CallId,
-    ended: Ended,
+    ended: EndFlag,
 }
 
 /// `true` once the end of a call is reported. The lock is held while either of the two events is
 /// sent, so that their order in the channel matches the order in which the flag was read and set.
-type Ended = Arc<Mutex<bool>>;
+type EndFlag = Arc<Mutex<bool>>;
 
 /// Counts of the shadow simulation since the process started.
 #[derive(Debug, Clone, Default)]
-pub struct Seen {
+pub struct ShadowReport {
     /// Calls with a prediction.
     pub calls: u64,
     /// Calls without a prediction, by reason.
-    pub left_out: Vec<(Unpredicted, u64)>,
+    pub left_out: Vec<(UnpredictedReason, u64)>,
     /// Upstream executions that batching would have caused.
     pub executions: u64,
     /// Calls and items in those executions.
@@ -116,55 +117,55 @@ pub struct Seen {
     /// which it was learned.
     pub classes: Vec<(Box<[u8]>, Duration, u32)>,
     /// The same counts over the last one to two minutes.
-    pub recent: Recent,
+    pub recent: RecentCounts,
 }
 
 #[derive(Debug)]
-enum Event {
-    Came(CallId, Tick, Box<Passing>, Reading, Answered),
-    Ended(CallId, Tick, How),
+enum ShadowEvent {
+    Came(CallId, Tick, Box<ObservedCall>, DeferredParse, ResponseOrder),
+    Ended(CallId, Tick, ObservedEnd),
     Plan(CostClassId, Plan),
-    Published(Option<Published>),
+    Published(Option<PublishedLimits>),
     Limits(Box<Limits>),
-    Seen(oneshot::Sender<Seen>),
+    Seen(oneshot::Sender<ShadowReport>),
 }
 
 /// Order of the response and the end of the request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Answered {
+enum ResponseOrder {
     Before,
     Not,
 }
 
 /// Result of a pass-through call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum How {
+enum ObservedEnd {
     Well,
     Failed,
     Left,
 }
 
 /// The task of the shadow simulation.
-struct Look {
+struct ShadowTask {
     shadow: Shadow,
-    numbers: Numbers,
+    numbers: IdInterner,
     /// Calls in the shadow queue.
     queued: BTreeMap<CallId, Submission>,
     /// Calls in flight, with the instant at which they began.
     passing: BTreeMap<CallId, Tick>,
-    seen: Seen,
-    windows: Windows,
-    published: Option<Published>,
+    seen: ShadowReport,
+    windows: CountWindows,
+    published: Option<PublishedLimits>,
     asked: Option<Tick>,
     backend: Arc<dyn Backend>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    events: mpsc::WeakSender<Event>,
+    events: mpsc::WeakSender<ShadowEvent>,
 }
 
 // === impl Reading ===
 
-impl fmt::Debug for Reading {
+impl fmt::Debug for DeferredParse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Reading(..)")
     }
@@ -172,18 +173,18 @@ impl fmt::Debug for Reading {
 
 // === impl Onlooker ===
 
-impl Onlooker {
+impl ShadowRecorder {
     /// Spawns the task.
     #[must_use]
-    pub fn start(config: &Config, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> Self {
+    pub fn start(config: &SchedulerConfig, clock: Clock, backend: Arc<dyn Backend>, metrics: Arc<Metrics>) -> Self {
         let (events, inbox) = mpsc::channel(EVENTS_MAX);
-        let look = Look {
+        let look = ShadowTask {
             shadow: Shadow::new(config.limits.clone(), config.seed),
-            numbers: Numbers::new(),
+            numbers: IdInterner::new(),
             queued: BTreeMap::new(),
             passing: BTreeMap::new(),
-            seen: Seen::default(),
-            windows: Windows::new(clock.now()),
+            seen: ShadowReport::default(),
+            windows: CountWindows::new(clock.now()),
             published: None,
             asked: None,
             backend,
@@ -197,74 +198,74 @@ impl Onlooker {
 
     /// Registers a pass-through call. Returns the handles that report its body and its response.
     #[must_use]
-    pub fn begins(&self) -> (Coming, Awaited) {
+    pub fn begins(&self) -> (PendingBody, PendingResponse) {
         let id = CallId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let ended = Ended::default();
-        let coming = Coming { onlooker: self.clone(), id, ended: ended.clone() };
-        (coming, Awaited { onlooker: self.clone(), id, ended })
+        let ended = EndFlag::default();
+        let coming = PendingBody { onlooker: self.clone(), id, ended: ended.clone() };
+        (coming, PendingResponse { onlooker: self.clone(), id, ended })
     }
 
     /// Replaces the limits.
     pub async fn set_limits(&self, limits: Limits) {
         // Ignored if the task has stopped.
-        self.events.send(Event::Limits(Box::new(limits))).await.ok();
+        self.events.send(ShadowEvent::Limits(Box::new(limits))).await.ok();
     }
 
     /// Returns the counts; `None` if the task does not respond within a second.
-    pub async fn seen(&self) -> Option<Seen> {
+    pub async fn seen(&self) -> Option<ShadowReport> {
         let (reply, seen) = oneshot::channel();
-        self.events.try_send(Event::Seen(reply)).ok()?;
+        self.events.try_send(ShadowEvent::Seen(reply)).ok()?;
         tokio::time::timeout(Duration::from_secs(1), seen).await.ok()?.ok()
     }
 }
 
 // === impl Coming ===
 
-impl Coming {
+impl PendingBody {
     /// Reports that the body is complete. It is parsed later, in the task.
-    pub fn came(self, passing: Box<Passing>, read: Reading) {
+    pub fn came(self, passing: Box<ObservedCall>, read: DeferredParse) {
         let Self { onlooker, id, ended } = self;
         let ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
-        let answered = if *ended { Answered::Before } else { Answered::Not };
-        let event = Event::Came(id, onlooker.clock.now(), passing, read, answered);
+        let answered = if *ended { ResponseOrder::Before } else { ResponseOrder::Not };
+        let event = ShadowEvent::Came(id, onlooker.clock.now(), passing, read, answered);
         if onlooker.events.try_send(event).is_err() {
-            onlooker.metrics.unpredicted(Unpredicted::Behind);
+            onlooker.metrics.record_unpredicted(UnpredictedReason::Behind);
         }
     }
 
     /// Reports that the call cannot be predicted.
-    pub fn left_out(self, why: Unpredicted) {
-        self.onlooker.metrics.unpredicted(why);
+    pub fn left_out(self, why: UnpredictedReason) {
+        self.onlooker.metrics.record_unpredicted(why);
     }
 }
 
-// === impl Awaited ===
+// === impl PendingResponse ===
 
-impl Awaited {
+impl PendingResponse {
     /// Reports the response. `well` is `true` if it was successful.
     pub fn answered(&self, well: bool) {
-        self.end(if well { How::Well } else { How::Failed });
+        self.end(if well { ObservedEnd::Well } else { ObservedEnd::Failed });
     }
 
-    fn end(&self, how: How) {
+    fn end(&self, how: ObservedEnd) {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         if !std::mem::replace(&mut *ended, true) {
             // A call with an event that is lost to a full channel eventually becomes the oldest of
             // those in flight and is removed.
-            self.onlooker.events.try_send(Event::Ended(self.id, self.onlooker.clock.now(), how)).ok();
+            self.onlooker.events.try_send(ShadowEvent::Ended(self.id, self.onlooker.clock.now(), how)).ok();
         }
     }
 }
 
-impl Drop for Awaited {
+impl Drop for PendingResponse {
     fn drop(&mut self) {
-        self.end(How::Left);
+        self.end(ObservedEnd::Left);
     }
 }
 
-// === impl Seen ===
+// === impl ShadowReport ===
 
-impl Seen {
+impl ShadowReport {
     /// Returns the largest number of items per call for which a latency was learned.
     #[must_use]
     pub fn measured_items(&self) -> u32 {
@@ -274,19 +275,19 @@ impl Seen {
 
 // === impl Look ===
 
-impl Look {
-    async fn run(mut self, mut inbox: mpsc::Receiver<Event>) {
+impl ShadowTask {
+    async fn run(mut self, mut inbox: mpsc::Receiver<ShadowEvent>) {
         while let Some(event) = inbox.recv().await {
             match event {
-                Event::Came(id, at, passing, read, answered) => {
+                ShadowEvent::Came(id, at, passing, read, answered) => {
                     self.came((id, at), *passing, (read.0)(), answered);
                 }
-                Event::Ended(id, at, how) => self.ended(id, at, how),
-                Event::Plan(class, plan) => self.shadow.set_plan(class, plan),
-                Event::Published(published) => self.published = published,
-                Event::Limits(limits) => self.shadow.set_limits(*limits),
+                ShadowEvent::Ended(id, at, how) => self.ended(id, at, how),
+                ShadowEvent::Plan(class, plan) => self.shadow.set_plan(class, plan),
+                ShadowEvent::Published(published) => self.published = published,
+                ShadowEvent::Limits(limits) => self.shadow.set_limits(*limits),
                 // The requester may have stopped waiting.
-                Event::Seen(reply) => _ = reply.send(self.seen()),
+                ShadowEvent::Seen(reply) => _ = reply.send(self.seen()),
             }
             self.count();
             while let Some((class, input)) = self.shadow.plan_due() {
@@ -295,10 +296,10 @@ impl Look {
         }
     }
 
-    fn came(&mut self, (id, at): (CallId, Tick), passing: Passing, call: Call, answered: Answered) {
-        let Passing { endpoint, scope, priority, tenant_weight, began, .. } = passing;
-        let mut alone = matches!(call.merge, Merge::Alone(_));
-        if endpoint.label == Label::Tei {
+    fn came(&mut self, (id, at): (CallId, Tick), passing: ObservedCall, call: Call, answered: ResponseOrder) {
+        let ObservedCall { endpoint, scope, priority, tenant_weight, began, .. } = passing;
+        let mut alone = matches!(call.merge, MergeEligibility::Alone(_));
+        if endpoint.label == ProtocolLabel::Tei {
             self.ask();
             let by_itself = self.published.is_some_and(|known| endpoint.needs_info && known.batches_itself);
             self.shadow.set_known_batching(by_itself && !passing.names_protocol);
@@ -335,22 +336,22 @@ impl Look {
             self.passing.insert(id, began);
         } else {
             self.forget(id);
-            self.metrics.unpredicted(Unpredicted::Unlearned);
+            self.metrics.record_unpredicted(UnpredictedReason::Unlearned);
         }
-        if answered == Answered::Before {
+        if answered == ResponseOrder::Before {
             // Its latency is unknown, because the response arrived first.
             self.passing.remove(&id);
             self.shadow.answered(at, id, false);
         }
     }
 
-    fn ended(&mut self, id: CallId, at: Tick, how: How) {
+    fn ended(&mut self, id: CallId, at: Tick, how: ObservedEnd) {
         let began = self.passing.remove(&id);
         match how {
-            How::Left => self.shadow.left(at, id),
-            How::Well | How::Failed => self.shadow.answered(at, id, how == How::Well),
+            ObservedEnd::Left => self.shadow.left(at, id),
+            ObservedEnd::Well | ObservedEnd::Failed => self.shadow.answered(at, id, how == ObservedEnd::Well),
         }
-        if let (Some(began), How::Well) = (began, how) {
+        if let (Some(began), ObservedEnd::Well) = (began, how) {
             let took = at.since(began);
             for passed in [&mut self.seen.passed, &mut self.windows.at(at).passed] {
                 passed.0 += 1;
@@ -366,11 +367,11 @@ impl Look {
             self.windows.at(now).count(&would);
             let observer = self.metrics.predicted_observer();
             match would {
-                Would::Leave { members, scope, items } => {
+                ShadowOutcome::Leave { members, scope, items } => {
                     self.seen.executions += 1;
                     self.seen.carried.0 += members.len() as u64;
                     self.seen.carried.1 += u64::from(items);
-                    self.metrics.predicted_leaves(items, members.iter().map(|(_, delay)| *delay));
+                    self.metrics.record_predicted_dispatch(items, members.iter().map(|(_, delay)| *delay));
                     if let Some(observer) = observer {
                         observer.dispatched(scope, items, &mut members.iter().map(|(_, delay)| *delay));
                     }
@@ -378,7 +379,7 @@ impl Look {
                         self.forget(id);
                     }
                 }
-                Would::End { id, scope, items, how, latency, slo } => {
+                ShadowOutcome::End { id, scope, items, how, latency, slo } => {
                     let outcome = match how {
                         ShadowEnd::Answered => {
                             self.seen.answered += 1;
@@ -395,9 +396,9 @@ impl Look {
                         }
                         ShadowEnd::Cancelled => Outcome::Cancelled,
                     };
-                    self.metrics.predicted_ends(outcome, latency);
+                    self.metrics.record_predicted_completion(outcome, latency);
                     if let Some(observer) = observer {
-                        observer.ended(scope, &CallEnd { outcome, latency, items, slo, server_error: false });
+                        observer.ended(scope, &CompletedCall { outcome, latency, items, slo, server_error: false });
                     }
                     self.forget(id);
                 }
@@ -411,14 +412,14 @@ impl Look {
         }
     }
 
-    fn seen(&mut self) -> Seen {
+    fn seen(&mut self) -> ShadowReport {
         self.shadow.advance(self.clock.now());
         self.count();
         let known = self.shadow.known();
         let class = |(id, nanos, items): &(CostClassId, u64, u32)| {
             Some((self.numbers.class_name(*id)?.into(), Duration::from_nanos(*nanos), *items))
         };
-        Seen {
+        ShadowReport {
             side_by_side: known.side_by_side,
             classes: known.classes.iter().filter_map(class).collect(),
             left_out: self.metrics.unpredicted_counts(),
@@ -439,7 +440,7 @@ impl Look {
             let published = backend.published().await;
             if let Some(events) = events.upgrade() {
                 // A result lost to a full channel is looked up again.
-                events.try_send(Event::Published(published)).ok();
+                events.try_send(ShadowEvent::Published(published)).ok();
             }
         });
     }
@@ -450,7 +451,7 @@ impl Look {
             let plan = solve(&input);
             if let Some(events) = events.upgrade() {
                 // A plan lost to a full channel is superseded by the next one.
-                events.try_send(Event::Plan(class, plan)).ok();
+                events.try_send(ShadowEvent::Plan(class, plan)).ok();
             }
         });
     }

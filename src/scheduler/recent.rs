@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::batching::{ShadowEnd, Tick, Would};
+use crate::batching::{ShadowEnd, ShadowOutcome, Tick};
 
 /// Length of a window. The counts are the sum of the current window and the previous one.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const SLOWER_MAX: u64 = 50;
 
 /// Counts of the shadow simulation over a recent span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Recent {
+pub struct RecentCounts {
     /// Length of the span.
     pub over: Duration,
     /// Calls with a prediction.
@@ -54,28 +54,28 @@ pub enum Benefit {
 
 /// The current window and the previous one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Windows {
+pub(super) struct CountWindows {
     began: Tick,
-    current: Recent,
-    before: Option<Recent>,
+    current: RecentCounts,
+    before: Option<RecentCounts>,
 }
 
-// === impl Recent ===
+// === impl RecentCounts ===
 
-impl Recent {
-    pub(super) fn count(&mut self, would: &Would) {
+impl RecentCounts {
+    pub(super) fn count(&mut self, would: &ShadowOutcome) {
         match would {
-            Would::Leave { members, items, .. } => {
+            ShadowOutcome::Leave { members, items, .. } => {
                 self.executions += 1;
                 self.carried.0 += members.len() as u64;
                 self.carried.1 += u64::from(*items);
             }
-            Would::End { how: ShadowEnd::Answered, latency, .. } => {
+            ShadowOutcome::End { how: ShadowEnd::Answered, latency, .. } => {
                 self.answered += 1;
                 self.latency += *latency;
             }
-            Would::End { how: ShadowEnd::Rejected | ShadowEnd::Expired, .. } => self.unserved += 1,
-            Would::End { how: ShadowEnd::Cancelled, .. } => {}
+            ShadowOutcome::End { how: ShadowEnd::Rejected | ShadowEnd::Expired, .. } => self.unserved += 1,
+            ShadowOutcome::End { how: ShadowEnd::Cancelled, .. } => {}
         }
     }
 
@@ -123,19 +123,19 @@ impl Benefit {
     }
 }
 
-// === impl Windows ===
+// === impl CountWindows ===
 
-impl Windows {
+impl CountWindows {
     pub(super) fn new(now: Tick) -> Self {
-        Self { began: now, current: Recent::default(), before: None }
+        Self { began: now, current: RecentCounts::default(), before: None }
     }
 
     /// Returns the window at an instant, and starts a new one if the current one has ended.
-    pub(super) fn at(&mut self, now: Tick) -> &mut Recent {
+    pub(super) fn at(&mut self, now: Tick) -> &mut RecentCounts {
         let over = now.since(self.began);
         if over >= WINDOW {
             // If nothing was recorded for a whole window, the previous one is no longer recent.
-            let ended = Recent { over, ..std::mem::take(&mut self.current) };
+            let ended = RecentCounts { over, ..std::mem::take(&mut self.current) };
             self.before = (over < 2 * WINDOW).then_some(ended);
             self.began = now;
         }
@@ -143,9 +143,9 @@ impl Windows {
     }
 
     /// Returns the sum of both windows.
-    pub(super) fn sum(&mut self, now: Tick) -> Recent {
+    pub(super) fn sum(&mut self, now: Tick) -> RecentCounts {
         self.at(now);
-        let current = Recent { over: now.since(self.began), ..self.current };
+        let current = RecentCounts { over: now.since(self.began), ..self.current };
         self.before.map_or(current, |before| before.add(current))
     }
 }
@@ -154,14 +154,14 @@ impl Windows {
 mod tests {
     use super::*;
 
-    fn recent(executions: u64, batched_ms: u64, passed_ms: u64) -> Recent {
-        Recent {
+    fn recent(executions: u64, batched_ms: u64, passed_ms: u64) -> RecentCounts {
+        RecentCounts {
             executions,
             carried: (1000, 1000),
             answered: 1000,
             latency: Duration::from_millis(1000 * batched_ms),
             passed: (1000, Duration::from_millis(1000 * passed_ms)),
-            ..Recent::default()
+            ..RecentCounts::default()
         }
     }
 
@@ -171,13 +171,13 @@ mod tests {
         assert_eq!(recent(100, 61, 60).benefit(), Benefit::Worth, "as late, with fewer calls");
         assert_eq!(recent(100, 70, 60).benefit(), Benefit::Slower);
         assert_eq!(recent(950, 20, 60).benefit(), Benefit::NothingToMerge);
-        let few = Recent { carried: (99, 99), ..recent(10, 20, 60) };
+        let few = RecentCounts { carried: (99, 99), ..recent(10, 20, 60) };
         assert_eq!(few.benefit(), Benefit::Unknown);
     }
 
     #[test]
     fn what_is_long_ago_does_not_count() {
-        let mut windows = Windows::new(Tick(0));
+        let mut windows = CountWindows::new(Tick(0));
         let second = |at: u64| Tick::from_millis(1000 * at);
         for at in 0..200 {
             windows.at(second(at)).calls += 1;

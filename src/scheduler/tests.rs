@@ -9,13 +9,15 @@ use http::{HeaderMap, Method, Request, StatusCode};
 use tokio::sync::Notify;
 
 use super::*;
-use crate::backend::{BatchRequest, Outputs};
-use crate::batching::{Observed, ObservedOutcome, Tick};
-use crate::protocol::{Call, Common, Named, PathPattern, Published, RouteRules, Routes, Secret};
+use crate::backend::{BatchOutputs, BatchRequest};
+use crate::batching::{BatchOutcome, Observation, Tick};
+use crate::protocol::{
+    Call, DigestKey, PathPattern, PublishedLimits, RouteProtocol, RouteRules, Routes, SharedHeaderRules,
+};
 
 /// A backend that answers every member with the number of members, once `go` is notified.
 #[derive(Debug, Default)]
-struct Scripted {
+struct ScriptedBackend {
     sizes: Mutex<Vec<usize>>,
     go: Notify,
     panics: bool,
@@ -23,9 +25,9 @@ struct Scripted {
 }
 
 /// Notifies when a future that holds it is dropped before it completes.
-struct Aborted(Option<Arc<Notify>>);
+struct AbortNotifier(Option<Arc<Notify>>);
 
-impl Drop for Aborted {
+impl Drop for AbortNotifier {
     fn drop(&mut self) {
         if let Some(aborted) = &self.0 {
             aborted.notify_one();
@@ -33,12 +35,12 @@ impl Drop for Aborted {
     }
 }
 
-impl Backend for Scripted {
-    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed> {
+impl Backend for ScriptedBackend {
+    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn BatchOutputs) -> BoxFuture<'a, Observation> {
         async move {
             let members = request.members.len();
             self.sizes.lock().unwrap().push(members);
-            let mut aborted = Aborted(Some(self.aborted.clone()));
+            let mut aborted = AbortNotifier(Some(self.aborted.clone()));
             self.go.notified().await;
             aborted.0 = None;
             assert!(!self.panics, "the test makes the backend panic");
@@ -51,7 +53,7 @@ impl Backend for Scripted {
                 };
                 outputs.deliver(member, Ok(reply));
             }
-            Observed { duration: Duration::from_millis(1), first_byte: None, outcome: ObservedOutcome::Ok }
+            Observation { duration: Duration::from_millis(1), first_byte: None, outcome: BatchOutcome::Ok }
         }
         .boxed()
     }
@@ -60,7 +62,7 @@ impl Backend for Scripted {
         false
     }
 
-    fn published(&self) -> BoxFuture<'_, Option<Published>> {
+    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
         async { None }.boxed()
     }
 }
@@ -69,7 +71,7 @@ fn endpoint() -> Arc<Endpoint> {
     let rules = RouteRules {
         path: PathPattern::parse("/*").unwrap(),
         method: Method::POST,
-        protocol: Named::Auto,
+        protocol: RouteProtocol::Auto,
         merge_on_headers: vec![],
         merge_on_fields: vec![],
         merge_over_headers: vec![],
@@ -82,14 +84,14 @@ fn endpoint() -> Arc<Endpoint> {
         item_nesting_max: 64,
         item_count_max: 128,
     };
-    Routes::new(vec![], rules, Common::default()).recognise(&Method::POST, "/v1/embeddings").unwrap()
+    Routes::new(vec![], rules, SharedHeaderRules::default()).recognise(&Method::POST, "/v1/embeddings").unwrap()
 }
 
 fn submission() -> Submission {
     let endpoint = endpoint();
     let request = Request::post("/v1/embeddings").header("content-type", "application/json").body(()).unwrap();
     let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":\"a\"}");
-    let call = endpoint.read(&request.into_parts().0, body, &Secret::from_bytes([7; 32]));
+    let call = endpoint.read(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32]));
     Submission {
         call: Arc::new(call),
         endpoint,
@@ -108,42 +110,42 @@ fn submission() -> Submission {
     }
 }
 
-struct World {
+struct TestScheduler {
     scheduler: Scheduler,
-    backend: Arc<Scripted>,
+    backend: Arc<ScriptedBackend>,
     metrics: Arc<Metrics>,
     /// One endpoint for all calls: keys of different endpoints never merge.
     submission: Submission,
 }
 
-fn world(backend: Scripted) -> World {
-    world_with(backend, Kept::default(), None)
+fn world(backend: ScriptedBackend) -> TestScheduler {
+    world_with(backend, LearnedState::default(), None)
 }
 
-fn world_with(backend: Scripted, kept: Kept, learned: Option<Arc<Notify>>) -> World {
+fn world_with(backend: ScriptedBackend, kept: LearnedState, learned: Option<Arc<Notify>>) -> TestScheduler {
     let backend = Arc::new(backend);
     let metrics = Arc::new(Metrics::new("test"));
-    let config = Config { limits: Limits::default(), seed: 1, kept, learned };
+    let config = SchedulerConfig { limits: Limits::default(), seed: 1, kept, learned };
     let scheduler = Scheduler::start(config, Clock::start(), backend.clone(), metrics.clone()).unwrap();
-    World { scheduler, backend, metrics, submission: submission() }
+    TestScheduler { scheduler, backend, metrics, submission: submission() }
 }
 
-impl World {
-    fn submit(&self) -> tokio::task::JoinHandle<Outcome> {
+impl TestScheduler {
+    fn submit(&self) -> tokio::task::JoinHandle<SubmitOutcome> {
         let handle = self.scheduler.handle.clone();
         let Submission { call, endpoint, .. } = &self.submission;
         let submission = Submission { call: call.clone(), endpoint: endpoint.clone(), ..submission() };
         tokio::spawn(async move { handle.submit(submission).await })
     }
 
-    async fn grant(&self) -> Grant {
+    async fn grant(&self) -> UnbatchedPermit {
         match self.submit().await.unwrap() {
-            Outcome::Alone(grant) => grant,
+            SubmitOutcome::Alone(grant) => grant,
             other => panic!("expected a slot for an unbatched call, got {other:?}"),
         }
     }
 
-    async fn until(&self, condition: impl Fn(&crate::telemetry::Stats) -> bool) {
+    async fn until(&self, condition: impl Fn(&crate::telemetry::LiveCounts) -> bool) {
         while !condition(&self.metrics.stats) {
             tokio::task::yield_now().await;
         }
@@ -156,7 +158,7 @@ impl World {
 
 #[tokio::test]
 async fn a_lone_call_gets_the_slot_and_gives_it_back_when_dropped() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     drop(world.grant().await);
     drop(world.grant().await);
     world.until(|stats| stats.in_flight.load(Ordering::Relaxed) == 0).await;
@@ -164,14 +166,14 @@ async fn a_lone_call_gets_the_slot_and_gives_it_back_when_dropped() {
 
 #[tokio::test]
 async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     let grant = world.grant().await;
     let waiting: Vec<_> = (0..3).map(|_| world.submit()).collect();
     world.queued(3).await;
     drop(grant);
     world.backend.go.notify_one();
     for call in waiting {
-        let Outcome::Reply(reply, ticket) = call.await.unwrap() else { panic!("expected a reply") };
+        let SubmitOutcome::Reply(reply, ticket) = call.await.unwrap() else { panic!("expected a reply") };
         assert_eq!(&reply.body[..], b"3");
         assert_eq!(ticket.batch_items, 3);
     }
@@ -180,20 +182,20 @@ async fn calls_that_wait_for_a_slot_leave_as_one_batch() {
 
 #[tokio::test]
 async fn a_caller_that_leaves_the_queue_is_never_sent() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     let grant = world.grant().await;
     let (stays, leaves) = (world.submit(), world.submit());
     world.queued(2).await;
     leaves.abort();
     world.queued(1).await;
     drop(grant);
-    assert!(matches!(stays.await.unwrap(), Outcome::Alone(_)));
+    assert!(matches!(stays.await.unwrap(), SubmitOutcome::Alone(_)));
     assert!(world.backend.sizes.lock().unwrap().is_empty());
 }
 
 #[tokio::test]
 async fn a_batch_that_everybody_has_left_is_ended() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     let grant = world.grant().await;
     let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
     world.queued(2).await;
@@ -208,14 +210,14 @@ async fn a_batch_that_everybody_has_left_is_ended() {
 
 #[tokio::test]
 async fn a_panic_of_the_backend_fails_its_own_batch_only() {
-    let world = world(Scripted { panics: true, ..Scripted::default() });
+    let world = world(ScriptedBackend { panics: true, ..ScriptedBackend::default() });
     let grant = world.grant().await;
     let waiting: Vec<_> = (0..2).map(|_| world.submit()).collect();
     world.queued(2).await;
     drop(grant);
     world.backend.go.notify_one();
     for call in waiting {
-        let Outcome::Failed(failure, _) = call.await.unwrap() else { panic!("expected a failure") };
+        let SubmitOutcome::Failed(failure, _) = call.await.unwrap() else { panic!("expected a failure") };
         assert_eq!(failure.kind, FailureKind::Internal);
     }
     drop(world.grant().await);
@@ -223,12 +225,12 @@ async fn a_panic_of_the_backend_fails_its_own_batch_only() {
 
 #[tokio::test]
 async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     let grant = world.grant().await;
     let waiting = world.submit();
     world.queued(1).await;
     world.scheduler.handle.panic().await;
-    let Outcome::Failed(failure, _) = waiting.await.unwrap() else { panic!("expected a failure") };
+    let SubmitOutcome::Failed(failure, _) = waiting.await.unwrap() else { panic!("expected a failure") };
     assert_eq!(failure.kind, FailureKind::Internal);
     let fresh = world.grant().await;
     drop(grant);
@@ -236,19 +238,19 @@ async fn a_panic_of_the_driver_fails_its_calls_and_serves_the_next() {
     world.queued(1).await;
     drop(fresh);
     assert!(
-        matches!(second.await.unwrap(), Outcome::Alone(_)),
+        matches!(second.await.unwrap(), SubmitOutcome::Alone(_)),
         "a slot of an earlier run is not released to the new run"
     );
 }
 
 #[tokio::test]
 async fn three_panics_within_a_minute_are_the_end() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     for life in 0..3 {
         world.scheduler.handle.panic().await;
         if life < 2 {
             // A call that is served shows that the driver has restarted.
-            while !matches!(world.submit().await.unwrap(), Outcome::Alone(_)) {}
+            while !matches!(world.submit().await.unwrap(), SubmitOutcome::Alone(_)) {}
         }
     }
     world.scheduler.failed().await;
@@ -256,19 +258,19 @@ async fn three_panics_within_a_minute_are_the_end() {
 
 #[tokio::test]
 async fn new_limits_hold_at_once_and_also_after_a_panic() {
-    let world = world(Scripted::default());
+    let world = world(ScriptedBackend::default());
     let grant = world.grant().await;
     let small = Limits { queue_items_max: 1, ..Limits::default() };
     assert!(world.scheduler.handle.set_limits(small).await);
     let queued = world.submit();
     world.queued(1).await;
     let full = async || match world.submit().await.unwrap() {
-        Outcome::Failed(failure, _) => failure.kind,
+        SubmitOutcome::Failed(failure, _) => failure.kind,
         other => panic!("expected a rejection, got {other:?}"),
     };
     assert_eq!(full().await, FailureKind::QueueFull);
     world.scheduler.handle.panic().await;
-    assert!(matches!(queued.await.unwrap(), Outcome::Failed(..)));
+    assert!(matches!(queued.await.unwrap(), SubmitOutcome::Failed(..)));
     let fresh = world.grant().await;
     let _queued = world.submit();
     world.queued(1).await;
@@ -279,17 +281,17 @@ async fn new_limits_hold_at_once_and_also_after_a_panic() {
 #[tokio::test]
 async fn what_one_scheduler_learned_another_begins_with() {
     let learned = Arc::new(Notify::new());
-    let first = world_with(Scripted::default(), Kept::default(), Some(learned.clone()));
+    let first = world_with(ScriptedBackend::default(), LearnedState::default(), Some(learned.clone()));
     for _ in 0..3 {
         let mut grant = first.grant().await;
-        grant.observed(ObservedOutcome::Ok);
+        grant.observed(BatchOutcome::Ok);
         drop(grant);
         learned.notified().await;
     }
     let kept = first.scheduler.handle.keep().await.unwrap();
     let name = &first.submission.call.cost_class;
     assert_eq!(kept.classes.iter().map(|(name, _)| name).collect::<Vec<_>>(), [name]);
-    let second = world_with(Scripted::default(), kept.clone(), None);
+    let second = world_with(ScriptedBackend::default(), kept.clone(), None);
     let report = second.scheduler.handle.report().await.unwrap();
     let cost = &report.classes.first().unwrap().1;
     assert!(cost.samples > 0 && !cost.points.is_empty(), "{cost:?}");
@@ -303,13 +305,13 @@ async fn what_one_scheduler_learned_another_begins_with() {
 
 /// Observes calls that pass through one after the other, each answered before or after its body is
 /// complete.
-async fn passed(calls: u32, answered_first: bool) -> Seen {
-    let config = Config { limits: Limits::default(), seed: 1, kept: Kept::default(), learned: None };
+async fn passed(calls: u32, answered_first: bool) -> ShadowReport {
+    let config = SchedulerConfig { limits: Limits::default(), seed: 1, kept: LearnedState::default(), learned: None };
     let metrics = Arc::new(Metrics::new("test"));
-    let onlooker = Onlooker::start(&config, Clock::start(), Arc::new(Scripted::default()), metrics);
+    let onlooker = ShadowRecorder::start(&config, Clock::start(), Arc::new(ScriptedBackend::default()), metrics);
     for _ in 0..calls {
         let Submission { call, endpoint, scope, priority, .. } = submission();
-        let passing = Passing {
+        let passing = ObservedCall {
             endpoint,
             scope,
             priority,
@@ -321,7 +323,7 @@ async fn passed(calls: u32, answered_first: bool) -> Seen {
             names_protocol: false,
         };
         let (coming, awaited) = onlooker.begins();
-        let come = || coming.came(Box::new(passing), Reading(Box::new(move || Arc::try_unwrap(call).unwrap())));
+        let come = || coming.came(Box::new(passing), DeferredParse(Box::new(move || Arc::try_unwrap(call).unwrap())));
         if answered_first {
             awaited.answered(true);
             come();

@@ -5,28 +5,28 @@ use std::collections::BinaryHeap;
 
 use crate::batching::{CallId, Tick};
 
-use super::policy::{SentId, Status};
+use super::policy::{ResponseStatus, SimBatchId};
 
 /// A scheduled event.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Event {
+pub(super) enum SimEvent {
     /// A client of a closed loop sends its next call.
     Client(u32),
     /// A client cancels its call.
     Cancel(CallId),
     /// A step inside the upstream.
-    Upstream(Step),
+    Upstream(UpstreamStep),
     /// A response reaches the proxy.
-    Answer(SentId, Status),
+    Answer(SimBatchId, ResponseStatus),
 }
 
 /// A step inside an upstream.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Step {
+pub(super) enum UpstreamStep {
     /// The next batch in transit enters the queue.
     Enter,
     /// A slot completes a batch.
-    Done(SentId, Status),
+    Done(SimBatchId, ResponseStatus),
     /// The number of slots changes.
     Slots,
     /// The iteration of an engine ends.
@@ -36,54 +36,54 @@ pub(super) enum Step {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct ScheduledEvent {
     at: Tick,
     sequence: u64,
-    event: Event,
+    event: SimEvent,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
-    heap: BinaryHeap<Entry>,
+pub(super) struct EventQueue {
+    heap: BinaryHeap<ScheduledEvent>,
     sequence: u64,
 }
 
-// === impl Agenda ===
+// === impl EventQueue ===
 
-impl Agenda {
-    pub(super) fn at(&mut self, at: Tick, event: Event) {
+impl EventQueue {
+    pub(super) fn at(&mut self, at: Tick, event: SimEvent) {
         self.sequence += 1;
-        self.heap.push(Entry { at, sequence: self.sequence, event });
+        self.heap.push(ScheduledEvent { at, sequence: self.sequence, event });
     }
 
     pub(super) fn next_at(&self) -> Option<Tick> {
         self.heap.peek().map(|entry| entry.at)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    pub(super) fn pop(&mut self) -> Option<SimEvent> {
         self.heap.pop().map(|entry| entry.event)
     }
 }
 
-// === impl Entry ===
+// === impl ScheduledEvent ===
 
-impl Ord for Entry {
+impl Ord for ScheduledEvent {
     /// Reversed, since the heap pops the greatest entry first: the earliest entry is the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.sequence).cmp(&(self.at, self.sequence))
     }
 }
 
-impl PartialOrd for Entry {
+impl PartialOrd for ScheduledEvent {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for ScheduledEvent {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Entry {}
+impl Eq for ScheduledEvent {}

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use crate::batching::{CallId, KeyId};
 
-use super::curve::Curve;
-use super::desk::Desk;
-use super::policy::{Done, Policy};
-use queue::Queue;
+use super::curve::CostCurve;
+use super::desk::SimProxy;
+use super::policy::{BatchCompletion, SimPolicy};
+use queue::BaselineQueue;
 
 /// A baseline, as data. Each run builds a fresh policy from it.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,7 +79,7 @@ pub enum Baseline {
     /// scheduling of Symphony, arXiv:2308.07470, on one server).
     Deferred {
         /// Cost of an execution.
-        curve: Curve,
+        curve: CostCurve,
         /// Maximum number of items.
         items: u32,
     },
@@ -94,18 +94,18 @@ pub enum Baseline {
 }
 
 /// The common part of the baselines: a queue, and a step after every event.
-trait Rule {
-    fn queue(&mut self) -> &mut Queue;
+trait BaselineRule {
+    fn queue(&mut self) -> &mut BaselineQueue;
 
     /// Dispatches what is due and requests the next wakeup.
-    fn step(&mut self, desk: &mut Desk);
+    fn step(&mut self, desk: &mut SimProxy);
 
     /// Learns from a completed batch, before the queue handles it.
-    fn learn(&mut self, _desk: &mut Desk, _done: &Done) {}
+    fn learn(&mut self, _desk: &mut SimProxy, _done: &BatchCompletion) {}
 }
 
 /// A policy that runs a named rule.
-struct Ruled<R> {
+struct RulePolicy<R> {
     name: String,
     rule: R,
 }
@@ -131,7 +131,7 @@ impl Baseline {
     /// Returns the baselines that are compared in every row, with this batch cap. If an exact curve
     /// is given, the deferred baseline uses it.
     #[must_use]
-    pub fn all(cap: u32, curve: Option<Curve>) -> Vec<Self> {
+    pub fn all(cap: u32, curve: Option<CostCurve>) -> Vec<Self> {
         let mut all = vec![
             Self::Direct,
             Self::window(32, 5),
@@ -157,26 +157,26 @@ impl Baseline {
 
     /// Creates a fresh policy of this kind.
     #[must_use]
-    pub fn build(&self) -> Box<dyn Policy> {
+    pub fn build(&self) -> Box<dyn SimPolicy> {
         match *self {
-            Self::Direct => self.ruled(simple::Direct::default()),
-            Self::Window { items, delay } => self.ruled(simple::Window::new(items, delay)),
-            Self::Static { items } => self.ruled(simple::Static::new(items)),
+            Self::Direct => self.ruled(simple::DirectForwarding::default()),
+            Self::Window { items, delay } => self.ruled(simple::FixedWindow::new(items, delay)),
+            Self::Static { items } => self.ruled(simple::FixedSize::new(items)),
             Self::KServe { items, delay } => self.ruled(simple::KServe::new(items, delay)),
             Self::Greedy { slots, items, delay, expire } => {
                 self.ruled(simple::Greedy::new(slots, items, delay, expire))
             }
             Self::Aimd => self.ruled(adaptive::Aimd::default()),
             Self::Cork { items } => self.ruled(cork::Cork::new(items)),
-            Self::Asbs { items } => self.ruled(adaptive::Asbs::new(items)),
-            Self::Deferred { curve, items } => self.ruled(simple::Deferred::new(curve, items)),
-            Self::NaiveLoop => self.ruled(adaptive::NaiveLoop::default()),
-            Self::Table { ref sizes } => self.ruled(simple::Table::new(Arc::clone(sizes))),
+            Self::Asbs { items } => self.ruled(adaptive::AdaptiveSharedBatch::new(items)),
+            Self::Deferred { curve, items } => self.ruled(simple::DeferredBatching::new(curve, items)),
+            Self::NaiveLoop => self.ruled(adaptive::CapByP99::default()),
+            Self::Table { ref sizes } => self.ruled(simple::SizeTable::new(Arc::clone(sizes))),
         }
     }
 
-    fn ruled(&self, rule: impl Rule + 'static) -> Box<dyn Policy> {
-        Box::new(Ruled { name: self.to_string(), rule })
+    fn ruled(&self, rule: impl BaselineRule + 'static) -> Box<dyn SimPolicy> {
+        Box::new(RulePolicy { name: self.to_string(), rule })
     }
 }
 
@@ -206,27 +206,27 @@ impl fmt::Display for Baseline {
 
 // === impl Ruled ===
 
-impl<R: Rule> Policy for Ruled<R> {
+impl<R: BaselineRule> SimPolicy for RulePolicy<R> {
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    fn arrival(&mut self, desk: &mut Desk, id: CallId) {
+    fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
         self.rule.queue().push(desk, id);
         self.rule.step(desk);
     }
 
-    fn done(&mut self, desk: &mut Desk, done: &Done) {
+    fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         self.rule.learn(desk, done);
         self.rule.queue().settle(desk, done);
         self.rule.step(desk);
     }
 
-    fn tick(&mut self, desk: &mut Desk) {
+    fn tick(&mut self, desk: &mut SimProxy) {
         self.rule.step(desk);
     }
 
-    fn cancel(&mut self, desk: &mut Desk, id: CallId) {
+    fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
         let key: KeyId = desk.arrival(id).call.key;
         self.rule.queue().remove(desk, key, id);
         self.rule.step(desk);

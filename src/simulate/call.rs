@@ -20,7 +20,7 @@ pub struct Arrival {
 
 /// The outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum CallOutcome {
     /// It was answered, in time or late.
     Answered,
     /// It expired in the queue.
@@ -37,11 +37,11 @@ pub enum Outcome {
 
 /// A call with its outcome.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct CompletedCall {
     /// The call.
     pub arrival: Arrival,
     /// Outcome of the call.
-    pub outcome: Outcome,
+    pub outcome: CallOutcome,
     /// Instant at which the call ended.
     pub at: Tick,
 }
@@ -57,9 +57,9 @@ impl Arrival {
     }
 }
 
-// === impl Ended ===
+// === impl CompletedCall ===
 
-impl Ended {
+impl CompletedCall {
     /// Returns the time from the arrival to the end of the call.
     #[must_use]
     pub fn latency(&self) -> Duration {
@@ -69,6 +69,6 @@ impl Ended {
     /// Returns `true` if the call was answered by its deadline.
     #[must_use]
     pub fn is_good(&self) -> bool {
-        self.outcome == Outcome::Answered && self.at <= self.arrival.deadline()
+        self.outcome == CallOutcome::Answered && self.at <= self.arrival.deadline()
     }
 }

@@ -26,23 +26,23 @@ use std::time::Duration;
 use crate::batching::Tick;
 
 use super::baseline::Baseline;
-use super::curve::Curve;
+use super::curve::CostCurve;
 use super::draw::whole;
-use super::metrics::Scope;
+use super::metrics::CallFilter;
 use super::oracle;
-use super::ours::Ours;
+use super::ours::GroupagePolicy;
 use super::scenario::Scenario;
-use super::upstream::Kind;
-use super::workload::Arrivals;
+use super::upstream::UpstreamKind;
+use super::workload::ArrivalProcess;
 
 pub use again::first_difference;
-pub use bars::{Quantity, Sense, Verdict};
-pub use capacity::{Capacity, capacity, capacity_upstreams};
-pub use case::Case;
-pub use figures::{Figures, Runs};
-pub use gap::{Gap, gap};
-pub use no_harm::{Harm, Ratio, Totals};
-pub use table::{Job, Told};
+pub use bars::{Comparison, CriterionResult, Metric};
+pub use capacity::{CapacityReport, capacity, capacity_upstreams};
+pub use case::CaseReport;
+pub use figures::{AverageFigures, PolicyRuns};
+pub use gap::{OptimalityGap, gap};
+pub use no_harm::{HarmTotals, NoHarmReport, WindowRatio};
+pub use table::{Job, JobResult};
 
 /// Parts of a run that the clairvoyant bound covers. Its work grows with the number of items that
 /// have to be given up, so the part is shorter in a steady overload.
@@ -50,14 +50,14 @@ const CLAIRVOYANT: Duration = Duration::from_secs(6);
 const CLAIRVOYANT_OVERLOAD: Duration = Duration::from_secs(2);
 /// Instant from which a row is judged. The first seconds are left out: with nothing learned, calls
 /// are forwarded as without a proxy.
-const SETTLED: Tick = Tick::from_millis(2000);
-/// Minimum duration of a row that is judged from `SETTLED` on. Shorter rows are judged from the
+const JUDGED_FROM: Tick = Tick::from_millis(2000);
+/// Minimum duration of a row that is judged from `JUDGED_FROM` on. Shorter rows are judged from the
 /// start.
 const JUDGED_SETTLED: Duration = Duration::from_secs(4);
 
 /// Settings of a run of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct RunSettings {
     /// Number of seeds, which count from 0.
     pub seeds: u64,
     /// Runs the baselines and oracles too, and judges the row.
@@ -68,16 +68,16 @@ pub struct Settings {
 
 /// The figures of one policy in a row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Entry {
+pub struct PolicyFigures {
     /// Name of the policy.
     pub name: String,
     /// Its figures.
-    pub figures: Figures,
+    pub figures: AverageFigures,
 }
 
 /// An upper bound on the goodput of any policy, and the goodput of Groupage on the same arrivals.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Bound {
+pub struct ClairvoyantBound {
     /// First part of the run, in which both are measured.
     pub window: Duration,
     /// Goodput of the clairvoyant.
@@ -88,42 +88,42 @@ pub struct Bound {
 
 /// The result of a row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct RowReport {
     /// Scenario of the row.
     pub scenario: Scenario,
     /// Groupage first, then the baselines, the best window, and the SMDP optimum if it exists.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PolicyFigures>,
     /// Clairvoyant bound, if the upstream is one server with an exact curve.
-    pub bound: Option<Bound>,
+    pub bound: Option<ClairvoyantBound>,
     /// Evaluated criteria of the row.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<CriterionResult>,
 }
 
 /// The input of the criteria.
-struct Table<'a> {
+struct RowResults<'a> {
     scenario: &'a Scenario,
-    ours: &'a Runs,
-    baselines: Vec<(Baseline, Figures)>,
-    window: Option<Entry>,
-    smdp: Option<Entry>,
-    bound: Option<Bound>,
+    ours: &'a PolicyRuns,
+    baselines: Vec<(Baseline, AverageFigures)>,
+    window: Option<PolicyFigures>,
+    smdp: Option<PolicyFigures>,
+    bound: Option<ClairvoyantBound>,
 }
 
 /// Runs a row.
 #[must_use]
-pub fn row(scenario: &Scenario, settings: Settings) -> Row {
-    let runs = Runs::of(scenario, settings.seeds, |seed| Box::new(Ours::of(scenario, seed)));
-    let ours = Entry { name: "ours".to_owned(), figures: runs.figures(&judged(scenario)) };
+pub fn row(scenario: &Scenario, settings: RunSettings) -> RowReport {
+    let runs = PolicyRuns::of(scenario, settings.seeds, |seed| Box::new(GroupagePolicy::of(scenario, seed)));
+    let ours = PolicyFigures { name: "ours".to_owned(), figures: runs.figures(&judged(scenario)) };
     if !settings.compare {
-        return Row { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
+        return RowReport { scenario: scenario.clone(), entries: vec![ours], bound: None, verdicts: Vec::new() };
     }
-    let table = Table::new(scenario, &runs, settings.seeds);
+    let table = RowResults::new(scenario, &runs, settings.seeds);
     let mut verdicts = bars::judge(&table, settings.altered);
     verdicts.push(again::again(scenario, settings.seeds));
-    let Table { baselines, window, smdp, bound, .. } = table;
-    let others = baselines.into_iter().map(|(baseline, figures)| Entry { name: baseline.to_string(), figures });
+    let RowResults { baselines, window, smdp, bound, .. } = table;
+    let others = baselines.into_iter().map(|(baseline, figures)| PolicyFigures { name: baseline.to_string(), figures });
     let entries = [ours].into_iter().chain(others).chain(window).chain(smdp).collect();
-    Row { scenario: scenario.clone(), entries, bound, verdicts }
+    RowReport { scenario: scenario.clone(), entries, bound, verdicts }
 }
 
 // === impl Scenario ===
@@ -136,18 +136,18 @@ impl Scenario {
         let seconds = self.horizon.as_secs_f64();
         let recorded = self.workload.recorded.len() as f64 / seconds;
         let drawn = self.workload.streams.iter().map(|stream| match &stream.arrivals {
-            Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => Some(*rate),
-            Arrivals::Mmpp { rates, stays } => {
+            ArrivalProcess::Poisson { rate } | ArrivalProcess::Fanout { rate, .. } => Some(*rate),
+            ArrivalProcess::Mmpp { rates, stays } => {
                 let [one, other] = stays.map(|stay| stay.as_secs_f64());
                 Some((rates[0] * one + rates[1] * other) / (one + other).max(1e-9))
             }
-            Arrivals::Ramp { low, high, .. } => Some((low + high) / 2.0),
-            Arrivals::Step { rate, then, from, until } => {
+            ArrivalProcess::Ramp { low, high, .. } => Some((low + high) / 2.0),
+            ArrivalProcess::Step { rate, then, from, until } => {
                 let from = from.as_secs_f64().min(seconds);
                 let until = until.map_or(seconds, |until| until.as_secs_f64().clamp(from, seconds));
                 Some((rate * (seconds - (until - from)) + then * (until - from)) / seconds)
             }
-            Arrivals::Closed { .. } => None,
+            ArrivalProcess::Closed { .. } => None,
         });
         drawn.sum::<Option<f64>>().map(|drawn| drawn + recorded).filter(|rate| *rate > 0.0)
     }
@@ -173,67 +173,69 @@ impl Scenario {
         }
         for stream in &mut self.workload.streams {
             match &mut stream.arrivals {
-                Arrivals::Poisson { rate } | Arrivals::Fanout { rate, .. } => *rate *= factor,
-                Arrivals::Mmpp { rates, .. } => rates.iter_mut().for_each(|rate| *rate *= factor),
-                Arrivals::Ramp { low, high, .. } => {
+                ArrivalProcess::Poisson { rate } | ArrivalProcess::Fanout { rate, .. } => *rate *= factor,
+                ArrivalProcess::Mmpp { rates, .. } => rates.iter_mut().for_each(|rate| *rate *= factor),
+                ArrivalProcess::Ramp { low, high, .. } => {
                     *low *= factor;
                     *high *= factor;
                 }
-                Arrivals::Step { rate, then, .. } => {
+                ArrivalProcess::Step { rate, then, .. } => {
                     *rate *= factor;
                     *then *= factor;
                 }
-                Arrivals::Closed { clients, .. } => *clients = whole((f64::from(*clients) * factor).round()).max(1),
+                ArrivalProcess::Closed { clients, .. } => {
+                    *clients = whole((f64::from(*clients) * factor).round()).max(1)
+                }
             }
         }
         self
     }
 }
 
-// === impl Table ===
+// === impl RowResults ===
 
-impl<'a> Table<'a> {
-    fn new(scenario: &'a Scenario, ours: &'a Runs, seeds: u64) -> Self {
+impl<'a> RowResults<'a> {
+    fn new(scenario: &'a Scenario, ours: &'a PolicyRuns, seeds: u64) -> Self {
         let others = Baseline::all(scenario.cap, scenario.curve).into_iter().map(|baseline| {
-            let runs = Runs::of(scenario, seeds, |_| baseline.build());
+            let runs = PolicyRuns::of(scenario, seeds, |_| baseline.build());
             (baseline, runs.figures(&judged(scenario)))
         });
         let baselines = others.collect();
-        let smdp = optimum(scenario, seeds).map(|runs| figured("SMDP optimum", scenario, &runs));
+        let smdp = optimum(scenario, seeds).map(|runs| policy_figures("SMDP optimum", scenario, &runs));
         Self { scenario, ours, baselines, window: best_window(scenario, seeds), smdp, bound: bound(scenario, ours) }
     }
 
     /// Returns the baselines and the best window, by name.
-    fn rivals(&self) -> impl Iterator<Item = (String, Figures)> {
+    fn rivals(&self) -> impl Iterator<Item = (String, AverageFigures)> {
         let baselines = self.baselines.iter().map(|(baseline, figures)| (baseline.to_string(), *figures));
         baselines.chain(self.window.iter().map(|entry| (entry.name.clone(), entry.figures)))
     }
 }
 
-fn figured(name: impl Into<String>, scenario: &Scenario, runs: &Runs) -> Entry {
-    Entry { name: name.into(), figures: runs.figures(&judged(scenario)) }
+fn policy_figures(name: impl Into<String>, scenario: &Scenario, runs: &PolicyRuns) -> PolicyFigures {
+    PolicyFigures { name: name.into(), figures: runs.figures(&judged(scenario)) }
 }
 
 /// Returns the part of a row that is judged and shown.
-fn judged(scenario: &Scenario) -> Scope {
-    let from = if scenario.horizon >= JUDGED_SETTLED { SETTLED } else { Tick::default() };
-    Scope { from, ..Scope::default() }
+fn judged(scenario: &Scenario) -> CallFilter {
+    let from = if scenario.horizon >= JUDGED_SETTLED { JUDGED_FROM } else { Tick::default() };
+    CallFilter { from, ..CallFilter::default() }
 }
 
 /// Returns the window of the grid that does best in this row: by goodput to a thousandth, then by
 /// the mean. It is chosen on the first seed.
-fn best_window(scenario: &Scenario, seeds: u64) -> Option<Entry> {
+fn best_window(scenario: &Scenario, seeds: u64) -> Option<PolicyFigures> {
     let tried = Baseline::windows().map(|window| {
-        let figures = Runs::of(scenario, 1, |_| window.build()).figures(&judged(scenario));
+        let figures = PolicyRuns::of(scenario, 1, |_| window.build()).figures(&judged(scenario));
         (window, (figures.goodput * 1000.0).round(), figures.mean)
     });
     let best = tried.min_by(|a, b| b.1.total_cmp(&a.1).then(a.2.total_cmp(&b.2)))?.0;
-    Some(figured(format!("best {best}"), scenario, &Runs::of(scenario, seeds, |_| best.build())))
+    Some(policy_figures(format!("best {best}"), scenario, &PolicyRuns::of(scenario, seeds, |_| best.build())))
 }
 
 /// Runs the table of the SMDP. Returns `None` if the arrivals are not Poisson, the curve is not
 /// exact, or no policy keeps up.
-fn optimum(scenario: &Scenario, seeds: u64) -> Option<Runs> {
+fn optimum(scenario: &Scenario, seeds: u64) -> Option<PolicyRuns> {
     let (curve, Some(rate)) = (scenario.curve?, poisson_rate(scenario)) else { return None };
     let times = times(curve, scenario.cap, round_trip_ms(scenario));
     let best = oracle::smdp(rate, &times);
@@ -241,11 +243,11 @@ fn optimum(scenario: &Scenario, seeds: u64) -> Option<Runs> {
         return None;
     }
     let table = Baseline::Table { sizes: Arc::from(best.table) };
-    Some(Runs::of(scenario, seeds, |_| table.build()))
+    Some(PolicyRuns::of(scenario, seeds, |_| table.build()))
 }
 
 /// Computes the clairvoyant bound for the calls at the start of the run.
-fn bound(scenario: &Scenario, ours: &Runs) -> Option<Bound> {
+fn bound(scenario: &Scenario, ours: &PolicyRuns) -> Option<ClairvoyantBound> {
     let curve = scenario.curve?;
     let overload = poisson_rate(scenario).is_some_and(|rate| rate >= curve.rate_max(scenario.cap));
     let window = if overload { CLAIRVOYANT_OVERLOAD } else { CLAIRVOYANT }.min(scenario.horizon);
@@ -254,24 +256,24 @@ fn bound(scenario: &Scenario, ours: &Runs) -> Option<Bound> {
     let times = times(curve, scenario.cap, 0.0);
     let share = |arrivals: Vec<f64>| oracle::clairvoyant(&arrivals, slo, &times);
     let goodput = figures::mean(ours.arrivals_ms(until).map(share));
-    let scope = Scope { until: Some(until), ..Scope::default() };
-    Some(Bound { window, goodput, ours: ours.figures(&scope).goodput })
+    let scope = CallFilter { until: Some(until), ..CallFilter::default() };
+    Some(ClairvoyantBound { window, goodput, ours: ours.figures(&scope).goodput })
 }
 
 /// Returns the time of a batch of each size, increased by `more`, in milliseconds.
-fn times(curve: Curve, cap: u32, more: f64) -> Vec<f64> {
+fn times(curve: CostCurve, cap: u32, more: f64) -> Vec<f64> {
     (1..=cap).map(|items| curve.millis_of(items) + more).collect()
 }
 
 fn round_trip_ms(scenario: &Scenario) -> f64 {
-    let Kind::Server(server) = &scenario.upstream else { return 0.0 };
+    let UpstreamKind::Server(server) = &scenario.upstream else { return 0.0 };
     server.round_trip.as_secs_f64() * 1e3
 }
 
 /// Returns the rate of a row that is one Poisson stream, in items per second.
 fn poisson_rate(scenario: &Scenario) -> Option<f64> {
     match scenario.workload.streams.as_slice() {
-        [stream] if let Arrivals::Poisson { rate } = stream.arrivals => Some(rate),
+        [stream] if let ArrivalProcess::Poisson { rate } = stream.arrivals => Some(rate),
         _ => None,
     }
 }

@@ -3,14 +3,14 @@
 //! A curve covers compute time only, in milliseconds. Network, host work, noise and queueing belong
 //! to the upstream. Weights count only in the two curves of sequence models. The module `parse`
 //! parses a curve from text. How a curve is learned is left out; a curve measured elsewhere is
-//! [`Curve::Measured`].
+//! [`CostCurve::Measured`].
 
 mod parse;
 
 /// A cost curve. `a` is the fixed cost of an execution and `b` the cost of an item, in
 /// milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Curve {
+pub enum CostCurve {
     /// `a + b·n`.
     Affine {
         /// Cost of an execution.
@@ -76,7 +76,7 @@ pub enum Curve {
 
 /// The properties of an execution that determine its cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Load {
+pub struct BatchLoad {
     /// Number of items.
     pub items: u32,
     /// Sum of the weights.
@@ -85,12 +85,12 @@ pub struct Load {
     pub max: u64,
 }
 
-// === impl Curve ===
+// === impl CostCurve ===
 
-impl Curve {
+impl CostCurve {
     /// Returns the time of an execution, in milliseconds.
     #[must_use]
-    pub fn millis(&self, load: Load) -> f64 {
+    pub fn millis(&self, load: BatchLoad) -> f64 {
         let n = f64::from(load.items);
         match *self {
             Self::Affine { a, b } => a + b * n,
@@ -113,7 +113,7 @@ impl Curve {
     /// Returns the time of an execution with this number of items of weight 1, in milliseconds.
     #[must_use]
     pub fn millis_of(&self, items: u32) -> f64 {
-        self.millis(Load::of(items))
+        self.millis(BatchLoad::of(items))
     }
 
     /// Returns the maximum throughput of batches of up to `cap` items, in items per second: the
@@ -124,9 +124,9 @@ impl Curve {
     }
 }
 
-// === impl Load ===
+// === impl BatchLoad ===
 
-impl Load {
+impl BatchLoad {
     /// Creates a load of this number of items of weight 1.
     #[must_use]
     pub fn of(items: u32) -> Self {
@@ -146,26 +146,26 @@ mod tests {
 
     #[test]
     fn each_curve_has_the_steps_of_its_name() {
-        let at = |curve: Curve, items| curve.millis_of(items);
+        let at = |curve: CostCurve, items| curve.millis_of(items);
         let close = |x: f64, y: f64| assert!((x - y).abs() < 1e-9, "{x} is not {y}");
-        close(at(Curve::Affine { a: 4.0, b: 0.25 }, 64), 20.0);
-        let pow2 = Curve::Pow2 { a: 3.0, b: 0.4 };
+        close(at(CostCurve::Affine { a: 4.0, b: 0.25 }, 64), 20.0);
+        let pow2 = CostCurve::Pow2 { a: 3.0, b: 0.4 };
         close(at(pow2, 1), 3.4);
         close(at(pow2, 17), 3.0 + 0.4 * 32.0);
         close(at(pow2, 32), 3.0 + 0.4 * 32.0);
-        let tile = Curve::Tile { a: 2.0, b: 0.5, width: 8 };
+        let tile = CostCurve::Tile { a: 2.0, b: 0.5, width: 8 };
         close(at(tile, 8), 6.0);
         close(at(tile, 9), 10.0);
-        let thrash = Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
+        let thrash = CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
         close(at(thrash, 17), 5.0 + 0.32 + 0.6);
-        let mixed = Load { items: 4, sum: 100, max: 60 };
-        close(Curve::Padded { a: 4.0, b: 0.05, c: 0.002 }.millis(mixed), 4.0 + 0.2 + 0.48);
-        close(Curve::Ragged { a: 4.0, b: 0.05, c: 0.002 }.millis(mixed), 4.0 + 0.2 + 0.2);
+        let mixed = BatchLoad { items: 4, sum: 100, max: 60 };
+        close(CostCurve::Padded { a: 4.0, b: 0.05, c: 0.002 }.millis(mixed), 4.0 + 0.2 + 0.48);
+        close(CostCurve::Ragged { a: 4.0, b: 0.05, c: 0.002 }.millis(mixed), 4.0 + 0.2 + 0.2);
     }
 
     #[test]
     fn the_best_rate_lies_before_the_knee_where_it_thrashes() {
-        let thrash = Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
+        let thrash = CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
         assert!((thrash.rate_max(64) - 16.0 / thrash.millis_of(16) * 1000.0).abs() < 1e-9);
     }
 }

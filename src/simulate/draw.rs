@@ -11,14 +11,14 @@ use std::f64::consts::TAU;
 
 /// A SplitMix64 stream of random numbers.
 #[derive(Debug, Clone)]
-pub struct Draw {
+pub struct SplitMix64 {
     state: u64,
     spare_normal: Option<f64>,
 }
 
-// === impl Draw ===
+// === impl SplitMix64 ===
 
-impl Draw {
+impl SplitMix64 {
     /// Creates the stream of this seed for one purpose. Streams of different purposes are
     /// independent.
     #[must_use]
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_draws_have_the_moments_that_they_promise() {
-        let mut draw = Draw::new(1, 2);
+        let mut draw = SplitMix64::new(1, 2);
         let (mean, deviation) = mean_and_deviation(|| draw.normal());
         assert!(mean.abs() < 0.01 && (deviation - 1.0).abs() < 0.01, "normal: {mean} {deviation}");
         let (mean, deviation) = mean_and_deviation(|| draw.exponential(3.0));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_seed_has_one_stream_for_each_purpose() {
-        let first = |seed, purpose| Draw::new(seed, purpose).bits();
+        let first = |seed, purpose| SplitMix64::new(seed, purpose).bits();
         assert_eq!(first(7, 1), first(7, 1));
         assert_ne!(first(7, 1), first(7, 2));
         assert_ne!(first(7, 1), first(8, 1));

@@ -11,12 +11,12 @@ use std::fmt;
 
 use crate::batching::{TenantId, Tick};
 
-use super::call::{Ended, Outcome};
-use super::engine::Run;
+use super::call::{CallOutcome, CompletedCall};
+use super::engine::RunResult;
 
 /// The selection of calls that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Scope {
+pub struct CallFilter {
     /// Earliest arrival.
     pub from: Tick,
     /// Latest arrival; if absent, the horizon.
@@ -29,7 +29,7 @@ pub struct Scope {
 
 /// Statistics of a selection of calls, in items and milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Summary {
+pub struct LatencySummary {
     /// Number of items that arrived.
     pub came: u64,
     /// Share answered in time.
@@ -52,20 +52,20 @@ pub struct Summary {
     pub p99: f64,
 }
 
-// === impl Run ===
+// === impl RunResult ===
 
-impl Run {
+impl RunResult {
     /// Summarizes all calls.
     #[must_use]
-    pub fn summary(&self) -> Summary {
-        self.summary_of(&Scope::default())
+    pub fn summary(&self) -> LatencySummary {
+        self.summary_of(&CallFilter::default())
     }
 
     /// Summarizes the calls of a scope.
     #[must_use]
-    pub fn summary_of(&self, scope: &Scope) -> Summary {
+    pub fn summary_of(&self, scope: &CallFilter) -> LatencySummary {
         let until = scope.until.unwrap_or(self.horizon);
-        Summary::of(self.calls.iter().filter(|ended| {
+        LatencySummary::of(self.calls.iter().filter(|ended| {
             let arrival = &ended.arrival;
             (scope.from..=until).contains(&arrival.at)
                 && scope.tenant.is_none_or(|tenant| arrival.call.tenant == tenant)
@@ -75,19 +75,19 @@ impl Run {
 
     /// Summarizes the calls of each tenant.
     #[must_use]
-    pub fn by_tenant(&self) -> BTreeMap<TenantId, Summary> {
-        let mut groups: BTreeMap<TenantId, Vec<&Ended>> = BTreeMap::new();
+    pub fn by_tenant(&self) -> BTreeMap<TenantId, LatencySummary> {
+        let mut groups: BTreeMap<TenantId, Vec<&CompletedCall>> = BTreeMap::new();
         for ended in &self.calls {
             groups.entry(ended.arrival.call.tenant).or_default().push(ended);
         }
-        groups.into_iter().map(|(tenant, calls)| (tenant, Summary::of(calls.into_iter()))).collect()
+        groups.into_iter().map(|(tenant, calls)| (tenant, LatencySummary::of(calls.into_iter()))).collect()
     }
 
     /// Summarizes the calls of each class.
     #[must_use]
-    pub fn by_class(&self) -> BTreeMap<u8, Summary> {
+    pub fn by_class(&self) -> BTreeMap<u8, LatencySummary> {
         let classes: BTreeSet<u8> = self.calls.iter().map(|ended| ended.arrival.class).collect();
-        let of = |class| self.summary_of(&Scope { class: Some(class), ..Scope::default() });
+        let of = |class| self.summary_of(&CallFilter { class: Some(class), ..CallFilter::default() });
         classes.into_iter().map(|class| (class, of(class))).collect()
     }
 
@@ -98,19 +98,19 @@ impl Run {
     }
 }
 
-// === impl Summary ===
+// === impl LatencySummary ===
 
-impl Summary {
-    fn of<'a>(calls: impl Iterator<Item = &'a Ended>) -> Self {
+impl LatencySummary {
+    fn of<'a>(calls: impl Iterator<Item = &'a CompletedCall>) -> Self {
         let mut latencies: Vec<(u64, u32)> = Vec::new();
         let (mut came, mut good) = (0_u64, 0_u64);
-        let mut ends: BTreeMap<Outcome, u64> = BTreeMap::new();
+        let mut ends: BTreeMap<CallOutcome, u64> = BTreeMap::new();
         for ended in calls.filter(|ended| ended.arrival.cancel_at.is_none()) {
             let items = ended.arrival.call.items;
             came += u64::from(items);
             good += u64::from(ended.is_good()) * u64::from(items);
             *ends.entry(ended.outcome).or_default() += u64::from(items);
-            if ended.outcome == Outcome::Answered {
+            if ended.outcome == CallOutcome::Answered {
                 latencies.push((ended.at.0 - ended.arrival.at.0, items));
             }
         }
@@ -118,15 +118,15 @@ impl Summary {
         let answered: u64 = latencies.iter().map(|(_, items)| u64::from(*items)).sum();
         let sum: f64 = latencies.iter().map(|(latency, items)| *latency as f64 / 1e6 * f64::from(*items)).sum();
         let share = |items: u64| items as f64 / came.max(1) as f64;
-        let ended = |outcome: Outcome| share(ends.get(&outcome).copied().unwrap_or(0));
+        let ended = |outcome: CallOutcome| share(ends.get(&outcome).copied().unwrap_or(0));
         let quantile = |permille| quantile(&latencies, answered, permille);
         Self {
             came,
             goodput: share(good),
-            expired: ended(Outcome::Expired),
-            rejected: ended(Outcome::Rejected),
-            refused: ended(Outcome::Refused),
-            unanswered: ended(Outcome::Unanswered),
+            expired: ended(CallOutcome::Expired),
+            rejected: ended(CallOutcome::Rejected),
+            refused: ended(CallOutcome::Refused),
+            unanswered: ended(CallOutcome::Unanswered),
             mean: if answered == 0 { f64::INFINITY } else { sum / answered as f64 },
             p50: quantile(500),
             p95: quantile(950),
@@ -135,7 +135,7 @@ impl Summary {
     }
 }
 
-impl fmt::Display for Summary {
+impl fmt::Display for LatencySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -170,25 +170,25 @@ fn quantile(sorted: &[(u64, u32)], items: u64, permille: u64) -> f64 {
 mod tests {
     use super::*;
     use crate::batching::{Call, CallId, Deadline, DeadlineSource};
-    use crate::simulate::{Arrival, Counts};
+    use crate::simulate::{Arrival, DispatchCounts};
 
-    fn ended(items: u32, latency: u64, outcome: Outcome) -> Ended {
+    fn ended(items: u32, latency: u64, outcome: CallOutcome) -> CompletedCall {
         let deadline = Some(Deadline { at: Tick::from_millis(50), source: DeadlineSource::Slo });
         let call = Call { items, deadline, ..Call::new(CallId(0)) };
         let arrival = Arrival { at: Tick::default(), call, class: 0, cancel_at: None };
-        Ended { arrival, outcome, at: Tick::from_millis(latency) }
+        CompletedCall { arrival, outcome, at: Tick::from_millis(latency) }
     }
 
-    fn run(calls: Vec<Ended>) -> Run {
-        Run { calls, counts: Counts::default(), busy: 0.0, horizon: Tick::from_millis(1) }
+    fn run(calls: Vec<CompletedCall>) -> RunResult {
+        RunResult { calls, counts: DispatchCounts::default(), busy: 0.0, horizon: Tick::from_millis(1) }
     }
 
     #[test]
     fn items_count_and_not_calls() {
         let run = run(vec![
-            ended(9, 10, Outcome::Answered),
-            ended(1, 60, Outcome::Answered),
-            ended(10, 50, Outcome::Expired),
+            ended(9, 10, CallOutcome::Answered),
+            ended(1, 60, CallOutcome::Answered),
+            ended(10, 50, CallOutcome::Expired),
         ]);
         let summary = run.summary();
         assert_eq!((summary.came, summary.goodput, summary.expired), (20, 0.45, 0.5));
@@ -197,21 +197,21 @@ mod tests {
 
     #[test]
     fn an_answer_at_its_deadline_is_in_time_and_one_later_is_not() {
-        let goodput = |latency| run(vec![ended(1, latency, Outcome::Answered)]).summary().goodput;
+        let goodput = |latency| run(vec![ended(1, latency, CallOutcome::Answered)]).summary().goodput;
         assert_eq!((goodput(50), goodput(51)), (1.0, 0.0));
     }
 
     #[test]
-    fn who_means_to_leave_does_not_count() {
-        let mut leaver = ended(1, 3, Outcome::Cancelled);
+    fn calls_to_be_cancelled_are_not_counted() {
+        let mut leaver = ended(1, 3, CallOutcome::Cancelled);
         leaver.arrival.cancel_at = Some(Tick::from_millis(3));
-        let summary = run(vec![leaver, ended(1, 5, Outcome::Answered)]).summary();
+        let summary = run(vec![leaver, ended(1, 5, CallOutcome::Answered)]).summary();
         assert_eq!((summary.came, summary.goodput), (1, 1.0));
     }
 
     #[test]
     fn nothing_answered_has_no_finite_mean() {
-        let summary = run(vec![ended(1, 5, Outcome::Expired)]).summary();
+        let summary = run(vec![ended(1, 5, CallOutcome::Expired)]).summary();
         assert!(summary.mean.is_infinite() && summary.p99.is_infinite());
     }
 }

@@ -4,4 +4,4 @@ mod clairvoyant;
 mod smdp;
 
 pub use clairvoyant::clairvoyant;
-pub use smdp::{Smdp, smdp};
+pub use smdp::{SmdpSolution, smdp};

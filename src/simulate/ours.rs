@@ -10,15 +10,15 @@ mod tuning;
 use std::collections::BTreeMap;
 
 use crate::batching::{
-    BatchId, Batcher, CallId, Cause, Decision, Isolation, Limits, Observed, ObservedOutcome, ReplayBudget, Tick,
-    Verdict,
+    BatchId, BatchOutcome, Batcher, CallId, Decision, DispatchCause, IsolationPlan, Limits, Observation, PartOutcome,
+    ReplayBudget, Tick,
 };
 
-use super::desk::Desk;
-use super::policy::{Done, Policy, SentId, Status};
-use super::record::{Log, Recorder};
-use steer::Steering;
-pub use tuning::Tuning;
+use super::desk::SimProxy;
+use super::policy::{BatchCompletion, ResponseStatus, SimBatchId, SimPolicy};
+use super::record::{CoreRecorder, EventLog};
+use steer::ControlLoop;
+pub use tuning::PolicyOverrides;
 
 /// Maximum number of members of a failed batch that are replayed one by one; a larger batch is
 /// bisected (`failure.isolateAbove`).
@@ -29,38 +29,38 @@ const REPLAY_PERMILLE: u32 = 100;
 
 /// A policy that drives a core under some limits.
 #[derive(Debug)]
-pub struct Ours {
+pub struct GroupagePolicy {
     name: String,
-    core: Recorder,
-    steering: Option<Steering>,
+    core: CoreRecorder,
+    steering: Option<ControlLoop>,
     budget: ReplayBudget,
-    in_flight: BTreeMap<SentId, Execution>,
+    in_flight: BTreeMap<SimBatchId, BatchExecution>,
     /// Instants of the events at which something was being tested, if they are recorded.
     tests: Option<Vec<Tick>>,
 }
 
 /// A batch of the core, or a part of one that failed.
 #[derive(Debug)]
-struct Execution {
+struct BatchExecution {
     batch: BatchId,
     started: Tick,
     members: Vec<CallId>,
     /// Instant of the response to the whole batch, if parts of it were sent afterwards.
     answered: Option<Tick>,
-    isolation: Option<Isolating>,
+    isolation: Option<IsolationState>,
 }
 
 #[derive(Debug)]
-struct Isolating {
-    plan: Isolation,
+struct IsolationState {
+    plan: IsolationPlan,
     part: std::ops::Range<usize>,
     /// Outcome of the whole batch, which is reported to the core at the end.
-    outcome: ObservedOutcome,
+    outcome: BatchOutcome,
 }
 
-// === impl Ours ===
+// === impl GroupagePolicy ===
 
-impl Ours {
+impl GroupagePolicy {
     /// Creates a policy with a fresh core.
     #[must_use]
     pub fn new(name: impl Into<String>, limits: Limits, seed: u64) -> Self {
@@ -72,7 +72,7 @@ impl Ours {
     pub fn with(name: impl Into<String>, batcher: Batcher) -> Self {
         Self {
             name: name.into(),
-            core: Recorder::new(batcher),
+            core: CoreRecorder::new(batcher),
             steering: None,
             budget: ReplayBudget::new(REPLAY_PERMILLE),
             in_flight: BTreeMap::new(),
@@ -102,7 +102,7 @@ impl Ours {
 
     /// Returns the log, if it is enabled.
     #[must_use]
-    pub fn log(&self) -> Option<&Log> {
+    pub fn log(&self) -> Option<&EventLog> {
         self.core.log()
     }
 
@@ -112,19 +112,24 @@ impl Ours {
         &self.core.batcher
     }
 
-    fn pump(&mut self, desk: &mut Desk) {
+    fn pump(&mut self, desk: &mut SimProxy) {
         self.core.plan(desk.now());
         let mut tested = self.tests.is_some() && self.core.batcher.is_testing();
         while let Some(decision) = self.core.poll(desk.now()) {
             match decision {
                 Decision::Dispatch(batch) => {
-                    tested |= batch.cause == Cause::Probe;
+                    tested |= batch.cause == DispatchCause::Probe;
                     let members: Vec<CallId> = batch.members.iter().map(|member| member.id).collect();
                     members.iter().for_each(|_| self.budget.client(desk.now()));
                     self.budget.upstream(desk.now());
                     let sent = desk.send(members.clone());
-                    let execution =
-                        Execution { batch: batch.id, started: desk.now(), members, answered: None, isolation: None };
+                    let execution = BatchExecution {
+                        batch: batch.id,
+                        started: desk.now(),
+                        members,
+                        answered: None,
+                        isolation: None,
+                    };
                     self.in_flight.insert(sent, execution);
                 }
                 Decision::Expire { id, .. } => desk.expire(id),
@@ -137,28 +142,28 @@ impl Ours {
         desk.wake(self.core.next_wakeup());
     }
 
-    fn abort(&mut self, desk: &mut Desk, batch: BatchId) {
+    fn abort(&mut self, desk: &mut SimProxy, batch: BatchId) {
         let sent = self.in_flight.iter().find(|(_, execution)| execution.batch == batch).map(|(sent, _)| *sent);
         if let Some((sent, execution)) = sent.and_then(|sent| self.in_flight.remove_entry(&sent)) {
             desk.abort(sent);
-            self.complete(desk, &execution, ObservedOutcome::Cancelled);
+            self.complete(desk, &execution, BatchOutcome::Cancelled);
         }
     }
 
-    fn complete(&mut self, desk: &Desk, execution: &Execution, outcome: ObservedOutcome) {
+    fn complete(&mut self, desk: &SimProxy, execution: &BatchExecution, outcome: BatchOutcome) {
         let now = desk.now();
         let first_byte = execution.answered.map(|at| at.since(execution.started));
-        let observed = Observed { duration: now.since(execution.started), first_byte, outcome };
+        let observed = Observation { duration: now.since(execution.started), first_byte, outcome };
         self.core.complete(now, execution.batch, observed);
     }
 
-    fn settle(&mut self, desk: &mut Desk, mut execution: Execution, done: &Done) {
+    fn settle(&mut self, desk: &mut SimProxy, mut execution: BatchExecution, done: &BatchCompletion) {
         let verdict = match done.status {
-            Status::Ok => None,
-            Status::TooLarge { limit } => Some(Verdict::TooLarge { limit }),
-            Status::OutOfMemory => Some(Verdict::Failed),
+            ResponseStatus::Ok => None,
+            ResponseStatus::TooLarge { limit } => Some(PartOutcome::TooLarge { limit }),
+            ResponseStatus::OutOfMemory => Some(PartOutcome::Failed),
             // An overload concerns all members alike: each receives the response.
-            Status::Overloaded => {
+            ResponseStatus::Overloaded => {
                 self.refuse(desk, &done.members);
                 None
             }
@@ -177,9 +182,9 @@ impl Ours {
             // The whole batch failed: isolate its members.
             (None, Some(verdict)) => {
                 let items = execution.members.iter().map(|id| desk.arrival(*id).call.items).collect();
-                let plan = Isolation::new(items, ISOLATE_ABOVE, verdict);
+                let plan = IsolationPlan::new(items, ISOLATE_ABOVE, verdict);
                 execution.answered = Some(desk.now());
-                execution.isolation = Some(Isolating { plan, part: whole, outcome: observed(done.status) });
+                execution.isolation = Some(IsolationState { plan, part: whole, outcome: observed(done.status) });
             }
             // A part of a failed batch: refine the plan by its outcome, or answer its members.
             (Some(isolating), verdict) => {
@@ -196,11 +201,11 @@ impl Ours {
 
     /// Sends the next part of which a member still waits, or reports the completion of the batch to
     /// the core.
-    fn isolate(&mut self, desk: &mut Desk, mut execution: Execution) {
+    fn isolate(&mut self, desk: &mut SimProxy, mut execution: BatchExecution) {
         let Some(isolating) = &mut execution.isolation else { return };
         let outcome = isolating.outcome;
         while let Some(part) = isolating.plan.next_part() {
-            let waiting = |part: &std::ops::Range<usize>, desk: &Desk| -> Vec<CallId> {
+            let waiting = |part: &std::ops::Range<usize>, desk: &SimProxy| -> Vec<CallId> {
                 execution.members[part.clone()].iter().copied().filter(|id| desk.is_queued(*id)).collect()
             };
             let members = waiting(&part, desk);
@@ -224,7 +229,7 @@ impl Ours {
         self.complete(desk, &execution, outcome);
     }
 
-    fn refuse(&mut self, desk: &mut Desk, members: &[CallId]) {
+    fn refuse(&mut self, desk: &mut SimProxy, members: &[CallId]) {
         for id in members {
             desk.refuse(*id);
             self.core.answered(*id);
@@ -232,12 +237,12 @@ impl Ours {
     }
 }
 
-impl Policy for Ours {
+impl SimPolicy for GroupagePolicy {
     fn name(&self) -> String {
         self.name.clone()
     }
 
-    fn arrival(&mut self, desk: &mut Desk, id: CallId) {
+    fn arrival(&mut self, desk: &mut SimProxy, id: CallId) {
         let now = desk.now();
         let call = self.steered(desk.arrival(id).call.clone());
         if self.core.offer(now, call).is_err() {
@@ -246,8 +251,8 @@ impl Policy for Ours {
         self.pump(desk);
     }
 
-    fn done(&mut self, desk: &mut Desk, done: &Done) {
-        if self.steering.is_some() && done.status == Status::Ok {
+    fn done(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        if self.steering.is_some() && done.status == ResponseStatus::Ok {
             let now = desk.now();
             let answered = done.members.iter().map(|id| now.since(desk.arrival(*id).at));
             self.steer(now, desk.slo(), answered);
@@ -258,21 +263,21 @@ impl Policy for Ours {
         self.pump(desk);
     }
 
-    fn tick(&mut self, desk: &mut Desk) {
+    fn tick(&mut self, desk: &mut SimProxy) {
         self.pump(desk);
     }
 
-    fn cancel(&mut self, desk: &mut Desk, id: CallId) {
+    fn cancel(&mut self, desk: &mut SimProxy, id: CallId) {
         self.core.cancel(desk.now(), id);
         self.pump(desk);
     }
 }
 
-fn observed(status: Status) -> ObservedOutcome {
+fn observed(status: ResponseStatus) -> BatchOutcome {
     match status {
-        Status::Ok => ObservedOutcome::Ok,
-        Status::TooLarge { limit } => ObservedOutcome::TooLarge { limit },
-        Status::OutOfMemory => ObservedOutcome::OutOfMemory,
-        Status::Overloaded => ObservedOutcome::Overloaded { retry_after: None },
+        ResponseStatus::Ok => BatchOutcome::Ok,
+        ResponseStatus::TooLarge { limit } => BatchOutcome::TooLarge { limit },
+        ResponseStatus::OutOfMemory => BatchOutcome::OutOfMemory,
+        ResponseStatus::Overloaded => BatchOutcome::Overloaded { retry_after: None },
     }
 }

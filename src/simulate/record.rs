@@ -1,16 +1,16 @@
 //! Records the inputs and outputs of a core, and replays them.
 //!
-//! Equal events must lead to equal decisions: a run is kept as a [`Log`], and [`Log::replay`] feeds
+//! Equal events must lead to equal decisions: a run is kept as a [`EventLog`], and [`EventLog::replay`] feeds
 //! it to a fresh core, without arrivals, upstream or clock. A log does not contain the contents of
 //! batches beyond ids.
 
 use std::fmt::Write as _;
 
-use crate::batching::{BatchId, Batcher, Call, CallId, Decision, Limits, Observed, Rejection, Tick, solve};
+use crate::batching::{BatchId, Batcher, Call, CallId, Decision, Limits, Observation, Rejection, Tick, solve};
 
 /// An input of the core, with the output of the core for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum CoreEvent {
     /// A call was offered.
     Offer(Tick, Call, Result<(), Rejection>),
     /// A call was cancelled.
@@ -18,7 +18,7 @@ pub enum Event {
     /// A member of a batch was answered.
     Answered(CallId),
     /// An execution completed.
-    Complete(Tick, BatchId, Observed),
+    Complete(Tick, BatchId, Observation),
     /// The limits changed.
     Limits(Limits),
     /// The due plans were solved; the number is their count.
@@ -31,18 +31,18 @@ pub enum Event {
 
 /// A sequence of recorded events.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Log(Vec<Event>);
+pub struct EventLog(Vec<CoreEvent>);
 
 /// A core with an optional log of its events.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct CoreRecorder {
     pub(super) batcher: Batcher,
-    log: Option<Log>,
+    log: Option<EventLog>,
 }
 
-// === impl Log ===
+// === impl EventLog ===
 
-impl Log {
+impl EventLog {
     /// Returns the number of events.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -69,18 +69,18 @@ impl Log {
     /// # Errors
     /// Returns the index of the first event for which the output differs, and that event with the
     /// output of the replay.
-    pub fn replay(&self, batcher: Batcher) -> Result<(), Box<(usize, Event)>> {
-        let mut again = Recorder { batcher, log: Some(Self::default()) };
+    pub fn replay(&self, batcher: Batcher) -> Result<(), Box<(usize, CoreEvent)>> {
+        let mut again = CoreRecorder { batcher, log: Some(Self::default()) };
         for (place, event) in self.0.iter().enumerate() {
             match event {
-                Event::Offer(now, call, _) => drop(again.offer(*now, call.clone())),
-                Event::Cancel(now, id, _) => again.cancel(*now, *id),
-                Event::Answered(id) => again.answered(*id),
-                Event::Complete(now, batch, observed) => again.complete(*now, *batch, *observed),
-                Event::Limits(limits) => again.set_limits(limits.clone()),
-                Event::Plans(now, _) => again.plan(*now),
-                Event::Poll(now, _) => drop(again.poll(*now)),
-                Event::Wakeup(_) => drop(again.next_wakeup()),
+                CoreEvent::Offer(now, call, _) => drop(again.offer(*now, call.clone())),
+                CoreEvent::Cancel(now, id, _) => again.cancel(*now, *id),
+                CoreEvent::Answered(id) => again.answered(*id),
+                CoreEvent::Complete(now, batch, observed) => again.complete(*now, *batch, *observed),
+                CoreEvent::Limits(limits) => again.set_limits(limits.clone()),
+                CoreEvent::Plans(now, _) => again.plan(*now),
+                CoreEvent::Poll(now, _) => drop(again.poll(*now)),
+                CoreEvent::Wakeup(_) => drop(again.next_wakeup()),
             }
             let said = again.log.as_mut().and_then(|log| log.0.pop());
             if let Some(said) = said.filter(|said| said != event) {
@@ -91,18 +91,18 @@ impl Log {
     }
 }
 
-// === impl Recorder ===
+// === impl CoreRecorder ===
 
-impl Recorder {
+impl CoreRecorder {
     pub(super) fn new(batcher: Batcher) -> Self {
         Self { batcher, log: None }
     }
 
     pub(super) fn keep(&mut self) {
-        self.log = Some(Log::default());
+        self.log = Some(EventLog::default());
     }
 
-    pub(super) fn log(&self) -> Option<&Log> {
+    pub(super) fn log(&self) -> Option<&EventLog> {
         self.log.as_ref()
     }
 
@@ -110,29 +110,29 @@ impl Recorder {
         let kept = self.log.is_some().then(|| call.clone());
         let said = self.batcher.offer(now, call);
         if let (Some(log), Some(call)) = (&mut self.log, kept) {
-            log.0.push(Event::Offer(now, call, said));
+            log.0.push(CoreEvent::Offer(now, call, said));
         }
         said
     }
 
     pub(super) fn cancel(&mut self, now: Tick, id: CallId) {
         let said = self.batcher.cancel(now, id);
-        self.note(|| Event::Cancel(now, id, said));
+        self.note(|| CoreEvent::Cancel(now, id, said));
     }
 
     pub(super) fn answered(&mut self, id: CallId) {
         self.batcher.answered(id);
-        self.note(|| Event::Answered(id));
+        self.note(|| CoreEvent::Answered(id));
     }
 
-    pub(super) fn complete(&mut self, now: Tick, batch: BatchId, observed: Observed) {
+    pub(super) fn complete(&mut self, now: Tick, batch: BatchId, observed: Observation) {
         self.batcher.complete(now, batch, observed);
-        self.note(|| Event::Complete(now, batch, observed));
+        self.note(|| CoreEvent::Complete(now, batch, observed));
     }
 
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.batcher.set_limits(limits.clone());
-        self.note(|| Event::Limits(limits));
+        self.note(|| CoreEvent::Limits(limits));
     }
 
     /// Solves all plans that are due, synchronously.
@@ -142,24 +142,24 @@ impl Recorder {
             self.batcher.set_plan(now, class, solve(&input));
             solved += 1;
         }
-        self.note(|| Event::Plans(now, solved));
+        self.note(|| CoreEvent::Plans(now, solved));
     }
 
     pub(super) fn poll(&mut self, now: Tick) -> Option<Decision> {
         let said = self.batcher.poll(now);
         if let Some(log) = &mut self.log {
-            log.0.push(Event::Poll(now, said.clone()));
+            log.0.push(CoreEvent::Poll(now, said.clone()));
         }
         said
     }
 
     pub(super) fn next_wakeup(&mut self) -> Option<Tick> {
         let said = self.batcher.next_wakeup();
-        self.note(|| Event::Wakeup(said));
+        self.note(|| CoreEvent::Wakeup(said));
         said
     }
 
-    fn note(&mut self, event: impl FnOnce() -> Event) {
+    fn note(&mut self, event: impl FnOnce() -> CoreEvent) {
         if let Some(log) = &mut self.log {
             log.0.push(event());
         }

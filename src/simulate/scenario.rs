@@ -14,10 +14,10 @@ use std::time::Duration;
 use crate::batching::Tick;
 
 use super::call::Arrival;
-use super::curve::Curve;
-use super::ours::Tuning;
-use super::upstream::{Kind, Server};
-use super::workload::{Arrivals, Workload};
+use super::curve::CostCurve;
+use super::ours::PolicyOverrides;
+use super::upstream::{SlotServer, UpstreamKind};
+use super::workload::{ArrivalProcess, Workload};
 
 pub use curves::{CURVES, LOADS, NamedCurve, capacity, curve_loads};
 pub use design::design;
@@ -27,17 +27,17 @@ pub use wider::wider;
 pub const HORIZON: Duration = Duration::from_secs(20);
 
 /// `4 + 0.25 n` ms: 235 items per second one by one, 3200 in batches of 64.
-pub const AFFINE: Curve = Curve::Affine { a: 4.0, b: 0.25 };
+pub const AFFINE: CostCurve = CostCurve::Affine { a: 4.0, b: 0.25 };
 /// `2 + 3 n` ms: a processor, which gains little by batching.
-pub const CPU: Curve = Curve::Affine { a: 2.0, b: 3.0 };
+pub const CPU: CostCurve = CostCurve::Affine { a: 2.0, b: 3.0 };
 /// `3 + 0.4 · pow2(n)` ms.
-pub const POW2: Curve = Curve::Pow2 { a: 3.0, b: 0.4 };
+pub const POW2: CostCurve = CostCurve::Pow2 { a: 3.0, b: 0.4 };
 /// `2 + 4 · ⌈n / 8⌉` ms.
-pub const TILE8: Curve = Curve::Tile { a: 2.0, b: 0.5, width: 8 };
+pub const TILE8: CostCurve = CostCurve::Tile { a: 2.0, b: 0.5, width: 8 };
 /// `5 + 0.02 n` ms, and 0.6 ms for each item beyond 16.
-pub const THRASH: Curve = Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
+pub const THRASH: CostCurve = CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 };
 /// `4 + 0.05 n + 0.002 n · max w` ms.
-pub const PADDED: Curve = Curve::Padded { a: 4.0, b: 0.05, c: 0.002 };
+pub const PADDED: CostCurve = CostCurve::Padded { a: 4.0, b: 0.05, c: 0.002 };
 
 /// A named scenario.
 #[derive(Debug, Clone, PartialEq)]
@@ -45,7 +45,7 @@ pub struct Scenario {
     /// Name in tables and on the command line.
     pub name: String,
     /// Upstream.
-    pub upstream: Kind,
+    pub upstream: UpstreamKind,
     /// Workload.
     pub workload: Workload,
     /// Time within which an answer is due.
@@ -55,9 +55,9 @@ pub struct Scenario {
     /// Time during which calls arrive.
     pub horizon: Duration,
     /// Exact cost of a batch by its number of items, where an oracle can use it.
-    pub curve: Option<Curve>,
+    pub curve: Option<CostCurve>,
     /// Deviations of the Groupage policy from its defaults.
-    pub tuning: Tuning,
+    pub tuning: PolicyOverrides,
 }
 
 /// Returns every named scenario, in the order of the tables.
@@ -80,38 +80,43 @@ pub fn named(name: &str) -> Option<Scenario> {
 impl Scenario {
     /// Creates the default row: plain calls to one slot of the affine curve, SLO 50 ms, cap 64.
     #[must_use]
-    pub fn new(name: impl Into<String>, arrivals: Arrivals) -> Self {
+    pub fn new(name: impl Into<String>, arrivals: ArrivalProcess) -> Self {
         Self {
             name: name.into(),
-            upstream: Kind::Server(Server::new(AFFINE)),
+            upstream: UpstreamKind::Server(SlotServer::new(AFFINE)),
             workload: Workload::plain(arrivals),
             slo: Duration::from_millis(50),
             cap: 64,
             horizon: HORIZON,
             curve: None,
-            tuning: Tuning::default(),
+            tuning: PolicyOverrides::default(),
         }
     }
 
     /// Creates a scenario that replays the calls of an access log on this upstream. Calls that
     /// arrive after `horizon` are left out.
     #[must_use]
-    pub fn recorded(name: impl Into<String>, mut calls: Vec<Arrival>, upstream: Kind, horizon: Duration) -> Self {
+    pub fn recorded(
+        name: impl Into<String>,
+        mut calls: Vec<Arrival>,
+        upstream: UpstreamKind,
+        horizon: Duration,
+    ) -> Self {
         calls.retain(|arrival| arrival.at <= Tick::default().after(horizon));
         let workload = Workload { streams: Vec::new(), recorded: calls };
-        Self { upstream, workload, horizon, ..Self::new(name, Arrivals::Poisson { rate: 0.0 }) }
+        Self { upstream, workload, horizon, ..Self::new(name, ArrivalProcess::Poisson { rate: 0.0 }) }
     }
 
     /// Replaces the upstream by a server.
     #[must_use]
-    pub fn server(self, server: Server) -> Self {
-        Self { upstream: Kind::Server(server), ..self }
+    pub fn server(self, server: SlotServer) -> Self {
+        Self { upstream: UpstreamKind::Server(server), ..self }
     }
 
     /// Replaces the upstream by a server with one slot and this curve, which oracles may use.
     #[must_use]
-    pub fn curve(self, curve: Curve) -> Self {
-        Self { curve: Some(curve), ..self.server(Server::new(curve)) }
+    pub fn curve(self, curve: CostCurve) -> Self {
+        Self { curve: Some(curve), ..self.server(SlotServer::new(curve)) }
     }
 
     /// Changes the duration. Instants within the scenario do not move.
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_design_is_there() {
+    fn all_base_rows_exist() {
         assert_eq!(design(HORIZON).len(), 24);
         assert_eq!(curve_loads().len(), CURVES.len() * LOADS.len());
     }

@@ -1,7 +1,7 @@
 //! Simulated upstreams. A policy observes them only through their responses.
 //!
-//! Three kinds exist: a [`Server`] with slots, an [`Engine`] that batches by itself, and a
-//! [`Shared`] one that computes all requests at once. The types here are data; the submodules
+//! Three kinds exist: a [`SlotServer`] with slots, an [`EngineServer`] that batches by itself, and a
+//! [`SharedServer`] one that computes all requests at once. The types here are data; the submodules
 //! implement their behavior in a run. Other clients of the upstream and losses in the network are
 //! left out.
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::agenda::{Agenda, Step};
-use super::curve::{Curve, Load};
-use super::draw::Draw;
-use super::policy::SentId;
+use super::agenda::{EventQueue, UpstreamStep};
+use super::curve::{BatchLoad, CostCurve};
+use super::draw::SplitMix64;
+use super::policy::SimBatchId;
 
 /// Time that a server takes to refuse a batch that it does not even queue, in addition to the round
 /// trip.
@@ -24,21 +24,21 @@ const REFUSAL: Duration = Duration::from_micros(300);
 
 /// The kind of an upstream.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Kind {
+pub enum UpstreamKind {
     /// Slots with a queue in front.
-    Server(Server),
+    Server(SlotServer),
     /// A server that batches by itself.
-    Engine(Engine),
+    Engine(EngineServer),
     /// A server that computes all requests at once.
-    Shared(Shared),
+    Shared(SharedServer),
 }
 
 /// A server that runs `slots` executions at once, first come first served. Host work before and
 /// after an execution overlaps with other batches; an execution occupies its slot alone.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Server {
+pub struct SlotServer {
     /// Cost of an execution.
-    pub curve: Curve,
+    pub curve: CostCurve,
     /// Number of slots at the start.
     pub slots: u32,
     /// Changes of the number of slots, in order of time.
@@ -58,18 +58,18 @@ pub struct Server {
     /// shared.
     pub contention: f64,
     /// Occasional executions that take much longer.
-    pub stalls: Option<Stalls>,
+    pub stalls: Option<StallModel>,
     /// Instant from which every execution takes longer, and the factor.
     pub shift: Option<(Tick, f64)>,
     /// Number of first executions that take longer, and the factor.
     pub cold: Option<(u32, f64)>,
     /// Limits above which batches are refused.
-    pub ceilings: Ceilings,
+    pub ceilings: ServerLimits,
 }
 
 /// Executions that take longer by an exponential time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stalls {
+pub struct StallModel {
     /// Share of the executions that stall.
     pub share: f64,
     /// Mean of the added time.
@@ -78,7 +78,7 @@ pub struct Stalls {
 
 /// Limits above which a server refuses a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Ceilings {
+pub struct ServerLimits {
     /// Status 413 above this number of items.
     pub items_max: Option<u32>,
     /// Status 413 above this total weight.
@@ -95,9 +95,9 @@ pub struct Ceilings {
 /// A front end with one thread, followed by an engine that takes everything queued, up to its
 /// limits, in each iteration (TEI, vLLM pooling).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Engine {
+pub struct EngineServer {
     /// Cost of an iteration.
-    pub curve: Curve,
+    pub curve: CostCurve,
     /// Time of the front end for a batch.
     pub front: Duration,
     /// Additional time of the front end for each item.
@@ -118,9 +118,9 @@ pub struct Engine {
 
 /// A server without a queue: all requests are computed at once, and each slows the others down.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shared {
+pub struct SharedServer {
     /// Cost of an execution without others at the same time.
-    pub curve: Curve,
+    pub curve: CostCurve,
     /// Slowdown by concurrent requests.
     pub slowdown: Slowdown,
     /// Standard deviation of the logarithm of an execution's time.
@@ -142,20 +142,20 @@ pub enum Slowdown {
 
 /// The state of an upstream in a run.
 #[derive(Debug)]
-pub(super) enum Upstream {
-    Server(server::State),
-    Engine(engine::State),
-    Shared(shared::State),
+pub(super) enum UpstreamState {
+    Server(server::SlotServerState),
+    Engine(engine::EngineState),
+    Shared(shared::SharedServerState),
     /// A real upstream: the driver of the policy transmits these batches.
-    Elsewhere(Vec<SentId>),
+    Elsewhere(Vec<SimBatchId>),
 }
 
-// === impl Server ===
+// === impl SlotServer ===
 
-impl Server {
+impl SlotServer {
     /// Creates a server with one slot, a round trip of 0.2 ms and 4 % of noise.
     #[must_use]
-    pub fn new(curve: Curve) -> Self {
+    pub fn new(curve: CostCurve) -> Self {
         Self {
             curve,
             slots: 1,
@@ -169,18 +169,18 @@ impl Server {
             stalls: None,
             shift: None,
             cold: None,
-            ceilings: Ceilings::default(),
+            ceilings: ServerLimits::default(),
         }
     }
 }
 
-// === impl Engine ===
+// === impl EngineServer ===
 
-impl Engine {
+impl EngineServer {
     /// Creates an engine with the structure and the default limits of Text Embeddings Inference
     /// (TEI).
     #[must_use]
-    pub fn new(curve: Curve) -> Self {
+    pub fn new(curve: CostCurve) -> Self {
         Self {
             curve,
             front: Duration::from_micros(300),
@@ -195,24 +195,24 @@ impl Engine {
     }
 }
 
-// === impl Upstream ===
+// === impl UpstreamState ===
 
-impl Upstream {
-    pub(super) fn new(kind: Kind, draw: Draw) -> Self {
+impl UpstreamState {
+    pub(super) fn new(kind: UpstreamKind, draw: SplitMix64) -> Self {
         match kind {
-            Kind::Server(spec) => Self::Server(server::State::new(spec, draw)),
-            Kind::Engine(spec) => Self::Engine(engine::State::new(spec, draw)),
-            Kind::Shared(spec) => Self::Shared(shared::State::new(spec, draw)),
+            UpstreamKind::Server(spec) => Self::Server(server::SlotServerState::new(spec, draw)),
+            UpstreamKind::Engine(spec) => Self::Engine(engine::EngineState::new(spec, draw)),
+            UpstreamKind::Shared(spec) => Self::Shared(shared::SharedServerState::new(spec, draw)),
         }
     }
 
-    pub(super) fn start(&self, agenda: &mut Agenda) {
+    pub(super) fn start(&self, agenda: &mut EventQueue) {
         if let Self::Server(server) = self {
             server.start(agenda);
         }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         match self {
             Self::Server(server) => server.submit(now, id, load, agenda),
             Self::Engine(engine) => engine.submit(now, id, load, agenda),
@@ -221,7 +221,7 @@ impl Upstream {
         }
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
         match self {
             Self::Server(server) => server.step(now, step, agenda),
             Self::Engine(engine) => engine.step(now, step, agenda),

@@ -11,44 +11,44 @@ use std::time::Duration;
 
 use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, PriorityId, TenantId, Tick, Weight};
 
-pub use arrivals::{Arrivals, Think};
+pub use arrivals::{ArrivalProcess, ThinkTime};
 
 use super::call::Arrival;
-use super::draw::{Draw, whole};
+use super::draw::{SplitMix64, whole};
 
 /// All calls of a scenario.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Workload {
     /// Streams of drawn calls.
-    pub streams: Vec<Stream>,
+    pub streams: Vec<CallStream>,
     /// Recorded calls, in any order.
     pub recorded: Vec<Arrival>,
 }
 
 /// A stream of similar calls.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Stream {
+pub struct CallStream {
     /// Arrival process.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalProcess,
     /// Properties of the calls.
-    pub mix: Mix,
+    pub mix: CallMix,
 }
 
 /// The distribution of the properties of calls.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mix {
+pub struct CallMix {
     /// Number of items in a call.
-    pub items: Items,
+    pub items: ItemCount,
     /// Weight of an item.
-    pub weights: Weights,
+    pub weights: WeightDistribution,
     /// Distribution over merge keys.
-    pub keys: Spread,
+    pub keys: KeyDistribution,
     /// Distribution over tenants.
-    pub tenants: Spread,
+    pub tenants: KeyDistribution,
     /// Priority class of the calls.
     pub class: u8,
     /// Time within which an answer is useful.
-    pub budget: Budget,
+    pub budget: DeadlineRule,
     /// Share of the calls that their client cancels, at a uniform instant within the SLO.
     pub cancels: f64,
     /// Prevents the calls from sharing a batch, whatever their keys.
@@ -57,7 +57,7 @@ pub struct Mix {
 
 /// The number of items in a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Items {
+pub enum ItemCount {
     /// One item.
     One,
     /// Log-uniform from 1 to `max`, so that each order of magnitude is equally likely: most calls
@@ -70,7 +70,7 @@ pub enum Items {
 
 /// The weight of an item.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Weights {
+pub enum WeightDistribution {
     /// Weight 1.
     Unit,
     /// Log-normal, clamped at both ends: lengths of texts.
@@ -88,7 +88,7 @@ pub enum Weights {
 
 /// The distribution of a stream over keys or tenants.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Spread {
+pub enum KeyDistribution {
     /// All calls have this one.
     Only(u32),
     /// Each call has its own.
@@ -113,7 +113,7 @@ pub enum Spread {
 
 /// The time within which an answer is useful.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Budget {
+pub enum DeadlineRule {
     /// The SLO of the policy.
     Slo,
     /// Unlimited: the call has no deadline.
@@ -129,31 +129,31 @@ pub enum Budget {
 
 /// A drawn workload.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct DrawnWorkload {
     pub(super) open: Vec<Arrival>,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<ClosedLoopClient>,
 }
 
 /// A client of a closed loop: it sends a call, waits for the answer, thinks, and sends the next.
 #[derive(Debug)]
-pub(super) struct Client {
-    think: Think,
-    maker: Maker,
-    draw: Draw,
+pub(super) struct ClosedLoopClient {
+    think: ThinkTime,
+    maker: CallSampler,
+    draw: SplitMix64,
 }
 
 /// A mix with its distributions prepared for drawing.
 #[derive(Debug, Clone)]
-struct Maker {
-    mix: Mix,
+struct CallSampler {
+    mix: CallMix,
     slo: Duration,
-    keys: Picker,
-    tenants: Picker,
+    keys: DiscreteDistribution,
+    tenants: DiscreteDistribution,
 }
 
 /// A discrete distribution, drawn by inversion: `ends` holds the cumulative shares.
 #[derive(Debug, Clone)]
-struct Picker {
+struct DiscreteDistribution {
     first: u32,
     ends: Vec<f64>,
     unlike: bool,
@@ -164,43 +164,43 @@ struct Picker {
 impl Workload {
     /// Creates a workload of plain calls: one item of weight 1, one key, one tenant.
     #[must_use]
-    pub fn plain(arrivals: Arrivals) -> Self {
-        Self::of(arrivals, Mix::default())
+    pub fn plain(arrivals: ArrivalProcess) -> Self {
+        Self::of(arrivals, CallMix::default())
     }
 
     /// Creates a workload of one stream.
     #[must_use]
-    pub fn of(arrivals: Arrivals, mix: Mix) -> Self {
-        Self { streams: vec![Stream { arrivals, mix }], recorded: Vec::new() }
+    pub fn of(arrivals: ArrivalProcess, mix: CallMix) -> Self {
+        Self { streams: vec![CallStream { arrivals, mix }], recorded: Vec::new() }
     }
 }
 
-impl Default for Mix {
+impl Default for CallMix {
     fn default() -> Self {
         Self {
-            items: Items::One,
-            weights: Weights::Unit,
-            keys: Spread::Only(0),
-            tenants: Spread::Only(0),
+            items: ItemCount::One,
+            weights: WeightDistribution::Unit,
+            keys: KeyDistribution::Only(0),
+            tenants: KeyDistribution::Only(0),
             class: 0,
-            budget: Budget::Slo,
+            budget: DeadlineRule::Slo,
             cancels: 0.0,
             alone: false,
         }
     }
 }
 
-// === impl Source ===
+// === impl DrawnWorkload ===
 
-impl Source {
-    pub(super) fn new(workload: &Workload, slo: Duration, horizon: Duration, draw: &mut Draw) -> Self {
+impl DrawnWorkload {
+    pub(super) fn new(workload: &Workload, slo: Duration, horizon: Duration, draw: &mut SplitMix64) -> Self {
         let mut this = Self { open: workload.recorded.clone(), clients: Vec::new() };
         for stream in &workload.streams {
-            let maker = Maker::new(&stream.mix, slo);
-            if let Arrivals::Closed { clients, think } = stream.arrivals {
+            let maker = CallSampler::new(&stream.mix, slo);
+            if let ArrivalProcess::Closed { clients, think } = stream.arrivals {
                 for _ in 0..clients {
-                    let draw = Draw::new(draw.bits(), 0);
-                    this.clients.push(Client { think, maker: maker.clone(), draw });
+                    let draw = SplitMix64::new(draw.bits(), 0);
+                    this.clients.push(ClosedLoopClient { think, maker: maker.clone(), draw });
                 }
             } else {
                 let times = stream.arrivals.times(horizon, draw);
@@ -213,9 +213,9 @@ impl Source {
     }
 }
 
-// === impl Client ===
+// === impl ClosedLoopClient ===
 
-impl Client {
+impl ClosedLoopClient {
     /// Returns the time before the first call: the think time plus up to one millisecond, so that
     /// clients do not all start at once.
     pub(super) fn first(&mut self) -> Duration {
@@ -234,12 +234,17 @@ impl Client {
 
 // === impl Maker ===
 
-impl Maker {
-    fn new(mix: &Mix, slo: Duration) -> Self {
-        Self { keys: Picker::new(mix.keys), tenants: Picker::new(mix.tenants), mix: mix.clone(), slo }
+impl CallSampler {
+    fn new(mix: &CallMix, slo: Duration) -> Self {
+        Self {
+            keys: DiscreteDistribution::new(mix.keys),
+            tenants: DiscreteDistribution::new(mix.tenants),
+            mix: mix.clone(),
+            slo,
+        }
     }
 
-    fn call(&self, at: Tick, draw: &mut Draw) -> Arrival {
+    fn call(&self, at: Tick, draw: &mut SplitMix64) -> Arrival {
         let items = self.mix.items.draw(draw);
         let mut weight = Weight { sum: 0, max: 0 };
         for _ in 0..items {
@@ -248,9 +253,9 @@ impl Maker {
         }
         let within = |source, budget| Some(Deadline { at: at.after(budget), source });
         let deadline = match self.mix.budget {
-            Budget::Slo => within(DeadlineSource::Slo, self.slo),
-            Budget::Caller { min, max } => within(DeadlineSource::Caller, min + (max - min).mul_f64(draw.unit())),
-            Budget::Unlimited => None,
+            DeadlineRule::Slo => within(DeadlineSource::Slo, self.slo),
+            DeadlineRule::Caller { min, max } => within(DeadlineSource::Caller, min + (max - min).mul_f64(draw.unit())),
+            DeadlineRule::Unlimited => None,
         };
         let call = Call {
             key: KeyId(self.keys.draw(draw)),
@@ -268,10 +273,10 @@ impl Maker {
     }
 }
 
-// === impl Items ===
+// === impl ItemCount ===
 
-impl Items {
-    fn draw(self, draw: &mut Draw) -> u32 {
+impl ItemCount {
+    fn draw(self, draw: &mut SplitMix64) -> u32 {
         match self {
             Self::One => 1,
             Self::UpTo { max } => whole(f64::from(max.saturating_add(1)).powf(draw.unit())).clamp(1, max.max(1)),
@@ -281,11 +286,11 @@ impl Items {
 
 // === impl Weights ===
 
-impl Weights {
+impl WeightDistribution {
     /// Lengths of texts in the named scenarios.
     pub const TEXTS: Self = Self::LogNormal { median: 60.0, sigma: 0.9, min: 4, max: 512 };
 
-    fn draw(self, draw: &mut Draw) -> u64 {
+    fn draw(self, draw: &mut SplitMix64) -> u64 {
         match self {
             Self::Unit => 1,
             Self::LogNormal { median, sigma, min, max } => {
@@ -297,13 +302,15 @@ impl Weights {
 
 // === impl Picker ===
 
-impl Picker {
-    fn new(spread: Spread) -> Self {
+impl DiscreteDistribution {
+    fn new(spread: KeyDistribution) -> Self {
         let (first, shares): (u32, Vec<f64>) = match spread {
-            Spread::Only(one) => (one, vec![1.0]),
-            Spread::Unlike => (0, vec![1.0]),
-            Spread::Zipf { count, exponent } => (0, (1..=count.max(1)).map(|i| f64::from(i).powf(-exponent)).collect()),
-            Spread::Hot { count, share } => {
+            KeyDistribution::Only(one) => (one, vec![1.0]),
+            KeyDistribution::Unlike => (0, vec![1.0]),
+            KeyDistribution::Zipf { count, exponent } => {
+                (0, (1..=count.max(1)).map(|i| f64::from(i).powf(-exponent)).collect())
+            }
+            KeyDistribution::Hot { count, share } => {
                 let rest = (1.0 - share) / f64::from(count.max(2) - 1);
                 (0, (0..count.max(1)).map(|i| if i == 0 { share } else { rest }).collect())
             }
@@ -314,10 +321,10 @@ impl Picker {
             end += share / total;
             end
         });
-        Self { first, ends: ends.collect(), unlike: spread == Spread::Unlike }
+        Self { first, ends: ends.collect(), unlike: spread == KeyDistribution::Unlike }
     }
 
-    fn draw(&self, draw: &mut Draw) -> u64 {
+    fn draw(&self, draw: &mut SplitMix64) -> u64 {
         if self.unlike {
             return draw.bits();
         }

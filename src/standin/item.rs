@@ -29,13 +29,13 @@ pub enum Route {
 
 /// Items of one call, as raw spans of its body.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Items<'a> {
+pub(crate) struct CallItems<'a> {
     pub(crate) raw: Vec<&'a str>,
     pub(crate) model: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
-struct Fields<'a> {
+struct RequestFields<'a> {
     #[serde(borrow, alias = "instances", alias = "inputs", alias = "items")]
     input: &'a RawValue,
     #[serde(borrow, default)]
@@ -79,8 +79,8 @@ impl Route {
 
     /// Extracts the items from a request body. Returns `None` if the body is not valid for this
     /// route.
-    pub(crate) fn items(self, body: &[u8]) -> Option<Items<'_>> {
-        let fields: Fields<'_> = serde_json::from_slice(body).ok()?;
+    pub(crate) fn items(self, body: &[u8]) -> Option<CallItems<'_>> {
+        let fields: RequestFields<'_> = serde_json::from_slice(body).ok()?;
         let input = fields.input.get();
         let raw = if input.starts_with('[') {
             let list: Vec<&RawValue> = serde_json::from_str(input).ok()?;
@@ -95,7 +95,7 @@ impl Route {
         if raw.is_empty() && self != Self::Predict {
             return None;
         }
-        Some(Items { raw, model: fields.model.unwrap_or(Cow::Borrowed("stand-in")) })
+        Some(CallItems { raw, model: fields.model.unwrap_or(Cow::Borrowed("stand-in")) })
     }
 
     /// Returns the response for these items without the trailing fields that depend on all of them
@@ -116,11 +116,11 @@ impl Route {
             match self {
                 Self::Embeddings => {
                     write!(out, r#"{{"object":"embedding","index":{index},"embedding":"#).ok();
-                    vector(mark, &mut out);
+                    write_embedding(mark, &mut out);
                     out.push('}');
                 }
-                Self::Predict => fraction(mark, &mut out),
-                Self::Embed => vector(mark, &mut out),
+                Self::Predict => write_fraction(mark, &mut out),
+                Self::Embed => write_embedding(mark, &mut out),
                 Self::Ledger => {
                     write!(out, r#""{mark:016x}""#).ok();
                 }
@@ -134,7 +134,7 @@ impl Route {
     }
 
     /// Returns the complete response.
-    pub(crate) fn answer(self, items: &Items<'_>) -> String {
+    pub(crate) fn answer(self, items: &CallItems<'_>) -> String {
         let mut out = self.results(&items.raw);
         if self == Self::Embeddings {
             let model = serde_json::to_string(&items.model).unwrap_or_default();
@@ -168,19 +168,19 @@ pub(crate) const fn spread(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-fn vector(mut mark: u64, out: &mut String) {
+fn write_embedding(mut mark: u64, out: &mut String) {
     out.push('[');
     for place in 0..DIMENSIONS {
         if place > 0 {
             out.push(',');
         }
         mark = spread(mark);
-        fraction(mark, out);
+        write_fraction(mark, out);
     }
     out.push(']');
 }
 
-fn fraction(mark: u64, out: &mut String) {
+fn write_fraction(mark: u64, out: &mut String) {
     let sign = if mark & 1 == 0 { "" } else { "-" };
     write!(out, "{sign}0.{:06}", (mark >> 1) % 1_000_000).ok();
 }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn every_answer_is_one_json_document() {
         for route in [Route::Embeddings, Route::Predict, Route::Embed, Route::Ledger] {
-            let items = Items { raw: vec!["1", "2"], model: Cow::Borrowed("m\"") };
+            let items = CallItems { raw: vec!["1", "2"], model: Cow::Borrowed("m\"") };
             serde_json::from_str::<serde_json::Value>(&route.answer(&items)).unwrap();
         }
     }

@@ -23,8 +23,8 @@ mod report;
 mod tests;
 
 pub use self::client::{LedgerConfig, run};
-pub use self::mock::{Arrival, LedgerMock, MockConfig};
-pub use self::report::Report;
+pub use self::mock::{LedgerMock, MockConfig, UpstreamArrival};
+pub use self::report::LedgerReport;
 
 /// The policy for which the clients and the mock of the ledger are designed.
 pub const POLICY: &str = "\

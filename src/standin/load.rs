@@ -19,7 +19,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 
-pub use self::closed::{ClosedConfig, SLICE, closed};
+pub use self::closed::{ClosedConfig, SLICE_INTERVAL, closed};
 pub use self::open::{OpenConfig, OpenLoad, open};
 use super::item::{Route, spread};
 use super::wire::Message;
@@ -51,13 +51,13 @@ pub struct CallForm {
 
 /// Prebuilt calls of a load.
 #[derive(Debug, Clone)]
-pub struct Calls {
-    list: Arc<[Prepared]>,
+pub struct PreparedCalls {
+    list: Arc<[PreparedCall]>,
     items: usize,
 }
 
 #[derive(Debug)]
-struct Prepared {
+struct PreparedCall {
     request: Bytes,
     /// First bytes of a correct response.
     expect: Vec<u8>,
@@ -81,7 +81,7 @@ pub struct Report {
     pub unsent: u64,
     /// Number of calls made by a closed load, including those outside the measured time.
     pub made: u64,
-    /// Number of served calls of a closed load, by the [`SLICE`] in which they ended.
+    /// Number of served calls of a closed load, by the [`SLICE_INTERVAL`] in which they ended.
     pub slices: Vec<u64>,
     /// Number of items in each call.
     pub items_per_call: usize,
@@ -94,7 +94,7 @@ pub struct Report {
 
 /// Progress of a running load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct LoadSnapshot {
     /// Number of calls due since the start.
     pub offered: u64,
     /// Number of calls served since the start.
@@ -111,7 +111,7 @@ pub struct Snapshot {
 
 /// Outcome of one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum CallOutcome {
     Served,
     Refused,
     Wrong,
@@ -120,12 +120,12 @@ enum Outcome {
 }
 
 #[derive(Debug)]
-struct Tally {
-    counts: Mutex<Counts>,
+struct LoadStats {
+    counts: Mutex<LoadCounts>,
 }
 
 #[derive(Debug)]
-struct Counts {
+struct LoadCounts {
     offered: u64,
     served: u64,
     refused: u64,
@@ -148,9 +148,9 @@ impl CallForm {
     }
 }
 
-// === impl Calls ===
+// === impl PreparedCalls ===
 
-impl Calls {
+impl PreparedCalls {
     /// Creates calls of `items` items each. The same seed produces the same calls.
     #[must_use]
     pub fn new(route: Route, items: usize, seed: u64) -> Self {
@@ -160,11 +160,11 @@ impl Calls {
     /// Creates calls of this form.
     #[must_use]
     pub fn of(form: &CallForm) -> Self {
-        let list = (0..VARIETY).map(|call| Prepared::new(form, spread(form.seed ^ spread(call)))).collect();
+        let list = (0..VARIETY).map(|call| PreparedCall::new(form, spread(form.seed ^ spread(call)))).collect();
         Self { list, items: form.items }
     }
 
-    fn get(&self, turn: u64) -> &Prepared {
+    fn get(&self, turn: u64) -> &PreparedCall {
         let place = usize::try_from(turn % VARIETY).unwrap_or_default();
         &self.list[place]
     }
@@ -172,7 +172,7 @@ impl Calls {
 
 // === impl Prepared ===
 
-impl Prepared {
+impl PreparedCall {
     fn new(form: &CallForm, mark: u64) -> Self {
         let route = form.route;
         let raw: Vec<String> = (0..form.items as u64).map(|place| item(form, spread(mark ^ place))).collect();
@@ -194,12 +194,12 @@ impl Prepared {
         Self { request: request.into(), expect: route.results(&raw).into_bytes() }
     }
 
-    fn outcome(&self, answer: &Message<'_>) -> Outcome {
+    fn outcome(&self, answer: &Message<'_>) -> CallOutcome {
         match answer.status {
-            200 if answer.body.starts_with(&self.expect) => Outcome::Served,
-            200 => Outcome::Wrong,
-            429 | 503 => Outcome::Refused,
-            _ => Outcome::Failed,
+            200 if answer.body.starts_with(&self.expect) => CallOutcome::Served,
+            200 => CallOutcome::Wrong,
+            429 | 503 => CallOutcome::Refused,
+            _ => CallOutcome::Failed,
         }
     }
 }
@@ -218,12 +218,12 @@ fn item(form: &CallForm, mark: u64) -> String {
     }
 }
 
-// === impl Tally ===
+// === impl LoadStats ===
 
-impl Tally {
+impl LoadStats {
     fn new() -> Self {
-        let histogram = || Histogram::new_with_max(nanos(LATENCY_MAX), 3).unwrap_or_else(|_| unreachable_histogram());
-        let counts = Counts {
+        let histogram = || Histogram::new_with_max(nanos(LATENCY_MAX), 3).unwrap_or_else(|_| fallback_histogram());
+        let counts = LoadCounts {
             offered: 0,
             served: 0,
             refused: 0,
@@ -237,32 +237,32 @@ impl Tally {
         Self { counts: Mutex::new(counts) }
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, LoadCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn record(&self, outcome: Outcome, latency: Duration) {
+    fn record(&self, outcome: CallOutcome, latency: Duration) {
         let mut counts = self.counts();
         match outcome {
-            Outcome::Served => {
+            CallOutcome::Served => {
                 counts.served += 1;
                 counts.latency.saturating_record(nanos(latency));
                 counts.recent.saturating_record(nanos(latency));
             }
-            Outcome::Refused => counts.refused += 1,
-            Outcome::Wrong => counts.wrong += 1,
-            Outcome::Failed => counts.failed += 1,
-            Outcome::Unsent => {
+            CallOutcome::Refused => counts.refused += 1,
+            CallOutcome::Wrong => counts.wrong += 1,
+            CallOutcome::Failed => counts.failed += 1,
+            CallOutcome::Unsent => {
                 counts.failed += 1;
                 counts.unsent += 1;
             }
         }
     }
 
-    fn snapshot(&self) -> Snapshot {
+    fn snapshot(&self) -> LoadSnapshot {
         let mut counts = self.counts();
         let quantile = |q| Duration::from_nanos(counts.recent.value_at_quantile(q));
-        let snapshot = Snapshot {
+        let snapshot = LoadSnapshot {
             offered: counts.offered,
             served: counts.served,
             refused: counts.refused,
@@ -276,7 +276,7 @@ impl Tally {
 
     /// Records a served call that ended `after` the start of the measured time.
     fn record_slice(&self, after: Duration) {
-        let slice = usize::try_from(after.as_nanos() / SLICE.as_nanos()).unwrap_or_default();
+        let slice = usize::try_from(after.as_nanos() / SLICE_INTERVAL.as_nanos()).unwrap_or_default();
         let slices = &mut self.counts().slices;
         if slices.len() <= slice {
             slices.resize(slice + 1, 0);
@@ -304,7 +304,7 @@ impl Tally {
 
 /// Fallback for the fallible constructor, which never fails: three significant digits and a
 /// constant maximum are valid arguments.
-fn unreachable_histogram() -> Histogram<u64> {
+fn fallback_histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are within the library's range of 0 to 5")
 }
 

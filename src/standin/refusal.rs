@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// Response to a list of items from a server that accepts single items only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ListRefusal {
+pub enum ListResponse {
     /// This status, with a JSON error.
     Status(u16),
     /// The connection is closed without a response.
@@ -20,10 +20,10 @@ pub enum ListRefusal {
 
 // === impl ListRefusal ===
 
-impl ListRefusal {
+impl ListResponse {
     /// All refusals that end with a response or a closed connection. [`Self::Silence`] ends only by
     /// a timeout.
-    pub const ANSWERED: [Self; 9] = [
+    pub const TERMINATING: [Self; 9] = [
         Self::Status(400),
         Self::Status(404),
         Self::Status(413),
@@ -48,7 +48,7 @@ impl ListRefusal {
     }
 }
 
-impl FromStr for ListRefusal {
+impl FromStr for ListResponse {
     type Err = String;
 
     fn from_str(word: &str) -> Result<Self, Self::Err> {
@@ -71,9 +71,9 @@ mod tests {
 
     #[test]
     fn each_is_read_back_from_its_word_and_a_success_is_none() {
-        for refusal in ListRefusal::ANSWERED.into_iter().chain([ListRefusal::Silence]) {
+        for refusal in ListResponse::TERMINATING.into_iter().chain([ListResponse::Silence]) {
             assert_eq!(refusal.word().parse(), Ok(refusal));
         }
-        assert!("200".parse::<ListRefusal>().is_err());
+        assert!("200".parse::<ListResponse>().is_err());
     }
 }

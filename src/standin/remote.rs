@@ -11,13 +11,13 @@
 //! |---|---|
 //! | `GET /stats` | returns [`Stats`](super::server::Stats) |
 //! | `POST /listen` | binds the data port of a model that was started closed |
-//! | `POST /model` | applies a [`ModelChange`] immediately |
+//! | `POST /model` | applies a [`ModelUpdate`] immediately |
 //!
 //! | order to a caller | effect |
 //! |---|---|
-//! | `POST /calls` | makes [`Calls`] and returns a list of [`Heard`] |
-//! | `POST /load`, `GET /load`, `DELETE /load` | starts, reports or ends a [`Load`] |
-//! | `POST /ledger` | runs a [`Ledger`], if the caller has a mock |
+//! | `POST /calls` | makes [`CallsOrder`] and returns a list of [`CallResult`] |
+//! | `POST /load`, `GET /load`, `DELETE /load` | starts, reports or ends a [`LoadOrder`] |
+//! | `POST /ledger` | runs a [`LedgerOrder`], if the caller has a mock |
 //!
 //! A model that is started closed imitates a server that loads its model before it listens. Reports
 //! of a load are a [`LoadReport`], and those of the ledger a [`LedgerReport`].
@@ -42,8 +42,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 
-pub use self::caller::Caller;
-pub use self::model::Model;
+pub use self::caller::RemoteLoadGenerator;
+pub use self::model::RemoteModel;
 use super::item::Route;
 
 /// Maximum size of an order, which contains at most some hundreds of calls.
@@ -53,11 +53,11 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
 /// Calls to one address.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Calls {
+pub struct CallsOrder {
     /// Destination as `HOST:PORT`. A host name is resolved.
     pub to: String,
     /// The calls, at most 1024.
-    pub calls: Vec<Call>,
+    pub calls: Vec<HttpCall>,
     /// `true` to make all calls concurrently, each on its own connection, and to send none before
     /// all connections are open. Otherwise the calls are made one after another on one connection.
     pub at_once: bool,
@@ -65,7 +65,7 @@ pub struct Calls {
 
 /// One HTTP/1.1 request. The headers `host` and `content-length` are added to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
+pub struct HttpCall {
     /// Request method, sent unchanged.
     pub method: String,
     /// Path and query.
@@ -79,11 +79,11 @@ pub struct Call {
 }
 
 /// Result of a call: the response, or the reason for its absence.
-pub type Heard = Result<Answer, String>;
+pub type CallResult = Result<CallResponse, String>;
 
 /// One response.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Answer {
+pub struct CallResponse {
     /// Final status code.
     pub status: u16,
     /// Headers in the order received.
@@ -94,7 +94,7 @@ pub struct Answer {
 
 /// An open-loop load (Poisson) that verifies every response.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Load {
+pub struct LoadOrder {
     /// Destination as `HOST:PORT`. A host name is resolved once.
     pub to: String,
     /// Route of the calls.
@@ -131,7 +131,7 @@ pub struct LoadReport {
 /// A run of the ledger: the clients and the upstream are in this process, and the calls pass
 /// through a proxy.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Ledger {
+pub struct LedgerOrder {
     /// Address of the proxy as `HOST:PORT`.
     pub to: String,
     /// Number of items to send.
@@ -158,7 +158,7 @@ pub struct LedgerReport {
 /// Change of a running model server. Absent fields are left unchanged.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ModelChange {
+pub struct ModelUpdate {
     /// The a and b of t(n) = a + b·n.
     pub curve: Option<(Duration, Duration)>,
     /// Number of calls computed concurrently.
@@ -169,17 +169,18 @@ pub struct ModelChange {
 
 /// Status and reason with which an order is rejected.
 #[derive(Debug)]
-struct Refusal(StatusCode, String);
+struct OrderError(StatusCode, String);
 
 /// Handler of orders.
-trait Desk: Send + Sync + 'static {
+trait CommandHandler: Send + Sync + 'static {
     /// Executes an order and returns the response as JSON.
-    fn take(&self, method: &Method, path: &str, body: &[u8]) -> impl Future<Output = Result<String, Refusal>> + Send;
+    fn take(&self, method: &Method, path: &str, body: &[u8])
+    -> impl Future<Output = Result<String, OrderError>> + Send;
 }
 
-// === impl Call ===
+// === impl HttpCall ===
 
-impl Call {
+impl HttpCall {
     /// Creates a POST request with a JSON body.
     #[must_use]
     pub fn post(path: &str, body: impl Into<String>) -> Self {
@@ -194,9 +195,9 @@ impl Call {
     }
 }
 
-// === impl Answer ===
+// === impl CallResponse ===
 
-impl Answer {
+impl CallResponse {
     /// Returns the value of the first header with this name.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -214,9 +215,9 @@ impl LoadReport {
     }
 }
 
-// === impl Refusal ===
+// === impl OrderError ===
 
-impl Refusal {
+impl OrderError {
     fn unknown() -> Self {
         Self(StatusCode::NOT_FOUND, "unknown command".to_owned())
     }
@@ -234,16 +235,16 @@ impl Refusal {
     }
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| Refusal::malformed(&error))
+fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, OrderError> {
+    serde_json::from_slice(body).map_err(|error| OrderError::malformed(&error))
 }
 
-fn write<T: Serialize>(value: &T) -> Result<String, Refusal> {
-    serde_json::to_string(value).map_err(|error| Refusal(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
+fn write<T: Serialize>(value: &T) -> Result<String, OrderError> {
+    serde_json::to_string(value).map_err(|error| OrderError(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))
 }
 
 /// Accepts connections and handles their orders until the future is dropped.
-async fn serve(listener: TcpListener, desk: Arc<impl Desk>) {
+async fn serve(listener: TcpListener, desk: Arc<impl CommandHandler>) {
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -258,15 +259,15 @@ async fn serve(listener: TcpListener, desk: Arc<impl Desk>) {
     }
 }
 
-async fn answer(desk: &impl Desk, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(desk: &impl CommandHandler, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let taken = match Limited::new(body, ORDER_BYTES_MAX).collect().await {
         Ok(body) => desk.take(&head.method, head.uri.path(), &body.to_bytes()).await,
-        Err(_) => Err(Refusal(StatusCode::PAYLOAD_TOO_LARGE, "the command is too long".to_owned())),
+        Err(_) => Err(OrderError(StatusCode::PAYLOAD_TOO_LARGE, "the command is too long".to_owned())),
     };
     let (status, text) = match taken {
         Ok(text) => (StatusCode::OK, text),
-        Err(Refusal(status, why)) => (status, why),
+        Err(OrderError(status, why)) => (status, why),
     };
     let mut answer = Response::new(Full::new(Bytes::from(text)));
     *answer.status_mut() = status;

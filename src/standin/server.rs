@@ -5,7 +5,7 @@
 //! server serves HTTP/1.1 with keep-alive and, if enabled, HTTP/2 with prior knowledge on the same
 //! port. If a client disconnects, its slot is freed immediately, although many real servers
 //! complete the computation. The server can form batches itself (`inner`), and can be changed while
-//! it runs ([`Running::set_curve`] and similar methods). It has no model, no tokeniser and no TLS.
+//! it runs ([`ServerHandle::set_curve`] and similar methods). It has no model, no tokeniser and no TLS.
 
 mod inner;
 mod model;
@@ -34,12 +34,12 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::inner::Engine;
-pub use self::inner::Inner;
-pub use self::model::Shape;
-pub(crate) use self::model::{Model, NotRun};
-use super::item::{Items, Route};
-use super::refusal::ListRefusal;
-use super::wire::Target;
+pub use self::inner::InternalBatching;
+pub use self::model::CurveShape;
+pub(crate) use self::model::{RunError, SimulatedModel};
+use super::item::{CallItems, Route};
+use super::refusal::ListResponse;
+use super::wire::ServerAddr;
 
 /// Maximum size of a request body. Larger bodies are answered with 413.
 const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -50,16 +50,16 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
     /// Listen address. TCP port 0 selects a free port.
-    pub listen: Target,
+    pub listen: ServerAddr,
     /// Fixed cost of a call: the a in t(n) = a + b·n.
     pub base: Duration,
     /// Cost of each item: the b in t(n) = a + b·n.
     pub per_item: Duration,
     /// Shape of the cost curve t(n).
-    pub shape: Shape,
+    pub shape: CurveShape,
     /// Batching inside the server. If set, an iteration costs t(n), and each slot runs one
     /// iteration at a time.
-    pub inner: Option<Inner>,
+    pub inner: Option<InternalBatching>,
     /// Number of calls computed concurrently.
     pub slots: usize,
     /// Maximum number of calls that wait for a slot. Further calls are answered with 503.
@@ -67,7 +67,7 @@ pub struct ServerConfig {
     /// Maximum number of items in one call, or `None` for no limit.
     pub items_max: Option<usize>,
     /// Response to a call with more items than `items_max`.
-    pub too_large: TooLarge,
+    pub too_large: TooLargeResponse,
     /// `true` if `GET /info` publishes `items_max`. Otherwise it is answered with 404.
     pub publish: bool,
     /// Text that poisons an item. A call with an item that contains it is answered with 500.
@@ -76,14 +76,14 @@ pub struct ServerConfig {
     pub slow: Option<(String, Duration)>,
     /// Response to a call with more than one item, which is refused immediately. `None` if lists
     /// are accepted.
-    pub lists: Option<ListRefusal>,
+    pub lists: Option<ListResponse>,
     /// `true` if HTTP/2 with prior knowledge is served on the same port.
     pub http2: bool,
 }
 
 /// Response to a call with too many items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TooLarge {
+pub enum TooLargeResponse {
     /// 422 with a message that contains the limit, as text-embeddings-inference (TEI) does.
     Named,
     /// 413 without a message.
@@ -92,9 +92,9 @@ pub enum TooLarge {
 
 /// A running simulated server. Dropping it stops the server.
 #[derive(Debug)]
-pub struct Running {
-    target: Target,
-    shared: Arc<Shared>,
+pub struct ServerHandle {
+    target: ServerAddr,
+    shared: Arc<ServerState>,
     accept: tokio::task::JoinHandle<()>,
     /// Signals that no further connections are accepted.
     closing: watch::Sender<bool>,
@@ -102,7 +102,7 @@ pub struct Running {
 
 /// Counters of a simulated server.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
+pub struct ServerStats {
     /// Number of connections accepted.
     pub connections: u64,
     /// Number of calls answered with 200.
@@ -123,19 +123,19 @@ pub struct Stats {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ServerState {
     config: ServerConfig,
-    model: Arc<Model>,
+    model: Arc<SimulatedModel>,
     /// Engine that forms batches, if the server batches itself.
     inner: Option<Engine>,
     /// Current maximum number of items in one call.
     items_max: AtomicUsize,
-    counts: Counts,
+    counts: ServerCounters,
     sizes: Mutex<Vec<u64>>,
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct ServerCounters {
     connections: AtomicU64,
     items: AtomicU64,
     refused: AtomicU64,
@@ -158,15 +158,15 @@ enum Listener {
 impl Default for ServerConfig {
     fn default() -> Self {
         Self {
-            listen: Target::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            listen: ServerAddr::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             base: Duration::from_millis(5),
             per_item: Duration::from_micros(100),
-            shape: Shape::Line,
+            shape: CurveShape::Line,
             inner: None,
             slots: 1,
             queue_max: 64,
             items_max: Some(32),
-            too_large: TooLarge::Named,
+            too_large: TooLargeResponse::Named,
             publish: false,
             poison: None,
             slow: None,
@@ -183,27 +183,28 @@ impl Server {
     ///
     /// # Errors
     /// The address cannot be bound.
-    pub async fn start(config: ServerConfig) -> io::Result<Running> {
+    pub async fn start(config: ServerConfig) -> io::Result<ServerHandle> {
         let listener = Listener::bind(&config.listen).await?;
         let target = listener.target()?;
-        let model = Model::new(config.base, config.per_item, config.slots, config.queue_max).shaped(config.shape);
+        let model =
+            SimulatedModel::new(config.base, config.per_item, config.slots, config.queue_max).shaped(config.shape);
         let model = Arc::new(model);
         let inner = config.inner.map(|inner| Engine::new(model.clone(), inner));
         let items_max = AtomicUsize::new(config.items_max.unwrap_or(usize::MAX));
-        let (counts, sizes) = (Counts::default(), Mutex::default());
-        let shared = Arc::new(Shared { config, model, inner, items_max, counts, sizes });
+        let (counts, sizes) = (ServerCounters::default(), Mutex::default());
+        let shared = Arc::new(ServerState { config, model, inner, items_max, counts, sizes });
         let (closing, closes) = watch::channel(false);
         let accept = tokio::spawn(accept(listener, Arc::clone(&shared), closes));
-        Ok(Running { target, shared, accept, closing })
+        Ok(ServerHandle { target, shared, accept, closing })
     }
 }
 
-// === impl Running ===
+// === impl ServerHandle ===
 
-impl Running {
+impl ServerHandle {
     /// Returns the address on which the server listens.
     #[must_use]
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &ServerAddr {
         &self.target
     }
 
@@ -211,8 +212,8 @@ impl Running {
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         match &self.target {
-            Target::Tcp(addr) => *addr,
-            Target::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            ServerAddr::Tcp(addr) => *addr,
+            ServerAddr::Unix(_) => SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
         }
     }
 
@@ -220,18 +221,18 @@ impl Running {
     #[must_use]
     pub fn url(&self) -> String {
         match &self.target {
-            Target::Tcp(addr) => format!("http://{addr}"),
-            Target::Unix(path) => format!("unix:{}", path.display()),
+            ServerAddr::Tcp(addr) => format!("http://{addr}"),
+            ServerAddr::Unix(path) => format!("unix:{}", path.display()),
         }
     }
 
     /// Returns the current counters.
     #[must_use]
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> ServerStats {
         let counts = &self.shared.counts;
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let sizes = self.shared.sizes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Stats {
+        ServerStats {
             connections: get(&counts.connections),
             calls: sizes.iter().sum(),
             items: get(&counts.items),
@@ -274,15 +275,15 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ServerHandle {
     fn drop(&mut self) {
         self.accept.abort();
     }
 }
 
-// === impl Stats ===
+// === impl ServerStats ===
 
-impl Stats {
+impl ServerStats {
     /// Returns the mean number of items in a call.
     #[must_use]
     pub fn items_per_call(&self) -> f64 {
@@ -309,10 +310,10 @@ impl Stats {
 // === impl Listener ===
 
 impl Listener {
-    async fn bind(target: &Target) -> io::Result<Self> {
+    async fn bind(target: &ServerAddr) -> io::Result<Self> {
         match target {
-            Target::Tcp(addr) => Ok(Self::Tcp(TcpListener::bind(addr).await?)),
-            Target::Unix(path) => Ok(Self::Unix(UnixListener::bind(path)?, path.clone())),
+            ServerAddr::Tcp(addr) => Ok(Self::Tcp(TcpListener::bind(addr).await?)),
+            ServerAddr::Unix(path) => Ok(Self::Unix(UnixListener::bind(path)?, path.clone())),
         }
     }
 
@@ -320,7 +321,7 @@ impl Listener {
     async fn accept(
         &self,
         connections: &mut JoinSet<()>,
-        shared: &Arc<Shared>,
+        shared: &Arc<ServerState>,
         closes: watch::Receiver<bool>,
     ) -> io::Result<()> {
         match self {
@@ -334,10 +335,10 @@ impl Listener {
         }
     }
 
-    fn target(&self) -> io::Result<Target> {
+    fn target(&self) -> io::Result<ServerAddr> {
         match self {
-            Self::Tcp(listener) => listener.local_addr().map(Target::Tcp),
-            Self::Unix(_, path) => Ok(Target::Unix(path.clone())),
+            Self::Tcp(listener) => listener.local_addr().map(ServerAddr::Tcp),
+            Self::Unix(_, path) => Ok(ServerAddr::Unix(path.clone())),
         }
     }
 }
@@ -351,7 +352,7 @@ impl Drop for Listener {
     }
 }
 
-async fn accept(listener: Listener, shared: Arc<Shared>, mut closes: watch::Receiver<bool>) {
+async fn accept(listener: Listener, shared: Arc<ServerState>, mut closes: watch::Receiver<bool>) {
     let mut connections = JoinSet::new();
     loop {
         let closing = closes.clone();
@@ -372,7 +373,7 @@ async fn accept(listener: Listener, shared: Arc<Shared>, mut closes: watch::Rece
     connections.join_all().await;
 }
 
-async fn serve<S>(stream: S, shared: Arc<Shared>, mut closes: watch::Receiver<bool>)
+async fn serve<S>(stream: S, shared: Arc<ServerState>, mut closes: watch::Receiver<bool>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -402,9 +403,9 @@ where
     }
 }
 
-// === impl Shared ===
+// === impl ServerState ===
 
-impl Shared {
+impl ServerState {
     /// Answers a request. An error closes the connection without a response.
     async fn answer(&self, request: Request<Incoming>) -> io::Result<Response<Full<Bytes>>> {
         let path = request.uri().path();
@@ -434,27 +435,27 @@ impl Shared {
     async fn refuse_list(
         &self,
         route: Route,
-        items: &Items<'_>,
-        refusal: ListRefusal,
+        items: &CallItems<'_>,
+        refusal: ListResponse,
     ) -> io::Result<Response<Full<Bytes>>> {
         self.counts.lists.fetch_add(1, Ordering::Relaxed);
         match refusal {
-            ListRefusal::Status(status) => {
+            ListResponse::Status(status) => {
                 let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
                 Ok(json(status, r#"{"error":"one item a call"}"#))
             }
-            ListRefusal::Reset => Err(io::ErrorKind::ConnectionReset.into()),
-            ListRefusal::First => {
+            ListResponse::Reset => Err(io::ErrorKind::ConnectionReset.into()),
+            ListResponse::First => {
                 let raw = items.raw.iter().take(1).copied().collect();
-                Ok(json(StatusCode::OK, route.answer(&Items { raw, model: items.model.clone() })))
+                Ok(json(StatusCode::OK, route.answer(&CallItems { raw, model: items.model.clone() })))
             }
-            ListRefusal::NotJson => Ok(json(StatusCode::OK, "one item a call")),
+            ListResponse::NotJson => Ok(json(StatusCode::OK, "one item a call")),
             // Pending until the client disconnects, which drops this future with its connection.
-            ListRefusal::Silence => std::future::pending().await,
+            ListResponse::Silence => std::future::pending().await,
         }
     }
 
-    async fn predict(&self, route: Route, items: &Items<'_>, body: &[u8]) -> Response<Full<Bytes>> {
+    async fn predict(&self, route: Route, items: &CallItems<'_>, body: &[u8]) -> Response<Full<Bytes>> {
         let n = items.raw.len();
         if let Some(max) = self.items_max().filter(|&max| n > max) {
             self.counts.too_large.fetch_add(1, Ordering::Relaxed);
@@ -462,17 +463,17 @@ impl Shared {
         }
         let ran = match &self.inner {
             Some(inner) => inner.run(n).await,
-            None => self.model.run_as(n, self.slow(body)).await,
+            None => self.model.run_with_base(n, self.slow(body)).await,
         };
         match ran {
             Ok(()) => {}
-            Err(NotRun::QueueFull) => {
+            Err(RunError::QueueFull) => {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
                 let mut answer = json(StatusCode::SERVICE_UNAVAILABLE, r#"{"error":"queue full"}"#);
                 answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
                 return answer;
             }
-            Err(NotRun::NoTimer) => return json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"no timer"}"#),
+            Err(RunError::NoTimer) => return json(StatusCode::INTERNAL_SERVER_ERROR, r#"{"error":"no timer"}"#),
         }
         if self.config.poison.as_ref().is_some_and(|mark| items.raw.iter().any(|item| item.contains(mark))) {
             self.counts.failed.fetch_add(1, Ordering::Relaxed);
@@ -501,11 +502,11 @@ impl Shared {
     fn too_large(&self, route: Route, n: usize, max: usize) -> Response<Full<Bytes>> {
         let message = format!("batch size {n} > maximum allowed batch size {max}");
         match (self.config.too_large, route) {
-            (TooLarge::Bare, _) => json(StatusCode::PAYLOAD_TOO_LARGE, ""),
-            (TooLarge::Named, Route::Embed) => {
+            (TooLargeResponse::Bare, _) => json(StatusCode::PAYLOAD_TOO_LARGE, ""),
+            (TooLargeResponse::Named, Route::Embed) => {
                 json(StatusCode::UNPROCESSABLE_ENTITY, format!(r#"{{"error":"{message}","error_type":"Validation"}}"#))
             }
-            (TooLarge::Named, Route::Embeddings | Route::Predict | Route::Ledger) => {
+            (TooLargeResponse::Named, Route::Embeddings | Route::Predict | Route::Ledger) => {
                 let body = format!(r#"{{"message":"{message}","code":422,"type":"Validation"}}"#);
                 json(StatusCode::UNPROCESSABLE_ENTITY, body)
             }

@@ -28,7 +28,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ServerAddr {
     /// A TCP address.
     Tcp(SocketAddr),
     /// The path of a Unix socket.
@@ -37,7 +37,7 @@ pub enum Target {
 
 /// Read half of a connection, with its buffer of unprocessed bytes.
 #[derive(Debug)]
-pub(crate) struct Inbox {
+pub(crate) struct MessageReader {
     half: ReadHalf,
     buf: BytesMut,
     /// Number of bytes at the front of `buf` that belong to the last returned message.
@@ -48,7 +48,7 @@ pub(crate) struct Inbox {
 
 /// Write half of a connection.
 #[derive(Debug)]
-pub(crate) struct Outbox {
+pub(crate) struct MessageWriter {
     half: WriteHalf,
 }
 
@@ -66,9 +66,9 @@ enum WriteHalf {
 
 /// A connection with both halves.
 #[derive(Debug)]
-pub(crate) struct Conn {
-    pub(crate) inbox: Inbox,
-    pub(crate) outbox: Outbox,
+pub(crate) struct HttpConnection {
+    pub(crate) inbox: MessageReader,
+    pub(crate) outbox: MessageWriter,
 }
 
 /// A complete message. It borrows from the buffer until the next message is read.
@@ -86,7 +86,7 @@ pub(crate) struct Message<'a> {
 
 /// State of a connection between two calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Idle {
+pub(crate) enum IdleState {
     /// Ready for the next call.
     Quiet,
     /// Unsolicited bytes have arrived.
@@ -104,39 +104,39 @@ enum Framing {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct MessageHead {
     length: usize,
     status: u16,
     framing: Framing,
     close: bool,
 }
 
-enum Body {
+enum BodyLocation {
     Plain(Range<usize>),
     Joined,
 }
 
-// === impl Target ===
+// === impl ServerAddr ===
 
-impl Target {
+impl ServerAddr {
     /// Opens a connection.
-    pub(crate) async fn connect(&self) -> io::Result<Conn> {
+    pub(crate) async fn connect(&self) -> io::Result<HttpConnection> {
         match self {
-            Self::Tcp(addr) => Conn::tcp(TcpStream::connect(addr).await?),
-            Self::Unix(path) => Ok(Conn::unix(UnixStream::connect(path).await?)),
+            Self::Tcp(addr) => HttpConnection::tcp(TcpStream::connect(addr).await?),
+            Self::Unix(path) => Ok(HttpConnection::unix(UnixStream::connect(path).await?)),
         }
     }
 }
 
-impl From<SocketAddr> for Target {
+impl From<SocketAddr> for ServerAddr {
     fn from(addr: SocketAddr) -> Self {
         Self::Tcp(addr)
     }
 }
 
-// === impl Conn ===
+// === impl HttpConnection ===
 
-impl Conn {
+impl HttpConnection {
     pub(crate) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         let (read, write) = stream.into_split();
@@ -149,8 +149,9 @@ impl Conn {
     }
 
     fn of(read: ReadHalf, write: WriteHalf) -> Self {
-        let inbox = Inbox { half: read, buf: BytesMut::with_capacity(READ_BYTES), taken: 0, joined: Vec::new() };
-        Self { inbox, outbox: Outbox { half: write } }
+        let inbox =
+            MessageReader { half: read, buf: BytesMut::with_capacity(READ_BYTES), taken: 0, joined: Vec::new() };
+        Self { inbox, outbox: MessageWriter { half: write } }
     }
 
     /// Closes the connection with a TCP reset instead of a FIN.
@@ -173,9 +174,9 @@ impl Conn {
     }
 }
 
-// === impl Outbox ===
+// === impl MessageWriter ===
 
-impl Outbox {
+impl MessageWriter {
     /// Writes all of `bytes`, waiting until the socket is writable.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         match &mut self.half {
@@ -216,9 +217,9 @@ impl Outbox {
     }
 }
 
-// === impl Inbox ===
+// === impl MessageReader ===
 
-impl Inbox {
+impl MessageReader {
     /// Reads the next final response, skipping informational ones.
     pub(crate) async fn answer(&mut self) -> io::Result<Message<'_>> {
         loop {
@@ -245,21 +246,21 @@ impl Inbox {
     }
 
     /// Returns the state of an idle connection, as far as it is known without waiting.
-    pub(crate) fn idle(&mut self) -> Idle {
+    pub(crate) fn idle(&mut self) -> IdleState {
         self.buf.reserve(READ_BYTES);
         let read = match &self.half {
             ReadHalf::Tcp(half) => half.try_read_buf(&mut self.buf),
             ReadHalf::Unix(half) => half.try_read_buf(&mut self.buf),
         };
         match read {
-            _ if !self.rest().is_empty() => Idle::Unasked,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Idle::Quiet,
-            Ok(_) | Err(_) => Idle::Closed,
+            _ if !self.rest().is_empty() => IdleState::Unasked,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => IdleState::Quiet,
+            Ok(_) | Err(_) => IdleState::Closed,
         }
     }
 
     /// Discards all input until the peer closes the connection.
-    pub(crate) async fn until_closed(&mut self) {
+    pub(crate) async fn drain_until_closed(&mut self) {
         loop {
             self.buf.clear();
             self.taken = 0;
@@ -278,14 +279,14 @@ impl Inbox {
         }
     }
 
-    async fn fill_some(&mut self) -> io::Result<()> {
+    async fn fill_or_eof(&mut self) -> io::Result<()> {
         match self.fill().await? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),
             _ => Ok(()),
         }
     }
 
-    async fn head(&mut self, answer: bool) -> io::Result<Option<Head>> {
+    async fn head(&mut self, answer: bool) -> io::Result<Option<MessageHead>> {
         self.buf.advance(self.taken);
         self.taken = 0;
         let mut searched = 0;
@@ -294,7 +295,7 @@ impl Inbox {
             let from = usize::saturating_sub(searched, 3);
             if let Some(at) = self.buf.get(from..).and_then(|rest| memmem::find(rest, b"\r\n\r\n")) {
                 let length = from + at + 4;
-                return Head::read(&self.buf[..length], answer).map(Some);
+                return MessageHead::read(&self.buf[..length], answer).map(Some);
             }
             searched = self.buf.len();
             if searched > HEAD_BYTES_MAX {
@@ -306,20 +307,20 @@ impl Inbox {
         }
     }
 
-    async fn message(&mut self, head: Head) -> io::Result<Message<'_>> {
+    async fn message(&mut self, head: MessageHead) -> io::Result<Message<'_>> {
         let body = match head.framing {
             Framing::Length(length) => {
                 let end = head.length + length;
                 while self.buf.len() < end {
-                    self.fill_some().await?;
+                    self.fill_or_eof().await?;
                 }
                 self.taken = end;
-                Body::Plain(head.length..end)
+                BodyLocation::Plain(head.length..end)
             }
             Framing::Chunked => {
                 let end = self.join(head.length).await?;
                 self.taken = end;
-                Body::Joined
+                BodyLocation::Joined
             }
             Framing::UntilClose => {
                 while self.fill().await? != 0 {
@@ -328,12 +329,12 @@ impl Inbox {
                     }
                 }
                 self.taken = self.buf.len();
-                Body::Plain(head.length..self.taken)
+                BodyLocation::Plain(head.length..self.taken)
             }
         };
         let body = match body {
-            Body::Plain(range) => &self.buf[range],
-            Body::Joined => &self.joined,
+            BodyLocation::Plain(range) => &self.buf[range],
+            BodyLocation::Joined => &self.joined,
         };
         Ok(Message { head: &self.buf[..head.length], body, status: head.status, close: head.close })
     }
@@ -353,7 +354,7 @@ impl Inbox {
                 return Err(invalid("body too long"));
             }
             while self.buf.len() < at + size + 2 {
-                self.fill_some().await?;
+                self.fill_or_eof().await?;
             }
             self.joined.extend_from_slice(&self.buf[at..at + size]);
             at += size + 2;
@@ -374,14 +375,14 @@ impl Inbox {
             if let Some(end) = self.buf.get(at..).and_then(|rest| memmem::find(rest, b"\r\n")) {
                 return Ok(at + end);
             }
-            self.fill_some().await?;
+            self.fill_or_eof().await?;
         }
     }
 }
 
 // === impl Head ===
 
-impl Head {
+impl MessageHead {
     fn read(head: &[u8], answer: bool) -> io::Result<Self> {
         let status = if answer { status(head)? } else { 0 };
         let bare = answer && matches!(status, 100..200 | 204 | 304);

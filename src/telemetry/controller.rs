@@ -7,20 +7,20 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Key, Label, Recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::names::{Admission, ControllerMetric as Metric, Done, Told};
+use super::names::{AdmissionResult, ControllerMetric as Metric, EventResult, WriteResult};
 use super::registry::{METADATA, describe, to_f64};
 
 /// All metrics of one controller. Cheap to clone.
 #[derive(Clone)]
-pub struct ControllerMetrics(Arc<Inner>);
+pub struct ControllerMetrics(Arc<ControllerMetricsInner>);
 
-struct Inner {
+struct ControllerMetricsInner {
     recorder: PrometheusRecorder,
     handle: PrometheusHandle,
-    admissions: [Counter; Admission::ALL.len()],
-    reconciles: [Counter; Done::ALL.len()],
-    writes: [Counter; Done::ALL.len()],
-    events: [Counter; Told::ALL.len()],
+    admissions: [Counter; AdmissionResult::ALL.len()],
+    reconciles: [Counter; WriteResult::ALL.len()],
+    writes: [Counter; WriteResult::ALL.len()],
+    events: [Counter; EventResult::ALL.len()],
     webhook: Histogram,
     reconcile: Histogram,
     missing: Gauge,
@@ -51,12 +51,12 @@ impl ControllerMetrics {
         let counter = |metric, label, value| recorder.register_counter(&key(metric, label, value), &METADATA);
         let gauge = |metric: Metric| recorder.register_gauge(&Key::from_static_name(metric.name()), &METADATA);
         let histogram = |metric: Metric| recorder.register_histogram(&Key::from_static_name(metric.name()), &METADATA);
-        let inner = Inner {
+        let inner = ControllerMetricsInner {
             handle: recorder.handle(),
-            admissions: Admission::ALL.map(|word| counter(Metric::WebhookRequests, "result", word.as_str())),
-            reconciles: Done::ALL.map(|word| counter(Metric::Reconciles, "result", word.as_str())),
-            writes: Done::ALL.map(|word| counter(Metric::StatusWrites, "result", word.as_str())),
-            events: Told::ALL.map(|word| counter(Metric::Events, "result", word.as_str())),
+            admissions: AdmissionResult::ALL.map(|word| counter(Metric::WebhookRequests, "result", word.as_str())),
+            reconciles: WriteResult::ALL.map(|word| counter(Metric::Reconciles, "result", word.as_str())),
+            writes: WriteResult::ALL.map(|word| counter(Metric::StatusWrites, "result", word.as_str())),
+            events: EventResult::ALL.map(|word| counter(Metric::Events, "result", word.as_str())),
             webhook: histogram(Metric::WebhookDuration),
             reconcile: histogram(Metric::ReconcileDuration),
             missing: gauge(Metric::PodsMissing),
@@ -84,7 +84,7 @@ impl ControllerMetrics {
     }
 
     /// Records an admission review and the time to answer it.
-    pub fn admission(&self, answer: Admission, took: Duration) {
+    pub fn admission(&self, answer: AdmissionResult, took: Duration) {
         self.0.admissions[answer as usize].increment(1);
         self.0.webhook.record(took.as_secs_f64());
     }
@@ -95,22 +95,22 @@ impl ControllerMetrics {
     }
 
     /// Records the duration of a reconciliation.
-    pub fn reconciled(&self, took: Duration) {
+    pub fn record_reconcile(&self, took: Duration) {
         self.0.reconcile.record(took.as_secs_f64());
     }
 
     /// Records the result of the writes that followed a reconciliation.
-    pub fn applied(&self, done: Done) {
+    pub fn applied(&self, done: WriteResult) {
         self.0.reconciles[done as usize].increment(1);
     }
 
     /// Records the result of writing a status or profile.
-    pub fn written(&self, done: Done) {
+    pub fn written(&self, done: WriteResult) {
         self.0.writes[done as usize].increment(1);
     }
 
     /// Records the result of publishing an event.
-    pub fn event(&self, told: Told) {
+    pub fn event(&self, told: EventResult) {
         self.0.events[told as usize].increment(1);
     }
 
@@ -120,12 +120,12 @@ impl ControllerMetrics {
     }
 
     /// Records a failed list or watch of a kind.
-    pub fn watch_error(&self, kind: &'static str) {
+    pub fn record_watch_error(&self, kind: &'static str) {
         self.0.recorder.register_counter(&key(Metric::WatchErrors, "kind", kind), &METADATA).increment(1);
     }
 
     /// Sets the time since the last response of the API server for a kind.
-    pub fn watch_silence(&self, kind: &'static str, silence: Duration) {
+    pub fn set_watch_silence(&self, kind: &'static str, silence: Duration) {
         self.gauge(Metric::WatchSilence, "kind", kind).set(silence.as_secs_f64());
     }
 
@@ -135,7 +135,7 @@ impl ControllerMetrics {
     }
 
     /// Sets the number of pods that request a sidecar and have none.
-    pub fn pods_missing(&self, count: usize) {
+    pub fn set_pods_missing(&self, count: usize) {
         self.0.missing.set(to_f64(count as u64));
     }
 
@@ -145,7 +145,7 @@ impl ControllerMetrics {
     }
 
     /// Sets the number of stream events since the process started.
-    pub fn stream_events(&self, event: &'static str, count: u64) {
+    pub fn set_stream_events(&self, event: &'static str, count: u64) {
         self.0.recorder.register_counter(&key(Metric::StreamEvents, "event", event), &METADATA).absolute(count);
     }
 
@@ -160,7 +160,7 @@ impl ControllerMetrics {
     }
 
     /// Sets the expiry of the certificate, in seconds since the Unix epoch.
-    pub fn cert_expiry(&self, seconds: u64) {
+    pub fn set_cert_expiry(&self, seconds: u64) {
         self.0.expiry.set(to_f64(seconds));
     }
 
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn the_exposition_shows_results_that_have_not_happened_as_zero() {
         let metrics = ControllerMetrics::new();
-        metrics.admission(Admission::Injected, Duration::from_millis(2));
+        metrics.admission(AdmissionResult::Injected, Duration::from_millis(2));
         metrics.skipped("HostNetwork");
         let text = metrics.render();
         for line in [
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn words_index_their_own_counters() {
-        assert!(Admission::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
-        assert!(Done::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
-        assert!(Told::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
+        assert!(AdmissionResult::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
+        assert!(WriteResult::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
+        assert!(EventResult::ALL.into_iter().enumerate().all(|(at, word)| word as usize == at));
     }
 }

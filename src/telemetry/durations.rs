@@ -11,7 +11,7 @@ use std::time::Duration;
 use metrics::{Histogram, Label, Recorder};
 
 use super::names::{Metric, OTHER_ROUTE, Outcome};
-use super::registry::{METADATA, Metrics, Shared, key};
+use super::registry::{METADATA, Metrics, MetricsShared, key};
 
 /// Maximum number of values of the label `route` per process, including adapter names: a quarter of
 /// the routes that a policy may have. Reloads add values and never remove one.
@@ -19,14 +19,14 @@ const ROUTES_MAX: usize = 64;
 
 /// The values of the label `route` in use.
 #[derive(Debug, Default)]
-pub(super) struct RouteLabels(Mutex<BTreeSet<String>>);
+pub(super) struct RouteLabelSet(Mutex<BTreeSet<String>>);
 
 /// The latency histograms of one route.
 #[derive(Clone)]
-pub struct RouteDurations(Arc<Histograms>);
+pub struct RouteDurations(Arc<RouteHistograms>);
 
-struct Histograms {
-    shared: Arc<Shared>,
+struct RouteHistograms {
+    shared: Arc<MetricsShared>,
     route: String,
     by_outcome: [OnceLock<Histogram>; Outcome::ALL.len()],
 }
@@ -39,7 +39,7 @@ impl Metrics {
     #[must_use]
     pub fn route_durations(&self, route: &str) -> RouteDurations {
         let route = self.shared.routes.take(route);
-        RouteDurations(Arc::new(Histograms {
+        RouteDurations(Arc::new(RouteHistograms {
             shared: self.shared.clone(),
             route,
             by_outcome: [const { OnceLock::new() }; Outcome::ALL.len()],
@@ -49,7 +49,7 @@ impl Metrics {
 
 // === impl RouteLabels ===
 
-impl RouteLabels {
+impl RouteLabelSet {
     /// Returns the label value of a route. Beyond the maximum, all further routes share one value.
     fn take(&self, route: &str) -> String {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -66,7 +66,7 @@ impl RouteLabels {
 impl RouteDurations {
     /// Records a completed call.
     pub fn record(&self, outcome: Outcome, latency: Duration) {
-        let Histograms { shared, route, by_outcome } = &*self.0;
+        let RouteHistograms { shared, route, by_outcome } = &*self.0;
         let histogram = by_outcome[outcome as usize].get_or_init(|| {
             let labels = vec![Label::new("route", route.clone()), Label::new("outcome", outcome.as_str())];
             shared.recorder.register_histogram(&key(Metric::CallDuration, labels), &METADATA)
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn label_values_are_bounded_and_a_known_route_keeps_its_own() {
-        let labels = RouteLabels::default();
+        let labels = RouteLabelSet::default();
         let given: BTreeSet<String> = (0..1000).map(|route| labels.take(&format!("/{route}"))).collect();
         assert_eq!(given.len(), ROUTES_MAX + 1);
         assert!(given.contains(OTHER_ROUTE) && labels.take("/3") == "/3" && labels.take("/999") == OTHER_ROUTE);

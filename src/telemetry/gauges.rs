@@ -11,11 +11,11 @@ use metrics::{Counter, Gauge, Label, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
 
 use super::names::Metric;
-use super::registry::{METADATA, Stats, key, to_f64};
-use crate::batching::{Counts, Learned, Tick};
+use super::registry::{LiveCounts, METADATA, key, to_f64};
+use crate::batching::{LearnedGauges, QueueGauges, Tick};
 
 /// The gauges of one port.
-pub(super) struct Gauges {
+pub(super) struct PortGauges {
     /// Value of the label `port`, if there is one.
     port: Option<String>,
     queue_items: Gauge,
@@ -27,13 +27,13 @@ pub(super) struct Gauges {
     slots_in_use: Gauge,
     slots_limit: Gauge,
     deadline_shift: Gauge,
-    learned: LearnedGauges,
+    learned: LearnedSeries,
     /// The share of this port in the counts of the process.
-    counted: Counted,
+    counted: PublishedCounts,
 }
 
-/// Gauges for the values of [`Learned`].
-struct LearnedGauges {
+/// Gauges for the values of [`LearnedGauges`].
+struct LearnedSeries {
     slots: Gauge,
     lead: Gauge,
     fixed: Gauge,
@@ -49,7 +49,7 @@ struct LearnedGauges {
 
 /// The last values of this port, so that only differences are added to the sums of all ports.
 #[derive(Default)]
-struct Counted {
+struct PublishedCounts {
     queue_items: AtomicU64,
     in_flight: AtomicU64,
     exploration_seconds: AtomicU64,
@@ -57,7 +57,7 @@ struct Counted {
 
 // === impl Gauges ===
 
-impl Gauges {
+impl PortGauges {
     pub(super) fn new(recorder: &PrometheusRecorder, port: Option<String>) -> Self {
         let labels = || port.iter().map(|port| Label::new("port", port.clone())).collect();
         let gauge = |metric| recorder.register_gauge(&key(metric, labels()), &METADATA);
@@ -70,7 +70,7 @@ impl Gauges {
             slots_in_use: gauge(Metric::SlotsInUse),
             slots_limit: gauge(Metric::SlotsLimit),
             deadline_shift: gauge(Metric::DeadlineShift),
-            learned: LearnedGauges {
+            learned: LearnedSeries {
                 slots: gauge(Metric::SlotsLearned),
                 lead: gauge(Metric::Lead),
                 fixed: gauge(Metric::ModelFixed),
@@ -82,7 +82,7 @@ impl Gauges {
                 changes: counter(Metric::ModelChanges),
                 exploration: counter(Metric::Exploration),
             },
-            counted: Counted::default(),
+            counted: PublishedCounts::default(),
             port,
         }
     }
@@ -102,7 +102,7 @@ impl Gauges {
         self.learned.merging_suspended.set(to_f64(classes as u64));
     }
 
-    pub(super) fn learned(&self, learned: &Learned, changes: u64) {
+    pub(super) fn learned(&self, learned: &LearnedGauges, changes: u64) {
         let gauges = &self.learned;
         let seconds = |nanos| to_f64(nanos) / 1e9;
         let permille = |permille| to_f64(permille) / 1e3;
@@ -120,14 +120,14 @@ impl Gauges {
         gauges.standing_aside.set(f64::from(u8::from(learned.standing_aside)));
     }
 
-    pub(super) fn held(&self, counts: &Counts, queue_items_max: u32, stats: &Stats) {
+    pub(super) fn held(&self, counts: &QueueGauges, queue_items_max: u32, stats: &LiveCounts) {
         self.queue_items.set(to_f64(counts.queue_items));
         self.oldest.store(counts.oldest.map_or(u64::MAX, |since| since.0), Ordering::Relaxed);
         self.queue_items_limit.set(f64::from(queue_items_max));
         self.slots_in_use.set(to_f64(counts.in_flight as u64));
         self.slots_limit.set(f64::from(counts.slots));
-        add(&stats.queue_items, &self.counted.queue_items, counts.queue_items);
-        add(&stats.in_flight, &self.counted.in_flight, counts.in_flight as u64);
+        update_sum(&stats.queue_items, &self.counted.queue_items, counts.queue_items);
+        update_sum(&stats.in_flight, &self.counted.in_flight, counts.in_flight as u64);
     }
 
     pub(super) fn held_now(&self) -> (u64, u64) {
@@ -141,7 +141,7 @@ impl Gauges {
     }
 }
 
-impl fmt::Debug for Gauges {
+impl fmt::Debug for PortGauges {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Gauges").field("port", &self.port).finish_non_exhaustive()
     }
@@ -149,7 +149,7 @@ impl fmt::Debug for Gauges {
 
 /// Sets this part of a sum to `now`. Each part is written by one task. The sum uses wrapping
 /// arithmetic, so it is correct also if the part has decreased.
-fn add(sum: &AtomicU64, part: &AtomicU64, now: u64) {
+fn update_sum(sum: &AtomicU64, part: &AtomicU64, now: u64) {
     let before = part.swap(now, Ordering::Relaxed);
     if before != now {
         sum.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);

@@ -23,7 +23,7 @@ use crate::error::BoxError;
 
 /// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum LineFormat {
     /// One JSON object per line.
     Json,
     /// Readable text.
@@ -37,9 +37,9 @@ pub struct LevelHandle {
 }
 
 #[derive(Debug, Clone)]
-struct Lines(LossyWriter);
+struct LineWriterFactory(LossyWriter);
 
-impl<'a> MakeWriter<'a> for Lines {
+impl<'a> MakeWriter<'a> for LineWriterFactory {
     type Writer = LossyWriter;
 
     fn make_writer(&'a self) -> Self::Writer {
@@ -51,13 +51,13 @@ impl<'a> MakeWriter<'a> for Lines {
 ///
 /// # Errors
 /// Returns an error if `level` is not a valid filter, or if the writer thread cannot be started.
-pub fn init(format: Format, level: &str) -> Result<(LevelHandle, LossyWriter), BoxError> {
+pub fn init(format: LineFormat, level: &str) -> Result<(LevelHandle, LossyWriter), BoxError> {
     let writer = LossyWriter::start("log", std::io::stderr())?;
     let (filter, handle) = reload::Layer::new(parse_filter(level)?);
-    let lines = Lines(writer.clone());
+    let lines = LineWriterFactory(writer.clone());
     let layer: Box<dyn tracing_subscriber::Layer<_> + Send + Sync> = match format {
-        Format::Json => Box::new(fmt::layer().event_format(JsonLines).with_writer(lines)),
-        Format::Pretty => Box::new(fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal())),
+        LineFormat::Json => Box::new(fmt::layer().event_format(JsonLines).with_writer(lines)),
+        LineFormat::Pretty => Box::new(fmt::layer().with_writer(lines).with_ansi(std::io::stderr().is_terminal())),
     };
     let first = tracing_subscriber::registry().with(filter).with(layer).try_init().is_ok();
     Ok((LevelHandle { handle: first.then_some(handle) }, writer))
@@ -74,7 +74,7 @@ where
     N: for<'a> FormatFields<'a> + 'static,
 {
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> std::fmt::Result {
-        let mut fields = Fields(Vec::new());
+        let mut fields = FieldVisitor(Vec::new());
         let mut now = String::new();
         SystemTime.format_time(&mut Writer::new(&mut now))?;
         fields.0.push(("ts", now.into()));
@@ -91,18 +91,18 @@ where
     }
 }
 
-struct Fields(Vec<(&'static str, Value)>);
+struct FieldVisitor(Vec<(&'static str, Value)>);
 
 // === impl Fields ===
 
-impl Fields {
+impl FieldVisitor {
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {
         let name = if field.name() == "message" { "msg" } else { field.name() };
         self.0.push((name, value.into()));
     }
 }
 
-impl Visit for Fields {
+impl Visit for FieldVisitor {
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.insert(field, value);
     }

@@ -3,9 +3,10 @@
 mod controller;
 mod words;
 
-pub use self::controller::{Admission, ControllerMetric, Done, Told};
+pub use self::controller::{AdmissionResult, ControllerMetric, EventResult, WriteResult};
 pub use self::words::{
-    EXPIRED, Handshake, HoldReason, OTHER_ROUTE, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage, Unpredicted,
+    EXPIRE_REASONS, HandshakeResult, HoldReason, OTHER_ROUTE, Outcome, OverheadStage, REJECT_REASONS, RelayReason,
+    ReloadResult, SLO_RESULTS, UnpredictedReason,
 };
 
 /// A metric of the proxy.
@@ -137,7 +138,7 @@ pub enum Metric {
 
 /// Type of a metric, with the buckets of histograms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A monotonic counter.
     Counter,
     /// A gauge.
@@ -221,299 +222,316 @@ impl Metric {
     ];
 
     /// Returns name, type, labels and help text.
-    const fn row(self) -> (&'static str, Kind, &'static str, &'static str) {
+    const fn row(self) -> (&'static str, MetricKind, &'static str, &'static str) {
         match self {
             Self::Calls => {
-                ("groupage_calls_total", Kind::Counter, "policy, protocol, outcome", "Client calls by outcome.")
+                ("groupage_calls_total", MetricKind::Counter, "policy, protocol, outcome", "Client calls by outcome.")
             }
             Self::CallDuration => (
                 "groupage_call_duration_seconds",
-                Kind::CallSeconds,
+                MetricKind::CallSeconds,
                 "route, outcome",
                 "End-to-end latency of every call, merged or not: from the request head to the complete response, or to the response head for a call that passes through or streams.",
             ),
             Self::CallsHeld => (
                 "groupage_calls_held_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Calls that were held before they were sent, by reason.",
             ),
             Self::CallsPassed => (
                 "groupage_calls_passed_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Calls that were not merged, by reason: forwarded untouched, or sent alone.",
             ),
-            Self::Items => ("groupage_items_total", Kind::Counter, "outcome", "Items of recognised calls by outcome."),
-            Self::ItemsRejected => {
-                ("groupage_items_rejected_total", Kind::Counter, "reason", "Items that were not accepted, by reason.")
+            Self::Items => {
+                ("groupage_items_total", MetricKind::Counter, "outcome", "Items of recognised calls by outcome.")
             }
+            Self::ItemsRejected => (
+                "groupage_items_rejected_total",
+                MetricKind::Counter,
+                "reason",
+                "Items that were not accepted, by reason.",
+            ),
             Self::ItemsExpired => (
                 "groupage_items_expired_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Items that expired before they were sent: their deadline passed, or would have passed.",
             ),
             Self::SloCalls => (
                 "groupage_slo_calls_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "result",
                 "Recognised calls with an SLO, of their class or else of their route, by whether the SLO was met.",
             ),
-            Self::Dispatches => {
-                ("groupage_dispatches_total", Kind::Counter, "cause", "Executions by the cause of their dispatch.")
-            }
-            Self::BatchItems => ("groupage_batch_items", Kind::Sizes, "", "Items in one execution."),
+            Self::Dispatches => (
+                "groupage_dispatches_total",
+                MetricKind::Counter,
+                "cause",
+                "Executions by the cause of their dispatch.",
+            ),
+            Self::BatchItems => ("groupage_batch_items", MetricKind::Sizes, "", "Items in one execution."),
             Self::BatchWeight => {
-                ("groupage_batch_weight", Kind::Sizes, "", "Weight of one execution: tokens, rows or bytes.")
+                ("groupage_batch_weight", MetricKind::Sizes, "", "Weight of one execution: tokens, rows or bytes.")
             }
             Self::BatchOccupancy => (
                 "groupage_batch_occupancy_ratio",
-                Kind::Ratio,
+                MetricKind::Ratio,
                 "",
                 "Items of an execution as a share of batchItemsMax.",
             ),
             Self::BatchPadding => (
                 "groupage_batch_padding_ratio",
-                Kind::Ratio,
+                MetricKind::Ratio,
                 "",
                 "Share of an execution that would be padding if every item were padded to the heaviest.",
             ),
             Self::QueueDelay => {
-                ("groupage_queue_delay_seconds", Kind::Seconds, "", "Time from acceptance to dispatch.")
+                ("groupage_queue_delay_seconds", MetricKind::Seconds, "", "Time from acceptance to dispatch.")
             }
             Self::ExecutionDuration => (
                 "groupage_execution_duration_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "outcome",
                 "Duration of one execution, including isolation.",
             ),
             Self::Overhead => (
                 "groupage_overhead_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "stage",
                 "Time that the proxy itself spends on a call or a batch: read, merge, split, write.",
             ),
-            Self::QueueItems => ("groupage_queue_items", Kind::Gauge, "", "Items accepted and not dispatched."),
-            Self::QueueOldest => ("groupage_queue_oldest_seconds", Kind::Gauge, "", "Age of the oldest queued call."),
-            Self::QueueItemsLimit => ("groupage_queue_items_limit", Kind::Gauge, "", "Maximum number of queued items."),
-            Self::SlotsInUse => ("groupage_slots_in_use", Kind::Gauge, "", "Executions in flight."),
-            Self::SlotsLimit => ("groupage_slots_limit", Kind::Gauge, "", "Maximum number of executions in flight."),
+            Self::QueueItems => ("groupage_queue_items", MetricKind::Gauge, "", "Items accepted and not dispatched."),
+            Self::QueueOldest => {
+                ("groupage_queue_oldest_seconds", MetricKind::Gauge, "", "Age of the oldest queued call.")
+            }
+            Self::QueueItemsLimit => {
+                ("groupage_queue_items_limit", MetricKind::Gauge, "", "Maximum number of queued items.")
+            }
+            Self::SlotsInUse => ("groupage_slots_in_use", MetricKind::Gauge, "", "Executions in flight."),
+            Self::SlotsLimit => {
+                ("groupage_slots_limit", MetricKind::Gauge, "", "Maximum number of executions in flight.")
+            }
             Self::SlotsLearned => (
                 "groupage_slots_learned",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Learned number of executions that the upstream runs in parallel.",
             ),
             Self::Lead => (
                 "groupage_lead_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Learned time before the end of an execution at which the next one may be dispatched.",
             ),
             Self::ModelFixed => (
                 "groupage_model_fixed_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Fixed duration of an execution, learned from recent executions.",
             ),
             Self::ModelItem => (
                 "groupage_model_item_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Duration that each item adds to an execution, learned from recent executions.",
             ),
             Self::ModelError => (
                 "groupage_model_error_ratio",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Mean error of the predicted duration of executions: the absolute logarithm of observed over predicted time.",
             ),
             Self::ModelTail => (
                 "groupage_model_tail_ratio",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Ratio of actual to predicted duration that 98 of 100 executions stay within.",
             ),
             Self::Exploration => (
                 "groupage_exploration_seconds_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "",
                 "Whole seconds spent on exploration: executions of batches whose size differed from the estimated optimum.",
             ),
             Self::ModelChanges => (
                 "groupage_model_changes_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "",
                 "Times that a different upstream was detected and the learned model was reset.",
             ),
             Self::PlanSolve => (
                 "groupage_plan_solve_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "",
                 "Time to compute the batch size for each load, on a separate thread.",
             ),
             Self::StandingAside => (
                 "groupage_standing_aside",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "1 while calls are sent one by one because the upstream batches better by itself.",
             ),
             Self::MergingSuspended => (
                 "groupage_merging_suspended",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Kinds of calls that are not merged because the server rejected their batches and accepted their members alone.",
             ),
             Self::DeadlineShift => (
                 "groupage_deadline_shift_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Time before their SLO by which calls are dropped or sent early, to leave time for the response to reach the caller; the maximum over all SLOs.",
             ),
             Self::IsolationExecutions => (
                 "groupage_isolation_executions_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "",
                 "Upstream calls made to isolate a failed batch.",
             ),
             Self::ItemsIsolated => {
-                ("groupage_items_isolated_total", Kind::Counter, "", "Items that were completed by isolation.")
+                ("groupage_items_isolated_total", MetricKind::Counter, "", "Items that were completed by isolation.")
             }
             Self::UpstreamCallsSaved => (
                 "groupage_upstream_calls_saved_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "",
                 "Upstream calls that batching made unnecessary.",
             ),
-            Self::Connections => ("groupage_connections", Kind::Gauge, "", "Connections open on the data port."),
+            Self::Connections => ("groupage_connections", MetricKind::Gauge, "", "Connections open on the data port."),
             Self::ConnectionsShed => (
                 "groupage_connections_shed_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "",
                 "Connections closed on accept, or evicted for others: the limit was reached, or no file descriptor was free.",
             ),
             Self::ConnectionsRelayed => (
                 "groupage_connections_relayed_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Connections of captured ports that were relayed as bytes and cannot be merged, by reason.",
             ),
             Self::TlsHandshakesFailed => (
                 "groupage_tls_handshakes_failed_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Failed TLS handshakes with clients, by reason.",
             ),
             Self::TlsReloads => (
                 "groupage_tls_reloads_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "side, result",
                 "Reloads of changed certificate files, downstream or upstream, by result; after a refused reload the previous certificates stay in use.",
             ),
             Self::TlsExpiry => (
                 "groupage_tls_certificate_expiry_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "side",
                 "Expiry of the certificate in use, in seconds since 1970.",
             ),
             Self::BufferedBytes => {
-                ("groupage_buffered_bytes", Kind::Gauge, "", "Bytes of requests and responses in memory.")
+                ("groupage_buffered_bytes", MetricKind::Gauge, "", "Bytes of requests and responses in memory.")
             }
             Self::BuffersEvicted => (
                 "groupage_buffers_evicted_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "",
                 "Unfinished uploads and unread responses that were evicted to free memory.",
             ),
             Self::Limit => {
-                ("groupage_limit", Kind::Gauge, "limit, source", "A limit in force and where it comes from.")
+                ("groupage_limit", MetricKind::Gauge, "limit, source", "A limit in force and where it comes from.")
             }
             Self::Mismatches => (
                 "groupage_mismatches_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "kind",
                 "Batch responses that could not be split, by kind.",
             ),
             Self::ConfigReloads => {
-                ("groupage_config_reloads_total", Kind::Counter, "result", "Reloads of the settings, by result.")
+                ("groupage_config_reloads_total", MetricKind::Counter, "result", "Reloads of the settings, by result.")
             }
             Self::ConfigCurrent => (
                 "groupage_config_current",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "1 if the settings that were read last are in force, 0 if they were refused.",
             ),
             Self::ConfigPending => (
                 "groupage_config_pending_settings",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Changed settings under proxy that take effect at the next start.",
             ),
             Self::CrashGuard => (
                 "groupage_crash_guard",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "1 while everything passes through untouched because the process crashed 3 times in a minute.",
             ),
             Self::Draining => (
                 "groupage_draining",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "1 while no call is held: the pod is shutting down, or its application is being restarted.",
             ),
             Self::ControllerConnected => (
                 "groupage_controller_connected",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "1 while the control stream is open, else 0; absent without a controller.",
             ),
             Self::ControllerEnds => (
                 "groupage_controller_stream_ends_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Control streams that ended or could not be opened, by reason.",
             ),
             Self::ControllerUnknown => (
                 "groupage_controller_unknown_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "what",
                 "Messages and fields from the controller that this version does not know and ignored.",
             ),
             Self::PredictedCalls => (
                 "groupage_predicted_calls_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "outcome",
                 "Mode Observe: calls that passed through, by their predicted outcome in batches.",
             ),
-            Self::PredictedDispatches => {
-                ("groupage_predicted_dispatches_total", Kind::Counter, "", "Mode Observe: predicted upstream calls.")
-            }
+            Self::PredictedDispatches => (
+                "groupage_predicted_dispatches_total",
+                MetricKind::Counter,
+                "",
+                "Mode Observe: predicted upstream calls.",
+            ),
             Self::PredictedBatchItems => (
                 "groupage_predicted_batch_items",
-                Kind::Sizes,
+                MetricKind::Sizes,
                 "",
                 "Mode Observe: items in one predicted upstream call.",
             ),
             Self::PredictedQueueDelay => (
                 "groupage_predicted_queue_delay_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "",
                 "Mode Observe: predicted time from acceptance to dispatch.",
             ),
             Self::PredictedLatency => (
                 "groupage_predicted_latency_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "",
                 "Mode Observe: predicted time from arrival to response.",
             ),
             Self::Unpredicted => (
                 "groupage_unpredicted_calls_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Mode Observe: calls without a prediction, by reason.",
             ),
-            Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
+            Self::BuildInfo => ("groupage_build_info", MetricKind::Gauge, "version", "Always 1."),
         }
     }
 
@@ -548,7 +566,7 @@ impl Metric {
 
     /// Returns the type of the metric.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> MetricKind {
         self.row().1
     }
 
@@ -565,9 +583,9 @@ impl Metric {
     }
 }
 
-// === impl Kind ===
+// === impl MetricKind ===
 
-impl Kind {
+impl MetricKind {
     /// Returns the upper bounds of a histogram's buckets, empty for counters and gauges. There are
     /// few, because every bucket is a series.
     #[must_use]

@@ -12,9 +12,9 @@ use super::names::Outcome;
 use crate::batching::ScopeId;
 
 /// Receives events of the data path. The methods must not block.
-pub trait Observer: Send + Sync + fmt::Debug {
+pub trait CallObserver: Send + Sync + fmt::Debug {
     /// A recognised call ended.
-    fn ended(&self, scope: ScopeId, call: &CallEnd);
+    fn ended(&self, scope: ScopeId, call: &CompletedCall);
 
     /// An execution was dispatched. `delays` contains the queueing time of each of its calls.
     fn dispatched(&self, scope: ScopeId, items: u32, delays: &mut dyn Iterator<Item = Duration>);
@@ -28,7 +28,7 @@ pub trait Observer: Send + Sync + fmt::Debug {
 
 /// The end of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct CallEnd {
+pub struct CompletedCall {
     /// Outcome of the call.
     pub outcome: Outcome,
     /// Latency at the proxy, from arrival to response.

@@ -9,33 +9,33 @@ use std::time::Duration;
 
 use metrics::{Label, Recorder};
 
-use super::Observer;
-use super::names::{Metric, Outcome, Unpredicted};
+use super::CallObserver;
+use super::names::{Metric, Outcome, UnpredictedReason};
 use super::registry::{METADATA, Metrics, key};
 
 /// The observer of predictions, and the counts of calls without a prediction.
 #[derive(Default)]
-pub(super) struct Predicted {
-    observer: OnceLock<Arc<dyn Observer>>,
-    left_out: [AtomicU64; Unpredicted::ALL.len()],
+pub(super) struct PredictionState {
+    observer: OnceLock<Arc<dyn CallObserver>>,
+    left_out: [AtomicU64; UnpredictedReason::ALL.len()],
 }
 
 // === impl Metrics ===
 
 impl Metrics {
     /// Installs the observer of predicted calls and executions. Later calls have no effect.
-    pub fn observe_predicted(&self, observer: Arc<dyn Observer>) {
+    pub fn observe_predicted(&self, observer: Arc<dyn CallObserver>) {
         self.predicted.observer.get_or_init(|| observer);
     }
 
     /// Returns the observer of predictions, if one is installed.
     #[must_use]
-    pub fn predicted_observer(&self) -> Option<&dyn Observer> {
+    pub fn predicted_observer(&self) -> Option<&dyn CallObserver> {
         self.predicted.observer.get().map(Arc::as_ref)
     }
 
     /// Records a predicted dispatch of a batch. `delays` contains the queueing time of each member.
-    pub fn predicted_leaves(&self, items: u32, delays: impl ExactSizeIterator<Item = Duration>) {
+    pub fn record_predicted_dispatch(&self, items: u32, delays: impl ExactSizeIterator<Item = Duration>) {
         let recorder = &self.shared.recorder;
         let members = delays.len();
         recorder.register_counter(&key(Metric::PredictedDispatches, vec![]), &METADATA).increment(1);
@@ -46,7 +46,7 @@ impl Metrics {
     }
 
     /// Records the predicted end of a call and its latency since arrival.
-    pub fn predicted_ends(&self, outcome: Outcome, latency: Duration) {
+    pub fn record_predicted_completion(&self, outcome: Outcome, latency: Duration) {
         let recorder = &self.shared.recorder;
         let labels = vec![Label::new("outcome", outcome.as_str())];
         recorder.register_counter(&key(Metric::PredictedCalls, labels), &METADATA).increment(1);
@@ -58,7 +58,7 @@ impl Metrics {
     }
 
     /// Records a call without a prediction.
-    pub fn unpredicted(&self, why: Unpredicted) {
+    pub fn record_unpredicted(&self, why: UnpredictedReason) {
         let labels = vec![Label::new("reason", why.as_str())];
         self.shared.recorder.register_counter(&key(Metric::Unpredicted, labels), &METADATA).increment(1);
         self.predicted.left_out[why as usize].fetch_add(1, Ordering::Relaxed);
@@ -66,8 +66,8 @@ impl Metrics {
 
     /// Returns the calls without a prediction by reason, without reasons that have not occurred.
     #[must_use]
-    pub fn unpredicted_counts(&self) -> Vec<(Unpredicted, u64)> {
-        let count = |why: Unpredicted| (why, self.predicted.left_out[why as usize].load(Ordering::Relaxed));
-        Unpredicted::ALL.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
+    pub fn unpredicted_counts(&self) -> Vec<(UnpredictedReason, u64)> {
+        let count = |why: UnpredictedReason| (why, self.predicted.left_out[why as usize].load(Ordering::Relaxed));
+        UnpredictedReason::ALL.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
     }
 }

@@ -8,14 +8,15 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 
-use super::Observer;
-use super::durations::RouteLabels;
-use super::gauges::Gauges;
+use super::CallObserver;
+use super::durations::RouteLabelSet;
+use super::gauges::PortGauges;
 use super::names::{
-    EXPIRED, Handshake, HoldReason, Kind, Metric, Outcome, REJECTED, Relayed, Reload, SLO_RESULTS, Stage,
+    EXPIRE_REASONS, HandshakeResult, HoldReason, Metric, MetricKind, Outcome, OverheadStage, REJECT_REASONS,
+    RelayReason, ReloadResult, SLO_RESULTS,
 };
-use super::predicted::Predicted;
-use crate::batching::{Cause, Counts, Learned, ObservedOutcome, Tick};
+use super::predicted::PredictionState;
+use crate::batching::{BatchOutcome, DispatchCause, LearnedGauges, QueueGauges, Tick};
 use crate::error::FailureKind;
 
 /// Number of histogram samples after which upkeep of the recorder runs. The recorder keeps every
@@ -25,42 +26,42 @@ const UPKEEP_EVERY: usize = 4096;
 /// epochs, which advance while the recorder is in use (crossbeam-epoch: every 128th use frees up to
 /// 8 parcels; an upkeep run uses it once for each of about 20 histograms, and releases as many
 /// parcels).
-const SETTLING: usize = 64;
+const RECLAIM_RUNS: usize = 64;
 
 pub(super) static METADATA: Metadata<'static> = Metadata::new("groupage", Level::INFO, None);
 
 /// All metrics of one proxy instance, as recorded by one of its ports.
 pub struct Metrics {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<MetricsShared>,
     /// Live counts for `/api/stats`, summed over all ports.
-    pub stats: Arc<Stats>,
+    pub stats: Arc<LiveCounts>,
     /// Gauges of this port.
-    gauges: Arc<Gauges>,
+    gauges: Arc<PortGauges>,
     /// Observer of this port's calls, in addition to the metrics.
-    observer: OnceLock<Arc<dyn Observer>>,
+    observer: OnceLock<Arc<dyn CallObserver>>,
     /// Predictions in mode `Observe`.
-    pub(super) predicted: Predicted,
+    pub(super) predicted: PredictionState,
 }
 
 /// Metrics that are summed over all ports.
-pub(super) struct Shared {
+pub(super) struct MetricsShared {
     pub(super) recorder: PrometheusRecorder,
     handle: PrometheusHandle,
     policy: String,
     samples: AtomicUsize,
-    /// Number of samples at the last [`Shared::settle`].
+    /// Number of samples at the last [`MetricsShared::settle`].
     settled: AtomicUsize,
-    ports: Vec<Arc<Gauges>>,
-    pub(super) routes: RouteLabels,
+    ports: Vec<Arc<PortGauges>>,
+    pub(super) routes: RouteLabelSet,
     held: [Counter; HoldReason::ALL.len()],
     items: [Counter; Outcome::ALL.len()],
-    rejected: [Counter; REJECTED.len()],
-    expired: [Counter; EXPIRED.len()],
+    rejected: [Counter; REJECT_REASONS.len()],
+    expired: [Counter; EXPIRE_REASONS.len()],
     slo: [Counter; SLO_RESULTS.len()],
-    /// Counts of [`Passed`] by reason, which can be read back.
+    /// Counts of [`UnmergedCounter`] by reason, which can be read back.
     passed: Mutex<Vec<(&'static str, Arc<AtomicU64>)>>,
-    dispatches: [Counter; Cause::ALL.len()],
-    overhead: [Histogram; Stage::ALL.len()],
+    dispatches: [Counter; DispatchCause::ALL.len()],
+    overhead: [Histogram; OverheadStage::ALL.len()],
     batch_items: Histogram,
     batch_weight: Histogram,
     batch_occupancy: Histogram,
@@ -76,7 +77,7 @@ pub(super) struct Shared {
     connections_shed: Counter,
     buffers_evicted: Counter,
     buffered_bytes: Gauge,
-    reloads: [Counter; Reload::ALL.len()],
+    reloads: [Counter; ReloadResult::ALL.len()],
     config_current: Gauge,
     config_pending: Gauge,
     crash_guard: Gauge,
@@ -85,19 +86,19 @@ pub(super) struct Shared {
 
 /// Counters of one protocol's calls.
 #[derive(Clone)]
-pub struct CallLabels {
+pub struct CallCounters {
     outcomes: [Counter; Outcome::ALL.len()],
 }
 
 /// Counter of calls that were not merged for one reason.
 #[derive(Clone)]
-pub struct Passed(Counter, Arc<AtomicU64>);
+pub struct UnmergedCounter(Counter, Arc<AtomicU64>);
 
 /// A batch as it was dispatched, without calls that were cancelled at the last moment.
 #[derive(Debug, Clone, Copy)]
-pub struct Dispatched {
+pub struct DispatchSample {
     /// Cause of the dispatch.
-    pub cause: Cause,
+    pub cause: DispatchCause,
     /// Number of calls.
     pub members: usize,
     /// Number of items.
@@ -112,7 +113,7 @@ pub struct Dispatched {
 
 /// Live counts of a proxy instance.
 #[derive(Debug, Default)]
-pub struct Stats {
+pub struct LiveCounts {
     /// Calls with received headers.
     pub seen: AtomicU64,
     /// Recognised calls that were passed to the scheduler, which fixes their relative order.
@@ -151,7 +152,7 @@ impl Metrics {
     /// label of every call: `namespace/name`, or `local` for a file.
     #[must_use]
     pub fn new(policy: &str) -> Self {
-        let shared = Arc::new(Shared::new(policy, vec![None]));
+        let shared = Arc::new(MetricsShared::new(policy, vec![None]));
         Self::of_port(&shared, &Arc::default(), 0)
     }
 
@@ -161,29 +162,29 @@ impl Metrics {
     pub fn of_ports(policy: &str, ports: &[u16]) -> Vec<Arc<Self>> {
         let labels =
             if ports.len() > 1 { ports.iter().map(|port| Some(port.to_string())).collect() } else { vec![None] };
-        let (shared, stats) = (Arc::new(Shared::new(policy, labels)), Arc::default());
+        let (shared, stats) = (Arc::new(MetricsShared::new(policy, labels)), Arc::default());
         (0..shared.ports.len()).map(|port| Arc::new(Self::of_port(&shared, &stats, port))).collect()
     }
 
-    fn of_port(shared: &Arc<Shared>, stats: &Arc<Stats>, port: usize) -> Self {
+    fn of_port(shared: &Arc<MetricsShared>, stats: &Arc<LiveCounts>, port: usize) -> Self {
         let gauges = shared.ports.get(port).expect("`port` is an index into the ports of `shared`").clone();
         Self {
             shared: shared.clone(),
             stats: stats.clone(),
             gauges,
             observer: OnceLock::new(),
-            predicted: Predicted::default(),
+            predicted: PredictionState::default(),
         }
     }
 
     /// Installs the observer of this port's calls and executions. Later calls have no effect.
-    pub fn observe(&self, observer: Arc<dyn Observer>) {
+    pub fn observe(&self, observer: Arc<dyn CallObserver>) {
         self.observer.get_or_init(|| observer);
     }
 
     /// Returns the observer, if one is installed.
     #[must_use]
-    pub fn observer(&self) -> Option<&dyn Observer> {
+    pub fn observer(&self) -> Option<&dyn CallObserver> {
         self.observer.get().map(Arc::as_ref)
     }
 
@@ -196,7 +197,7 @@ impl Metrics {
 
     /// Returns the call counters of one protocol.
     #[must_use]
-    pub fn calls(&self, protocol: &'static str) -> CallLabels {
+    pub fn calls(&self, protocol: &'static str) -> CallCounters {
         let outcomes = Outcome::ALL.map(|outcome| {
             let labels = vec![
                 Label::new("policy", self.shared.policy.clone()),
@@ -205,12 +206,12 @@ impl Metrics {
             ];
             self.shared.recorder.register_counter(&key(Metric::Calls, labels), &METADATA)
         });
-        CallLabels { outcomes }
+        CallCounters { outcomes }
     }
 
     /// Returns the counter of calls that were not merged for `reason`.
     #[must_use]
-    pub fn passed(&self, reason: &'static str) -> Passed {
+    pub fn passed(&self, reason: &'static str) -> UnmergedCounter {
         let counter = self
             .shared
             .recorder
@@ -223,7 +224,7 @@ impl Metrics {
                 passed.last().map_or_else(Arc::default, |(_, count)| count.clone())
             }
         };
-        Passed(counter, count)
+        UnmergedCounter(counter, count)
     }
 
     /// Returns the number of calls that were not merged, by reason.
@@ -255,20 +256,20 @@ impl Metrics {
 
     /// Sets the limit of a previous source to NaN. A series cannot be removed from the registry, so
     /// NaN marks it as obsolete.
-    pub fn limit_gone(&self, limit: &'static str, source: &'static str) {
+    pub fn clear_policy_limit(&self, limit: &'static str, source: &'static str) {
         self.limit(limit, source, f64::NAN);
     }
 
     /// Sets a limit of this port, learned or published; NaN once the limit has another source.
-    pub fn found_limit(&self, limit: &'static str, source: &'static str, value: f64) {
+    pub fn set_port_limit(&self, limit: &'static str, source: &'static str, value: f64) {
         self.gauges.limit(&self.shared.recorder, limit, source, value);
     }
 
     /// Records a configuration reload. `pending` is the number of changed settings that take effect
     /// at the next start.
-    pub fn reloaded(&self, result: Reload, pending: usize) {
+    pub fn record_reload(&self, result: ReloadResult, pending: usize) {
         self.shared.reloads[result as usize].increment(1);
-        self.shared.config_current.set(f64::from(u8::from(result == Reload::Applied)));
+        self.shared.config_current.set(f64::from(u8::from(result == ReloadResult::Applied)));
         self.shared.config_pending.set(to_f64(pending as u64));
     }
 
@@ -278,20 +279,20 @@ impl Metrics {
     }
 
     /// Sets the state of the control stream. Without a controller the series does not exist.
-    pub fn controller_open(&self, open: bool) {
+    pub fn set_controller_open(&self, open: bool) {
         let gauge = self.shared.recorder.register_gauge(&key(Metric::ControllerConnected, vec![]), &METADATA);
         gauge.set(f64::from(u8::from(open)));
     }
 
     /// Records a control stream that ended or could not be opened.
-    pub fn controller_end(&self, reason: &'static str) {
+    pub fn record_controller_end(&self, reason: &'static str) {
         let labels = vec![Label::new("reason", reason)];
         self.shared.recorder.register_counter(&key(Metric::ControllerEnds, labels), &METADATA).increment(1);
     }
 
     /// Records messages and fields of the controller that were ignored because this version does
     /// not know them.
-    pub fn controller_unknown(&self, kinds: u64, fields: u64) {
+    pub fn record_controller_unknown(&self, kinds: u64, fields: u64) {
         for (what, count) in [("message", kinds), ("field", fields)] {
             let labels = vec![Label::new("what", what)];
             self.shared.recorder.register_counter(&key(Metric::ControllerUnknown, labels), &METADATA).increment(count);
@@ -307,8 +308,8 @@ impl Metrics {
     pub fn items_unserved(&self, outcome: Outcome, kind: FailureKind, items: u32) {
         let place = |kinds: &[FailureKind]| kinds.iter().position(|known| *known == kind);
         let counter = match outcome {
-            Outcome::Rejected => place(&REJECTED).and_then(|at| self.shared.rejected.get(at)),
-            Outcome::Expired => place(&EXPIRED).and_then(|at| self.shared.expired.get(at)),
+            Outcome::Rejected => place(&REJECT_REASONS).and_then(|at| self.shared.rejected.get(at)),
+            Outcome::Expired => place(&EXPIRE_REASONS).and_then(|at| self.shared.expired.get(at)),
             _ => None,
         };
         if let Some(counter) = counter {
@@ -334,7 +335,7 @@ impl Metrics {
 
     /// Records the learned state of the core. `changes` is the number of upstream changes since the
     /// previous call.
-    pub fn learned(&self, learned: &Learned, changes: u64) {
+    pub fn learned(&self, learned: &LearnedGauges, changes: u64) {
         self.stats.settling.store(learned.settling, Ordering::Relaxed);
         self.gauges.learned(learned, changes);
     }
@@ -346,15 +347,15 @@ impl Metrics {
     }
 
     /// Records processing time of the proxy.
-    pub fn overhead(&self, stage: Stage, took: Duration) {
+    pub fn overhead(&self, stage: OverheadStage, took: Duration) {
         self.shared.overhead[stage as usize].record(took.as_secs_f64());
         self.shared.sampled(1);
     }
 
     /// Records a dispatched batch. `delays` contains the queueing time of each member.
-    pub fn dispatched(&self, batch: &Dispatched, delays: impl Iterator<Item = Duration>) {
-        let Dispatched { cause, members, items, items_max, weight, weight_max } = *batch;
-        let cause = Cause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
+    pub fn dispatched(&self, batch: &DispatchSample, delays: impl Iterator<Item = Duration>) {
+        let DispatchSample { cause, members, items, items_max, weight, weight_max } = *batch;
+        let cause = DispatchCause::ALL.iter().position(|known| *known == cause).unwrap_or(0);
         self.shared.dispatches[cause].increment(1);
         self.shared.batch_items.record(f64::from(items));
         self.shared.batch_weight.record(to_f64(weight));
@@ -377,11 +378,11 @@ impl Metrics {
 
     /// Records a completed execution. `shared` is `false` for an unbatched call sent as received,
     /// which may fail because of its own content.
-    pub fn executed(&self, took: Duration, outcome: ObservedOutcome, shared: bool) {
+    pub fn executed(&self, took: Duration, outcome: BatchOutcome, shared: bool) {
         let all = &self.shared;
-        let histogram = if outcome == ObservedOutcome::Ok { &all.execution_ok } else { &all.execution_failed };
+        let histogram = if outcome == BatchOutcome::Ok { &all.execution_ok } else { &all.execution_failed };
         histogram.record(took.as_secs_f64());
-        if shared && !matches!(outcome, ObservedOutcome::Ok | ObservedOutcome::Cancelled) {
+        if shared && !matches!(outcome, BatchOutcome::Ok | BatchOutcome::Cancelled) {
             self.stats.executions_failed.fetch_add(1, Ordering::Relaxed);
         }
         self.shared.sampled(1);
@@ -403,7 +404,7 @@ impl Metrics {
     }
 
     /// Sets the gauges of queue and slots.
-    pub fn held(&self, counts: &Counts, queue_items_max: u32) {
+    pub fn held(&self, counts: &QueueGauges, queue_items_max: u32) {
         self.gauges.held(counts, queue_items_max, &self.stats);
     }
 
@@ -427,19 +428,19 @@ impl Metrics {
     }
 
     /// Records a connection of a captured port that was relayed as bytes.
-    pub fn relayed(&self, why: Relayed) {
+    pub fn relayed(&self, why: RelayReason) {
         let labels = vec![Label::new("reason", why.as_str())];
         self.shared.recorder.register_counter(&key(Metric::ConnectionsRelayed, labels), &METADATA).increment(1);
     }
 
     /// Records a failed TLS handshake with a client.
-    pub fn handshake_failed(&self, why: Handshake) {
+    pub fn handshake_failed(&self, why: HandshakeResult) {
         let labels = vec![Label::new("reason", why.as_str())];
         self.shared.recorder.register_counter(&key(Metric::TlsHandshakesFailed, labels), &METADATA).increment(1);
     }
 
     /// Records a certificate reload. `side` is the peer that the certificate is presented to.
-    pub fn certificates_reloaded(&self, side: &'static str, result: Reload) {
+    pub fn certificates_reloaded(&self, side: &'static str, result: ReloadResult) {
         let labels = vec![Label::new("side", side), Label::new("result", result.as_str())];
         self.shared.recorder.register_counter(&key(Metric::TlsReloads, labels), &METADATA).increment(1);
     }
@@ -476,9 +477,9 @@ impl fmt::Debug for Metrics {
     }
 }
 
-// === impl Shared ===
+// === impl MetricsShared ===
 
-impl Shared {
+impl MetricsShared {
     fn new(policy: &str, ports: Vec<Option<String>>) -> Self {
         let mut builder = PrometheusBuilder::new();
         for metric in Metric::ALL {
@@ -501,16 +502,16 @@ impl Shared {
             policy: policy.to_owned(),
             samples: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
-            ports: ports.into_iter().map(|port| Arc::new(Gauges::new(&recorder, port))).collect(),
-            routes: RouteLabels::default(),
+            ports: ports.into_iter().map(|port| Arc::new(PortGauges::new(&recorder, port))).collect(),
+            routes: RouteLabelSet::default(),
             held: HoldReason::ALL.map(|r| counter(Metric::CallsHeld, vec![Label::new("reason", r.as_str())])),
             items: Outcome::ALL.map(|o| counter(Metric::Items, vec![Label::new("outcome", o.as_str())])),
-            rejected: REJECTED.map(|k| counter(Metric::ItemsRejected, vec![Label::new("reason", k.reason())])),
-            expired: EXPIRED.map(|k| counter(Metric::ItemsExpired, vec![Label::new("reason", k.reason())])),
+            rejected: REJECT_REASONS.map(|k| counter(Metric::ItemsRejected, vec![Label::new("reason", k.reason())])),
+            expired: EXPIRE_REASONS.map(|k| counter(Metric::ItemsExpired, vec![Label::new("reason", k.reason())])),
             slo: SLO_RESULTS.map(|r| counter(Metric::SloCalls, vec![Label::new("result", r)])),
             passed: Mutex::default(),
-            dispatches: Cause::ALL.map(|c| counter(Metric::Dispatches, vec![Label::new("cause", c.as_str())])),
-            overhead: Stage::ALL.map(|s| histogram(Metric::Overhead, vec![Label::new("stage", s.as_str())])),
+            dispatches: DispatchCause::ALL.map(|c| counter(Metric::Dispatches, vec![Label::new("cause", c.as_str())])),
+            overhead: OverheadStage::ALL.map(|s| histogram(Metric::Overhead, vec![Label::new("stage", s.as_str())])),
             batch_items: histogram(Metric::BatchItems, vec![]),
             batch_weight: histogram(Metric::BatchWeight, vec![]),
             batch_occupancy: histogram(Metric::BatchOccupancy, vec![]),
@@ -526,7 +527,7 @@ impl Shared {
             connections_shed: counter(Metric::ConnectionsShed, vec![]),
             buffered_bytes: gauge(Metric::BufferedBytes),
             buffers_evicted: counter(Metric::BuffersEvicted, vec![]),
-            reloads: Reload::ALL.map(|r| counter(Metric::ConfigReloads, vec![Label::new("result", r.as_str())])),
+            reloads: ReloadResult::ALL.map(|r| counter(Metric::ConfigReloads, vec![Label::new("result", r.as_str())])),
             config_current: gauge(Metric::ConfigCurrent),
             config_pending: gauge(Metric::ConfigPending),
             crash_guard: gauge(Metric::CrashGuard),
@@ -554,29 +555,29 @@ impl Shared {
         let samples = self.samples.load(Ordering::Relaxed);
         if samples.wrapping_sub(self.settled.load(Ordering::Relaxed)) >= UPKEEP_EVERY {
             self.settled.store(samples, Ordering::Relaxed);
-            (0..SETTLING).for_each(|_| self.handle.run_upkeep());
+            (0..RECLAIM_RUNS).for_each(|_| self.handle.run_upkeep());
         }
     }
 }
 
 // === impl CallLabels ===
 
-impl CallLabels {
+impl CallCounters {
     /// Records the outcome of a call.
     pub fn ended(&self, outcome: Outcome) {
         self.outcomes[outcome as usize].increment(1);
     }
 }
 
-impl fmt::Debug for CallLabels {
+impl fmt::Debug for CallCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("CallLabels")
     }
 }
 
-// === impl Passed ===
+// === impl UnmergedCounter ===
 
-impl Passed {
+impl UnmergedCounter {
     /// Records one call.
     pub fn count(&self) {
         self.0.increment(1);
@@ -584,7 +585,7 @@ impl Passed {
     }
 }
 
-impl fmt::Debug for Passed {
+impl fmt::Debug for UnmergedCounter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Passed")
     }
@@ -594,13 +595,13 @@ pub(super) fn key(metric: Metric, labels: Vec<Label>) -> Key {
     Key::from_parts(metric.name(), labels)
 }
 
-pub(super) fn describe(recorder: &PrometheusRecorder, name: &'static str, kind: Kind, help: &'static str) {
+pub(super) fn describe(recorder: &PrometheusRecorder, name: &'static str, kind: MetricKind, help: &'static str) {
     let (name, help): (KeyName, _) = (name.into(), help.into());
     match kind {
-        Kind::Counter => recorder.describe_counter(name, None, help),
-        Kind::Gauge => recorder.describe_gauge(name, None, help),
-        Kind::Seconds | Kind::CallSeconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
-        Kind::Sizes | Kind::Ratio => recorder.describe_histogram(name, None, help),
+        MetricKind::Counter => recorder.describe_counter(name, None, help),
+        MetricKind::Gauge => recorder.describe_gauge(name, None, help),
+        MetricKind::Seconds | MetricKind::CallSeconds => recorder.describe_histogram(name, Some(Unit::Seconds), help),
+        MetricKind::Sizes | MetricKind::Ratio => recorder.describe_histogram(name, None, help),
     }
 }
 
@@ -618,7 +619,7 @@ mod tests {
     fn the_exposition_has_types_help_and_buckets() {
         let metrics = Metrics::new("local");
         metrics.calls("openai").ended(Outcome::Served);
-        metrics.overhead(Stage::Read, Duration::from_micros(30));
+        metrics.overhead(OverheadStage::Read, Duration::from_micros(30));
         let text = metrics.render();
         assert!(text.contains("# TYPE groupage_calls_total counter"), "{text}");
         assert!(
@@ -631,14 +632,14 @@ mod tests {
     #[test]
     fn several_ports_have_gauges_of_their_own_and_counts_that_add_up() {
         let ports = Metrics::of_ports("local", &[8080, 8081]);
-        let counts = |items| Counts { queue_items: items, in_flight: 1, slots: 2, ..Counts::default() };
+        let counts = |items| QueueGauges { queue_items: items, in_flight: 1, slots: 2, ..QueueGauges::default() };
         ports[0].held(&counts(3), 10);
         ports[1].held(&counts(4), 10);
         ports[0].held(&counts(1), 10);
-        ports[1].found_limit("batch_items_max", "learned", 7.0);
+        ports[1].set_port_limit("batch_items_max", "learned", 7.0);
         for (port, metrics) in ports.iter().enumerate() {
             let exploration_nanos = 2_000_000_000 * (port as u64 + 1);
-            metrics.learned(&Learned { exploration_nanos, ..Learned::default() }, 1);
+            metrics.learned(&LearnedGauges { exploration_nanos, ..LearnedGauges::default() }, 1);
             metrics.items(Outcome::Served, 5);
         }
         let stats = &ports[0].stats;
@@ -667,7 +668,7 @@ mod tests {
         for (i, reason) in HoldReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, i);
         }
-        for (i, stage) in Stage::ALL.into_iter().enumerate() {
+        for (i, stage) in OverheadStage::ALL.into_iter().enumerate() {
             assert_eq!(stage as usize, i);
         }
     }
@@ -676,7 +677,7 @@ mod tests {
     fn samples_are_tidied_without_a_scrape() {
         let metrics = Metrics::new("local");
         for _ in 0..UPKEEP_EVERY * 2 {
-            metrics.overhead(Stage::Write, Duration::from_micros(1));
+            metrics.overhead(OverheadStage::Write, Duration::from_micros(1));
         }
         assert!(metrics.shared.samples.load(Ordering::Relaxed) >= UPKEEP_EVERY * 2);
     }

@@ -11,18 +11,18 @@ use rustls::sign::SingleCertAndKey;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
-use super::read::{Digest, File, digest};
-use super::{Kept, Look, Unusable, certified, provider, validity};
+use super::read::{CertificateFile, Digest, digest};
+use super::{CertificateFileError, ReloadOutcome, ReloadableCertificate, certified, provider, validity};
 
 /// The protocols that clients may negotiate (ALPN), in order of preference.
 const PROTOCOLS: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// A client connection after the handshake.
-pub type CallerStream = tokio_rustls::server::TlsStream<TcpStream>;
+pub type DownstreamStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// Paths of the PEM files for downstream TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CallerFiles {
+pub struct DownstreamFiles {
     /// The server certificate, followed by its intermediate certificates.
     pub cert: PathBuf,
     /// The private key of the certificate.
@@ -34,26 +34,26 @@ pub struct CallerFiles {
 
 /// TLS termination for downstream clients.
 #[derive(Debug)]
-pub struct Callers {
-    files: CallerFiles,
-    used: RwLock<Used>,
+pub struct DownstreamTlsAcceptor {
+    files: DownstreamFiles,
+    used: RwLock<ActiveConfig>,
 }
 
 #[derive(Debug)]
-struct Used {
+struct ActiveConfig {
     read: Digest,
     config: Arc<ServerConfig>,
     expires: u64,
 }
 
-// === impl Callers ===
+// === impl DownstreamTlsAcceptor ===
 
-impl Callers {
+impl DownstreamTlsAcceptor {
     /// Loads the files.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, or the files are inconsistent.
-    pub fn load(files: CallerFiles) -> Result<Self, Unusable> {
+    pub fn load(files: DownstreamFiles) -> Result<Self, CertificateFileError> {
         let used = used(&read(&files)?)?;
         Ok(Self { files, used: RwLock::new(used) })
     }
@@ -63,7 +63,7 @@ impl Callers {
     ///
     /// # Errors
     /// Returns the reason of a failed handshake. The client has received a TLS alert if possible.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<(CallerStream, Option<Vec<u8>>)> {
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<(DownstreamStream, Option<Vec<u8>>)> {
         let config = self.used.read().unwrap_or_else(PoisonError::into_inner).config.clone();
         let stream = TlsAcceptor::from(config).accept(stream).await?;
         let shown = stream.get_ref().1.peer_certificates().and_then(<[_]>::first).map(|leaf| leaf.to_vec());
@@ -71,13 +71,13 @@ impl Callers {
     }
 }
 
-impl Kept for Callers {
+impl ReloadableCertificate for DownstreamTlsAcceptor {
     fn side(&self) -> &'static str {
         "callers"
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let CallerFiles { cert, key, client_ca } = self.files.clone();
+        let DownstreamFiles { cert, key, client_ca } = self.files.clone();
         [cert, key].into_iter().chain(client_ca).collect()
     }
 
@@ -85,21 +85,21 @@ impl Kept for Callers {
         Some(self.used.read().unwrap_or_else(PoisonError::into_inner).expires)
     }
 
-    fn look(&self) -> Result<Look, Unusable> {
+    fn look(&self) -> Result<ReloadOutcome, CertificateFileError> {
         let read = read(&self.files)?;
         if self.used.read().unwrap_or_else(PoisonError::into_inner).read == digest(&read) {
-            return Ok(Look::Same);
+            return Ok(ReloadOutcome::Same);
         }
         let used = used(&read)?;
         *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
-        Ok(Look::Changed)
+        Ok(ReloadOutcome::Changed)
     }
 }
 
 /// Reads the certificate, the key, and the client authorities if configured.
-fn read(files: &CallerFiles) -> Result<Vec<File>, Unusable> {
-    let ca = files.client_ca.as_ref().map(|path| File::read("proxy.tls.clientCaFile", path));
-    [File::read("proxy.tls.certFile", &files.cert), File::read("proxy.tls.keyFile", &files.key)]
+fn read(files: &DownstreamFiles) -> Result<Vec<CertificateFile>, CertificateFileError> {
+    let ca = files.client_ca.as_ref().map(|path| CertificateFile::read("proxy.tls.clientCaFile", path));
+    [CertificateFile::read("proxy.tls.certFile", &files.cert), CertificateFile::read("proxy.tls.keyFile", &files.key)]
         .into_iter()
         .chain(ca)
         .collect()
@@ -107,7 +107,7 @@ fn read(files: &CallerFiles) -> Result<Vec<File>, Unusable> {
 
 /// Builds a new configuration. It starts with an empty session cache, so that no client resumes a
 /// session with a certificate from an authority that is no longer trusted.
-fn used(read: &[File]) -> Result<Used, Unusable> {
+fn used(read: &[CertificateFile]) -> Result<ActiveConfig, CertificateFileError> {
     let [cert, key, rest @ ..] = read else { unreachable!("a certificate and a key are always read") };
     let chain = cert.chain()?;
     let expires = chain.first().and_then(validity).map_or(0, |validity| validity.end);
@@ -130,5 +130,5 @@ fn used(read: &[File]) -> Result<Used, Unusable> {
     };
     let mut config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair)));
     config.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
-    Ok(Used { config: Arc::new(config), expires, read: digest(read) })
+    Ok(ActiveConfig { config: Arc::new(config), expires, read: digest(read) })
 }

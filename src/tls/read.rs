@@ -7,7 +7,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::{Error as PemError, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::Unusable;
+use super::CertificateFileError;
 
 /// Maximum size of a file. The bundle of all public authorities has about 250 KiB.
 const BYTES_MAX: u64 = 1 << 20;
@@ -18,7 +18,7 @@ const KEY: &str = "use a PEM file with BEGIN PRIVATE KEY (or EC, or RSA), not en
 
 /// A file named by a configuration key, with its content. The content may be a secret, so there is
 /// no `Debug` and it is not retained.
-pub(super) struct File {
+pub(super) struct CertificateFile {
     key: &'static str,
     path: String,
     bytes: Vec<u8>,
@@ -28,7 +28,7 @@ pub(super) struct File {
 pub(super) type Digest = [u8; 32];
 
 /// Returns one digest over all files.
-pub(super) fn digest(files: &[File]) -> Digest {
+pub(super) fn digest(files: &[CertificateFile]) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for file in files {
         hasher.update(blake3::hash(&file.bytes).as_bytes());
@@ -36,11 +36,11 @@ pub(super) fn digest(files: &[File]) -> Digest {
     *hasher.finalize().as_bytes()
 }
 
-// === impl File ===
+// === impl CertificateFile ===
 
-impl File {
+impl CertificateFile {
     /// Reads a file completely.
-    pub(super) fn read(key: &'static str, path: &Path) -> Result<Self, Unusable> {
+    pub(super) fn read(key: &'static str, path: &Path) -> Result<Self, CertificateFileError> {
         let mut this = Self { key, path: path.display().to_string(), bytes: Vec::new() };
         let mut bytes = Vec::new();
         let read = std::fs::File::open(path).and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes));
@@ -54,13 +54,13 @@ impl File {
         }
     }
 
-    pub(super) fn unusable(&self, why: &str, advice: &'static str) -> Unusable {
-        Unusable { key: self.key, path: self.path.clone(), why: why.to_owned(), advice }
+    pub(super) fn unusable(&self, why: &str, advice: &'static str) -> CertificateFileError {
+        CertificateFileError { key: self.key, path: self.path.clone(), why: why.to_owned(), advice }
     }
 
     /// Returns the certificates of the file in order, at least one. An invalid certificate is an
     /// error: if it were skipped, the failure would appear only at the peers that need it.
-    pub(super) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, Unusable> {
+    pub(super) fn chain(&self) -> Result<Vec<CertificateDer<'static>>, CertificateFileError> {
         let chain: Result<Vec<_>, PemError> = CertificateDer::pem_slice_iter(&self.bytes).collect();
         match chain {
             Ok(chain) if chain.is_empty() => Err(self.unusable("it contains no certificate", PEM)),
@@ -70,7 +70,7 @@ impl File {
     }
 
     /// Returns the private key of the file.
-    pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, Unusable> {
+    pub(super) fn private_key(&self) -> Result<PrivateKeyDer<'static>, CertificateFileError> {
         PrivateKeyDer::from_pem_slice(&self.bytes).map_err(|error| match error {
             PemError::NoItemsFound => self.unusable("it contains no private key", KEY),
             error => self.unusable(&format!("the key in it cannot be read ({error})"), KEY),
@@ -78,7 +78,7 @@ impl File {
     }
 
     /// Returns the certificates of the file as trusted authorities.
-    pub(super) fn authorities(&self) -> Result<RootCertStore, Unusable> {
+    pub(super) fn authorities(&self) -> Result<RootCertStore, CertificateFileError> {
         let mut roots = RootCertStore::empty();
         for certificate in self.chain()? {
             roots.add(certificate).map_err(|error| {

@@ -11,20 +11,20 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::read::{Digest, File, digest};
+use super::read::{CertificateFile, Digest, digest};
 use super::words::{of_a_server, of_our_certificate, of_rustls};
-use super::{Kept, Look, Unusable, certified, provider, validity};
+use super::{CertificateFileError, ReloadOutcome, ReloadableCertificate, certified, provider, validity};
 
 const CA: &str = "proxy.upstreamTls.caFile";
 const HTTP2: &[u8] = b"h2";
 const HTTP1: &[u8] = b"http/1.1";
 
 /// A server connection after the handshake.
-pub type ServerStream = tokio_rustls::client::TlsStream<TcpStream>;
+pub type UpstreamStream = tokio_rustls::client::TlsStream<TcpStream>;
 
 /// Paths of the PEM files for upstream TLS.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServerFiles {
+pub struct UpstreamFiles {
     /// Certificate authorities of servers. `None`: the trust store of the machine.
     pub ca: Option<PathBuf>,
     /// Client certificate and key, presented to a server that requests one.
@@ -33,7 +33,7 @@ pub struct ServerFiles {
 
 /// The application protocol to negotiate (ALPN).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Speak {
+pub enum AlpnProtocols {
     /// HTTP/1.1.
     Http1,
     /// HTTP/2 only.
@@ -44,14 +44,14 @@ pub enum Speak {
 
 /// TLS for connections to model servers.
 #[derive(Debug)]
-pub struct Servers {
-    files: ServerFiles,
+pub struct UpstreamTlsConnector {
+    files: UpstreamFiles,
     name: ServerName<'static>,
-    used: RwLock<Used>,
+    used: RwLock<ActiveConfig>,
 }
 
 #[derive(Debug)]
-struct Used {
+struct ActiveConfig {
     read: Digest,
     config: Arc<ClientConfig>,
     expires: Option<u64>,
@@ -60,18 +60,18 @@ struct Used {
 /// The reason of a failed TLS connection to a server, as text for a log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(String);
+pub struct TlsFailure(String);
 
-// === impl Servers ===
+// === impl UpstreamTlsConnector ===
 
-impl Servers {
+impl UpstreamTlsConnector {
     /// Loads the files. `name` is the DNS name or address that a server's certificate must cover.
     ///
     /// # Errors
     /// Returns an error if a file cannot be read, the files are inconsistent, the name is invalid,
     /// or the machine's trust store is empty.
-    pub fn load(files: ServerFiles, name: &str) -> Result<Self, Unusable> {
-        let name = ServerName::try_from(name.to_owned()).map_err(|error| Unusable {
+    pub fn load(files: UpstreamFiles, name: &str) -> Result<Self, CertificateFileError> {
+        let name = ServerName::try_from(name.to_owned()).map_err(|error| CertificateFileError {
             key: "proxy.upstreamTls.serverName",
             path: name.to_owned(),
             why: error.to_string(),
@@ -84,34 +84,34 @@ impl Servers {
     /// Performs the handshake with a server. The caller applies a timeout.
     ///
     /// # Errors
-    /// Returns the reason of a failed connection, wrapped in [`Refused`] if TLS caused it.
-    pub async fn connect(&self, stream: TcpStream, speak: Speak) -> io::Result<ServerStream> {
+    /// Returns the reason of a failed connection, wrapped in [`TlsFailure`] if TLS caused it.
+    pub async fn connect(&self, stream: TcpStream, speak: AlpnProtocols) -> io::Result<UpstreamStream> {
         let config = self.used.read().unwrap_or_else(PoisonError::into_inner).config.clone();
         let protocols: &[&[u8]] = match speak {
-            Speak::Http1 => &[HTTP1],
-            Speak::Http2 => &[HTTP2],
-            Speak::Either => &[HTTP2, HTTP1],
+            AlpnProtocols::Http1 => &[HTTP1],
+            AlpnProtocols::Http2 => &[HTTP2],
+            AlpnProtocols::Either => &[HTTP2, HTTP1],
         };
         let connector = TlsConnector::from(config);
         let connector = connector.with_alpn(protocols.iter().map(|protocol| protocol.to_vec()).collect());
         connector.connect(self.name.clone(), stream).await.map_err(|error| match of_rustls(&error) {
-            Some(why) => io::Error::new(error.kind(), Refused(of_a_server(why))),
+            Some(why) => io::Error::new(error.kind(), TlsFailure(of_a_server(why))),
             // The server closed the connection during the handshake, as servers without TLS do.
             None if error.kind() == io::ErrorKind::UnexpectedEof => {
-                io::Error::new(error.kind(), Refused("it closed the connection during the handshake".to_owned()))
+                io::Error::new(error.kind(), TlsFailure("it closed the connection during the handshake".to_owned()))
             }
             None => error,
         })
     }
 }
 
-impl Kept for Servers {
+impl ReloadableCertificate for UpstreamTlsConnector {
     fn side(&self) -> &'static str {
         "upstream"
     }
 
     fn files(&self) -> Vec<PathBuf> {
-        let ServerFiles { ca, pair } = self.files.clone();
+        let UpstreamFiles { ca, pair } = self.files.clone();
         ca.into_iter().chain(pair.into_iter().flat_map(<[_; 2]>::from)).collect()
     }
 
@@ -119,25 +119,25 @@ impl Kept for Servers {
         self.used.read().unwrap_or_else(PoisonError::into_inner).expires
     }
 
-    fn look(&self) -> Result<Look, Unusable> {
+    fn look(&self) -> Result<ReloadOutcome, CertificateFileError> {
         let read = read(&self.files)?;
         if self.used.read().unwrap_or_else(PoisonError::into_inner).read == digest(&read) {
-            return Ok(Look::Same);
+            return Ok(ReloadOutcome::Same);
         }
         let used = used(&self.files, &read)?;
         *self.used.write().unwrap_or_else(PoisonError::into_inner) = used;
-        Ok(Look::Changed)
+        Ok(ReloadOutcome::Changed)
     }
 }
 
 /// Finds a TLS failure in the source chain of a connection error: with TLS 1.3 a server rejects the
 /// client certificate after its own handshake is complete.
 #[must_use]
-pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<Refused> {
+pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<TlsFailure> {
     let mut next = Some(error);
     while let Some(error) = next {
         if let Some(why) = error.downcast_ref::<io::Error>().and_then(of_our_certificate) {
-            return Some(Refused(of_a_server(&why)));
+            return Some(TlsFailure(of_a_server(&why)));
         }
         next = error.source();
     }
@@ -145,8 +145,8 @@ pub fn refused_within(error: &(dyn StdError + 'static)) -> Option<Refused> {
 }
 
 /// Reads the authorities, the certificate and the key, as far as they are configured.
-fn read(files: &ServerFiles) -> Result<Vec<File>, Unusable> {
-    let named = |key: &'static str, path: Option<&Path>| path.map(|path| File::read(key, path));
+fn read(files: &UpstreamFiles) -> Result<Vec<CertificateFile>, CertificateFileError> {
+    let named = |key: &'static str, path: Option<&Path>| path.map(|path| CertificateFile::read(key, path));
     let (cert, key) = files.pair.as_ref().map(|(cert, key)| (cert.as_path(), key.as_path())).unzip();
     [named(CA, files.ca.as_deref()), named("proxy.upstreamTls.certFile", cert), named("proxy.upstreamTls.keyFile", key)]
         .into_iter()
@@ -154,10 +154,10 @@ fn read(files: &ServerFiles) -> Result<Vec<File>, Unusable> {
         .collect()
 }
 
-fn used(files: &ServerFiles, read: &[File]) -> Result<Used, Unusable> {
+fn used(files: &UpstreamFiles, read: &[CertificateFile]) -> Result<ActiveConfig, CertificateFileError> {
     let (ca, pair) = if files.ca.is_some() { (read.first(), read.get(1..)) } else { (None, read.get(..)) };
-    let roots = ca.map_or_else(those_of_the_machine, File::authorities)?;
-    let general = |error: rustls::Error| Unusable {
+    let roots = ca.map_or_else(load_native_roots, CertificateFile::authorities)?;
+    let general = |error: rustls::Error| CertificateFileError {
         key: "proxy.upstreamTls",
         path: "TLS".to_owned(),
         why: error.to_string(),
@@ -182,15 +182,15 @@ fn used(files: &ServerFiles, read: &[File]) -> Result<Used, Unusable> {
         }
         _ => (builder.with_no_client_auth(), None),
     };
-    Ok(Used { config: Arc::new(config), expires, read: digest(read) })
+    Ok(ActiveConfig { config: Arc::new(config), expires, read: digest(read) })
 }
 
-fn those_of_the_machine() -> Result<RootCertStore, Unusable> {
+fn load_native_roots() -> Result<RootCertStore, CertificateFileError> {
     let found = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(found.certs);
     if added == 0 {
-        return Err(Unusable {
+        return Err(CertificateFileError {
             key: CA,
             path: "the authorities that this machine trusts".to_owned(),
             why: found.errors.first().map_or_else(|| "none was found".to_owned(), ToString::to_string),

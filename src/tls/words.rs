@@ -5,7 +5,7 @@ use std::io;
 use rustls::{AlertDescription, CertificateError, Error};
 
 /// Alerts by which a server reports that the client certificate is missing or not accepted.
-const OURS: [AlertDescription; 8] = [
+const CLIENT_CERTIFICATE_ALERTS: [AlertDescription; 8] = [
     AlertDescription::CertificateRequired,
     AlertDescription::BadCertificate,
     AlertDescription::UnsupportedCertificate,
@@ -18,7 +18,7 @@ const OURS: [AlertDescription; 8] = [
 
 /// Reason of a failed handshake with a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum HandshakeFailure {
     /// The client certificate is missing or not accepted.
     Certificate,
     /// The client rejected the handshake with an alert, often because it does not trust the server
@@ -32,12 +32,12 @@ pub enum Ended {
 
 /// Classifies the failure of a handshake with a client.
 #[must_use]
-pub fn ended(error: &io::Error) -> Ended {
+pub fn ended(error: &io::Error) -> HandshakeFailure {
     match of_rustls(error) {
-        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => Ended::Certificate,
-        Some(Error::AlertReceived(_)) => Ended::Refused,
-        Some(_) => Ended::Protocol,
-        None => Ended::Left,
+        Some(Error::NoCertificatesPresented | Error::InvalidCertificate(_)) => HandshakeFailure::Certificate,
+        Some(Error::AlertReceived(_)) => HandshakeFailure::Refused,
+        Some(_) => HandshakeFailure::Protocol,
+        None => HandshakeFailure::Left,
     }
 }
 
@@ -50,8 +50,8 @@ pub(super) fn of_rustls(error: &io::Error) -> Option<&Error> {
 /// that changes it.
 pub(super) fn of_a_server(error: &Error) -> String {
     match error {
-        Error::InvalidCertificate(why) => certificate(why),
-        Error::AlertReceived(alert) if OURS.contains(alert) => format!(
+        Error::InvalidCertificate(why) => describe_certificate_error(why),
+        Error::AlertReceived(alert) if CLIENT_CERTIFICATE_ALERTS.contains(alert) => format!(
             "it rejected the client certificate, or requires one and none is configured ({alert:?}): set `proxy.upstreamTls.certFile` and `keyFile`"
         ),
         Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
@@ -70,10 +70,10 @@ pub(super) fn of_a_server(error: &Error) -> String {
     }
 }
 
-/// Returns the alert of [`OURS`] that an error contains, if any. Errors of HTTP/2 preserve only its
+/// Returns the alert of [`CLIENT_CERTIFICATE_ALERTS`] that an error contains, if any. Errors of HTTP/2 preserve only its
 /// text.
 pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
-    let alerts = || OURS.into_iter().map(Error::AlertReceived);
+    let alerts = || CLIENT_CERTIFICATE_ALERTS.into_iter().map(Error::AlertReceived);
     match of_rustls(error) {
         Some(found) => alerts().find(|alert| alert == found),
         None => {
@@ -83,7 +83,7 @@ pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
     }
 }
 
-fn certificate(why: &CertificateError) -> String {
+fn describe_certificate_error(why: &CertificateError) -> String {
     match why {
         CertificateError::UnknownIssuer => {
             "its certificate is signed by an authority that is not trusted: set `proxy.upstreamTls.caFile` to the file of that authority".to_owned()

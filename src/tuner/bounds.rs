@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::Settings;
+use super::TunedSettings;
 use crate::api::v1alpha1 as api;
 use crate::config::{Limits, parse_share};
 
@@ -15,7 +15,7 @@ const SHIFT_PERMILLE_MOST: u32 = 1000;
 
 /// Tuning mode of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Mode {
+pub enum TunerMode {
     /// Adjustments are applied.
     #[default]
     Auto,
@@ -27,7 +27,7 @@ pub enum Mode {
 
 /// Set of pods that share one set of values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Granularity {
+pub enum TuningGranularity {
     /// Each pod has its own values.
     #[default]
     Pod,
@@ -39,11 +39,11 @@ pub enum Granularity {
 
 /// Bounds of tuning, derived from a policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bounds {
+pub struct TuningBounds {
     /// Tuning mode.
-    pub mode: Mode,
+    pub mode: TunerMode,
     /// Pooling of pods.
-    pub granularity: Granularity,
+    pub granularity: TuningGranularity,
     /// Maximum 99th percentile of the latency, if it is the same for all routes. It is used for
     /// messages only: a sidecar decides by the SLO of a call's own route whether the call is late.
     pub slo: Option<Duration>,
@@ -62,28 +62,28 @@ pub struct Bounds {
     pub shift_permille_max: u32,
 }
 
-// === impl Granularity ===
+// === impl TuningGranularity ===
 
-impl From<api::Granularity> for Granularity {
-    fn from(word: api::Granularity) -> Self {
+impl From<api::TuningGranularity> for TuningGranularity {
+    fn from(word: api::TuningGranularity) -> Self {
         match word {
-            api::Granularity::Pod => Self::Pod,
-            api::Granularity::NodeClass => Self::NodeClass,
-            api::Granularity::Workload => Self::Workload,
+            api::TuningGranularity::Pod => Self::Pod,
+            api::TuningGranularity::NodeClass => Self::NodeClass,
+            api::TuningGranularity::Workload => Self::Workload,
         }
     }
 }
 
-// === impl Bounds ===
+// === impl TuningBounds ===
 
-impl Bounds {
+impl TuningBounds {
     /// Derives the bounds of a policy. Enum values of a later version and shares that cannot be
     /// parsed count as the default. Bounds that cross, or lie above the limits, are clamped.
     #[must_use]
     pub fn new(tuning: Option<&api::TuningSpec>, (slo, promised): (Option<Duration>, bool), limits: &Limits) -> Self {
         let spec = tuning.and_then(|tuning| tuning.bounds.as_ref());
-        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::Word::known);
-        let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::Word::known);
+        let mode = tuning.and_then(|tuning| tuning.mode.as_ref()).and_then(api::OpenEnum::known);
+        let granularity = tuning.and_then(|tuning| tuning.granularity.as_ref()).and_then(api::OpenEnum::known);
         let most = limits.slots_max.map_or(u32::MAX, |own| own.max(1));
         let slots = spec.and_then(|bounds| bounds.slots_max.as_ref());
         let small = |number: Option<u64>, otherwise| number.map_or(otherwise, |n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -99,11 +99,11 @@ impl Bounds {
         let shift = shift.and_then(|share| parse_share(&share.0)).map(|share| share.ppm() / 1000);
         Self {
             mode: match mode {
-                None | Some(api::TuningMode::Auto) => Mode::Auto,
-                Some(api::TuningMode::Recommend) => Mode::Recommend,
-                Some(api::TuningMode::Manual) => Mode::Manual,
+                None | Some(api::TuningMode::Auto) => TunerMode::Auto,
+                Some(api::TuningMode::Recommend) => TunerMode::Recommend,
+                Some(api::TuningMode::Manual) => TunerMode::Manual,
             },
-            granularity: granularity.map(Granularity::from).unwrap_or_default(),
+            granularity: granularity.map(TuningGranularity::from).unwrap_or_default(),
             slo,
             promised,
             slots: (slots_least, slots_most),
@@ -116,48 +116,48 @@ impl Bounds {
 
     /// Returns the nearest settings within the bounds.
     #[must_use]
-    pub fn within(&self, settings: Settings) -> Settings {
+    pub fn within(&self, settings: TunedSettings) -> TunedSettings {
         let slots = |slots: u32| slots.clamp(self.slots.0, self.slots.1);
         let weight = |weight: u64| self.weight.map(|(least, most)| weight.clamp(least, most));
-        Settings {
+        TunedSettings {
             shift_permille: settings.shift_permille.min(self.shift_permille_max),
             // An absent setting means the limit itself, which may lie above the bounds. If the
             // policy sets no maximum, a setting that remains from before is removed.
-            slots_max: if self.names_slots() {
-                settings.slots_max.map_or_else(|| self.slots_said(u32::MAX), |own| Some(slots(own)))
+            slots_max: if self.has_slots_max() {
+                settings.slots_max.map_or_else(|| self.slots_setting(u32::MAX), |own| Some(slots(own)))
             } else {
                 None
             },
-            batch_weight_max: settings.batch_weight_max.map_or_else(|| self.weight_said(u64::MAX), weight),
+            batch_weight_max: settings.batch_weight_max.map_or_else(|| self.weight_setting(u64::MAX), weight),
         }
     }
 
     /// Returns the settings to push to a pod that has not been evaluated yet, given settings
     /// learned from other pods.
     #[must_use]
-    pub fn first(&self, settings: Settings) -> Settings {
+    pub fn first(&self, settings: TunedSettings) -> TunedSettings {
         match self.mode {
-            Mode::Auto => self.within(settings),
-            Mode::Recommend | Mode::Manual => Settings::default(),
+            TunerMode::Auto => self.within(settings),
+            TunerMode::Recommend | TunerMode::Manual => TunedSettings::default(),
         }
     }
 
     /// Returns `true` if the policy sets a maximum of batches in flight, as a limit or as a tuning
     /// bound.
-    pub(super) const fn names_slots(&self) -> bool {
+    pub(super) const fn has_slots_max(&self) -> bool {
         self.slots.1 < u32::MAX
     }
 
     /// Clamps a number of batches in flight to the bounds and converts it to a setting; `None` if
     /// it equals the limit.
-    pub(super) fn slots_said(&self, slots: u32) -> Option<u32> {
+    pub(super) fn slots_setting(&self, slots: u32) -> Option<u32> {
         let slots = slots.clamp(self.slots.0, self.slots.1);
         (slots != self.slots_own.unwrap_or(u32::MAX)).then_some(slots)
     }
 
     /// Clamps a batch weight to the bounds and converts it to a setting; `None` if the policy does
     /// not bound it or if it equals the limit.
-    pub(super) fn weight_said(&self, weight: u64) -> Option<u64> {
+    pub(super) fn weight_setting(&self, weight: u64) -> Option<u64> {
         let (least, most) = self.weight?;
         let weight = weight.clamp(least, most);
         (Some(weight) != self.weight_own).then_some(weight)
@@ -165,7 +165,7 @@ impl Bounds {
 
     /// Returns the limit of batches in flight under these settings; the upper bound if there is
     /// none.
-    pub(super) fn slots_of(&self, settings: Settings) -> u32 {
+    pub(super) fn effective_slots_max(&self, settings: TunedSettings) -> u32 {
         settings.slots_max.or(self.slots_own).unwrap_or(u32::MAX).clamp(self.slots.0, self.slots.1)
     }
 }
@@ -173,23 +173,23 @@ impl Bounds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Machine, Overrides};
+    use crate::config::{self, MachineLimits, Overrides};
 
-    fn bounds(tuning: &str, limits: &str) -> Bounds {
+    fn bounds(tuning: &str, limits: &str) -> TuningBounds {
         let text = format!("limits: {limits}");
         let policy =
-            config::build(Some(&config::load(&text, "p").unwrap()), &Overrides::default(), &Machine::default())
+            config::build(Some(&config::load(&text, "p").unwrap()), &Overrides::default(), &MachineLimits::default())
                 .unwrap();
         let tuning: api::TuningSpec = serde_json::from_str(tuning).unwrap();
-        Bounds::new(Some(&tuning), (Some(Duration::from_millis(150)), true), &policy.limits)
+        TuningBounds::new(Some(&tuning), (Some(Duration::from_millis(150)), true), &policy.limits)
     }
 
     #[test]
     fn a_policy_that_says_nothing_is_tuned_by_the_defaults_of_the_schema() {
         let found = bounds("{}", "{}");
-        let wanted = Bounds {
-            mode: Mode::Auto,
-            granularity: Granularity::Pod,
+        let wanted = TuningBounds {
+            mode: TunerMode::Auto,
+            granularity: TuningGranularity::Pod,
             slo: Some(Duration::from_millis(150)),
             promised: true,
             slots: (1, u32::MAX),
@@ -216,15 +216,16 @@ mod tests {
     fn nothing_is_said_only_where_the_limit_says_it() {
         let below = r#"{"bounds": {"slotsMax": {"max": 4}, "batchWeightMax": {"max": 2000}}}"#;
         let first = |limits| {
-            let Settings { slots_max, batch_weight_max, .. } = bounds(below, limits).within(Settings::default());
+            let TunedSettings { slots_max, batch_weight_max, .. } =
+                bounds(below, limits).within(TunedSettings::default());
             (slots_max, batch_weight_max)
         };
         assert_eq!(first("{}"), (Some(4), Some(2000)), "there are no limits");
         assert_eq!(first("{slotsMax: 4, batchWeightMax: 2000}"), (None, None));
         assert_eq!(first("{slotsMax: 2, batchWeightMax: 900}"), (None, None));
-        assert_eq!(bounds("{}", "{}").within(Settings::default()), Settings::default());
-        let walled = Settings { slots_max: Some(3), ..Settings::default() };
-        assert_eq!(bounds("{}", "{}").within(walled), Settings::default(), "the policy sets no limit");
+        assert_eq!(bounds("{}", "{}").within(TunedSettings::default()), TunedSettings::default());
+        let walled = TunedSettings { slots_max: Some(3), ..TunedSettings::default() };
+        assert_eq!(bounds("{}", "{}").within(walled), TunedSettings::default(), "the policy sets no limit");
         assert_eq!(bounds("{}", "{slotsMax: 8}").within(walled), walled);
     }
 
@@ -232,14 +233,17 @@ mod tests {
     fn words_and_shares_that_are_not_known_count_as_the_default() {
         let found =
             bounds(r#"{"mode": "Later", "granularity": "Zone", "bounds": {"deadlineShift": {"max": "x"}}}"#, "{}");
-        assert_eq!((found.mode, found.granularity, found.shift_permille_max), (Mode::Auto, Granularity::Pod, 600));
+        assert_eq!(
+            (found.mode, found.granularity, found.shift_permille_max),
+            (TunerMode::Auto, TuningGranularity::Pod, 600)
+        );
         let found = bounds(
             r#"{"mode": "Manual", "granularity": "Workload", "bounds": {"deadlineShift": {"max": "25%"}}}"#,
             "{}",
         );
         assert_eq!(
             (found.mode, found.granularity, found.shift_permille_max),
-            (Mode::Manual, Granularity::Workload, 250)
+            (TunerMode::Manual, TuningGranularity::Workload, 250)
         );
     }
 }

@@ -1,11 +1,11 @@
 //! Tuning of many pods: pods are pooled into groups as the policy requires, each with its own
-//! [`History`].
+//! [`TuningState`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::learned::{Learned, start};
-use super::{Bounds, Granularity, History, Observation, Proposal, Settings, propose};
+use super::learned::{LearnedProfile, start};
+use super::{GroupReport, Proposal, TunedSettings, TuningBounds, TuningGranularity, TuningState, propose};
 use crate::batching::Tick;
 
 /// A group without reports is dropped after this time. It covers restarts of pods and reconnects of
@@ -18,7 +18,7 @@ const ABSENT_MAX: Duration = Duration::from_secs(900);
 pub struct GroupKey {
     /// Name of the profile in force.
     pub profile: String,
-    /// A pod's UID, an accelerator or instance type, or empty, depending on the [`Granularity`].
+    /// A pod's UID, an accelerator or instance type, or empty, depending on the [`TuningGranularity`].
     pub of: String,
 }
 
@@ -39,14 +39,14 @@ pub struct PodProposal {
 /// One history for each group with a report in the last 15 minutes, and one counter for each pod.
 #[derive(Debug, Clone, Default)]
 pub struct Tuner {
-    groups: BTreeMap<GroupKey, Kept>,
-    /// The last reported [`Observation::changes`] of each pod.
+    groups: BTreeMap<GroupKey, GroupState>,
+    /// The last reported [`GroupReport::changes`] of each pod.
     changes: BTreeMap<String, u64>,
 }
 
 #[derive(Debug, Clone)]
-struct Kept {
-    history: History,
+struct GroupState {
+    history: TuningState,
     seen: Tick,
     /// Sum of the upstream replacements seen by its pods. The sum is kept here because pods come
     /// and go.
@@ -64,30 +64,30 @@ impl Tuner {
     pub fn look(
         &mut self,
         now: Tick,
-        bounds: impl Fn(&str) -> Bounds,
-        observations: &[Observation],
-        learned: &[Learned],
+        bounds: impl Fn(&str) -> TuningBounds,
+        observations: &[GroupReport],
+        learned: &[LearnedProfile],
     ) -> Vec<PodProposal> {
-        let mut pooled: BTreeMap<GroupKey, Vec<&Observation>> = BTreeMap::new();
+        let mut pooled: BTreeMap<GroupKey, Vec<&GroupReport>> = BTreeMap::new();
         for observation in observations {
             let granularity = bounds(&observation.profile).granularity;
             pooled.entry(GroupKey::of(granularity, observation)).or_default().push(observation);
         }
         let mut proposals = Vec::with_capacity(observations.len());
         for (key, pods) in pooled {
-            let known = self.changes_of(&pods);
+            let known = self.count_upstream_changes(&pods);
             let bounds = bounds(&key.profile);
-            let kept = self.groups.entry(key.clone()).or_insert_with(|| Kept {
-                history: History::resume(bounds.within(begin(&pods, learned))),
+            let kept = self.groups.entry(key.clone()).or_insert_with(|| GroupState {
+                history: TuningState::resume(bounds.within(begin(&pods, learned))),
                 seen: now,
                 changes: 0,
             });
             kept.seen = now;
             kept.changes += known;
-            let seen = Observation { changes: kept.changes, ..pool(&pods, kept.history.settings()) };
+            let seen = GroupReport { changes: kept.changes, ..pool(&pods, kept.history.settings()) };
             let (proposal, history) = propose(now, &seen, &bounds, std::mem::take(&mut kept.history));
             kept.history = history;
-            let one = |pod: &&Observation| PodProposal {
+            let one = |pod: &&GroupReport| PodProposal {
                 pod: pod.pod.clone(),
                 group: key.clone(),
                 proposal: proposal.clone(),
@@ -103,13 +103,13 @@ impl Tuner {
     /// Returns the settings in force for a group that reports at present. Pods of the group that
     /// have not reported yet start with them.
     #[must_use]
-    pub fn settings(&self, key: &GroupKey) -> Option<Settings> {
+    pub fn settings(&self, key: &GroupKey) -> Option<TunedSettings> {
         self.groups.get(key).map(|kept| kept.history.settings())
     }
 
     /// Returns the number of pods with an upstream replaced since the last call. A pod seen for the
     /// first time does not count.
-    fn changes_of(&mut self, pods: &[&Observation]) -> u64 {
+    fn count_upstream_changes(&mut self, pods: &[&GroupReport]) -> u64 {
         let mut changed = 0;
         for pod in pods {
             let before = self.changes.insert(pod.pod.clone(), pod.changes);
@@ -124,16 +124,16 @@ impl Tuner {
 impl GroupKey {
     /// Returns the group of a pod with this profile, UID and node class.
     #[must_use]
-    pub fn new(granularity: Granularity, profile: &str, (pod, node_class): (&str, &str)) -> Self {
+    pub fn new(granularity: TuningGranularity, profile: &str, (pod, node_class): (&str, &str)) -> Self {
         let of = match granularity {
-            Granularity::Pod => pod,
-            Granularity::NodeClass => node_class,
-            Granularity::Workload => "",
+            TuningGranularity::Pod => pod,
+            TuningGranularity::NodeClass => node_class,
+            TuningGranularity::Workload => "",
         };
         Self { profile: profile.to_owned(), of: of.to_owned() }
     }
 
-    fn of(granularity: Granularity, observation: &Observation) -> Self {
+    fn of(granularity: TuningGranularity, observation: &GroupReport) -> Self {
         Self::new(granularity, &observation.profile, (&observation.pod, &observation.node_class))
     }
 }
@@ -141,19 +141,19 @@ impl GroupKey {
 /// Initial settings of a new group: those that most of its sidecars report as in force, so that a
 /// new leader continues where the previous one ended. If none are reported, or only the default,
 /// those that were learned before.
-fn begin(pods: &[&Observation], learned: &[Learned]) -> Settings {
-    let told: Vec<Settings> = pods.iter().filter_map(|pod| pod.in_force).collect();
-    let count = |settings: &Settings| told.iter().filter(|other| *other == settings).count();
+fn begin(pods: &[&GroupReport], learned: &[LearnedProfile]) -> TunedSettings {
+    let told: Vec<TunedSettings> = pods.iter().filter_map(|pod| pod.in_force).collect();
+    let count = |settings: &TunedSettings| told.iter().filter(|other| *other == settings).count();
     let common = told.iter().max_by_key(|settings| count(settings)).copied();
     let known =
         || pods.first().and_then(|pod| start(learned, &pod.profile, &pod.node_class)).map(|start| start.settings);
-    common.filter(|settings| *settings != Settings::default()).or_else(known).or(common).unwrap_or_default()
+    common.filter(|settings| *settings != TunedSettings::default()).or_else(known).or(common).unwrap_or_default()
 }
 
 /// Merges the reports of several pods into one. `wanted` are the settings that each should have
 /// applied.
-fn pool(pods: &[&Observation], wanted: Settings) -> Observation {
-    let mut all = Observation::default();
+fn pool(pods: &[&GroupReport], wanted: TunedSettings) -> GroupReport {
+    let mut all = GroupReport::default();
     let mut learning = 0;
     for pod in pods {
         all.node_class.clone_from(&pod.node_class);

@@ -2,12 +2,12 @@
 //! directions that failed.
 //!
 //! The state is lost when the process ends. The next process starts from the settings that the
-//! sidecars report as in force ([`History::resume`]).
+//! sidecars report as in force ([`TuningState::resume`]).
 
 use std::time::Duration;
 
-use super::window::Run;
-use super::{Settings, Window};
+use super::window::VerdictRun;
+use super::{SampleWindow, TunedSettings};
 use crate::batching::Tick;
 
 /// Time for which a direction is blocked after it failed. It doubles with each failure (exponential
@@ -18,7 +18,7 @@ const BLOCK_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Setting that the slow loop moves step by step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Knob {
+pub enum Parameter {
     /// Deadline shift.
     Shift,
     /// Maximum number of batches in flight.
@@ -27,7 +27,7 @@ pub enum Knob {
 
 /// Direction of an adjustment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum Direction {
     /// Towards the SLO: earlier deadlines, fewer slots.
     Tighter,
     /// Back towards the policy's own values.
@@ -36,30 +36,30 @@ pub enum Way {
 
 /// A step under observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Step {
-    pub(super) from: Settings,
-    pub(super) knob: Knob,
-    pub(super) way: Way,
+pub(super) struct ObservedStep {
+    pub(super) from: TunedSettings,
+    pub(super) knob: Parameter,
+    pub(super) way: Direction,
     /// Measurements before the step.
-    pub(super) before: Window,
+    pub(super) before: SampleWindow,
 }
 
 /// Consecutive steps towards the SLO since it was first missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Climb {
-    pub(super) knob: Knob,
+pub(super) struct StepSeries {
+    pub(super) knob: Parameter,
     /// Settings before each step.
-    pub(super) from: Vec<Settings>,
+    pub(super) from: Vec<TunedSettings>,
     /// Measurements before the first step.
-    pub(super) before: Window,
+    pub(super) before: SampleWindow,
     /// `true` once the steps proved to have no effect and are being reverted one by one.
     pub(super) retreat: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
-    knob: Knob,
-    way: Way,
+struct DirectionBlock {
+    knob: Parameter,
+    way: Direction,
     until: Tick,
     times: u32,
 }
@@ -70,49 +70,49 @@ struct Block {
 /// At most four blocks, one for each parameter and direction, and a handful of sketches: about 10
 /// KB.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct History {
+pub struct TuningState {
     /// Settings to be in force.
-    pub(super) settings: Settings,
+    pub(super) settings: TunedSettings,
     /// Last recommendation under `Mode::Recommend`, which is not applied.
-    pub(super) recommended: Option<Settings>,
+    pub(super) recommended: Option<TunedSettings>,
     /// Time of the last change of `settings`.
     pub(super) changed: Option<Tick>,
     /// Window that is being collected.
-    pub(super) window: Window,
+    pub(super) window: SampleWindow,
     /// Consecutive windows in which the SLO was missed.
-    pub(super) late: Run,
+    pub(super) late: VerdictRun,
     /// Duration for which the SLO has been met since it was last missed.
     pub(super) met: Duration,
     /// Consecutive windows with time to spare.
-    pub(super) calm: Run,
-    pub(super) step: Option<Step>,
-    pub(super) climb: Option<Climb>,
+    pub(super) calm: VerdictRun,
+    pub(super) step: Option<ObservedStep>,
+    pub(super) climb: Option<StepSeries>,
     /// The last [`super::Observation::changes`].
     pub(super) upstream: Option<u64>,
-    blocks: Vec<Block>,
+    blocks: Vec<DirectionBlock>,
 }
 
 // === impl History ===
 
-impl History {
+impl TuningState {
     /// Creates a history without measurements, given the settings in force.
     #[must_use]
-    pub fn resume(settings: Settings) -> Self {
+    pub fn resume(settings: TunedSettings) -> Self {
         Self { settings, ..Self::default() }
     }
 
     /// Returns the settings to be in force.
     #[must_use]
-    pub const fn settings(&self) -> Settings {
+    pub const fn settings(&self) -> TunedSettings {
         self.settings
     }
 
-    pub(super) fn set(&mut self, now: Tick, settings: Settings) {
+    pub(super) fn set(&mut self, now: Tick, settings: TunedSettings) {
         self.settings = settings;
         self.changed = Some(now);
-        self.window = Window::default();
-        self.late = Run::default();
-        self.calm = Run::default();
+        self.window = SampleWindow::default();
+        self.late = VerdictRun::default();
+        self.calm = VerdictRun::default();
     }
 
     /// Discards everything but the settings, since the measurements belong to a server that was
@@ -122,22 +122,22 @@ impl History {
     }
 
     /// Returns the instant until which this direction is blocked, or `None` if it is not.
-    pub(super) fn blocked(&self, now: Tick, knob: Knob, way: Way) -> Option<Tick> {
-        let of = |block: &&Block| (block.knob, block.way) == (knob, way);
+    pub(super) fn blocked(&self, now: Tick, knob: Parameter, way: Direction) -> Option<Tick> {
+        let of = |block: &&DirectionBlock| (block.knob, block.way) == (knob, way);
         self.blocks.iter().find(of).map(|block| block.until).filter(|until| now < *until)
     }
 
     /// Blocks a direction that failed. Returns for how long.
-    pub(super) fn block(&mut self, now: Tick, knob: Knob, way: Way) -> Duration {
+    pub(super) fn block(&mut self, now: Tick, knob: Parameter, way: Direction) -> Duration {
         let at = self.blocks.iter().position(|block| (block.knob, block.way) == (knob, way));
         let times = at.map_or(0, |at| self.blocks.swap_remove(at).times);
         let long = BLOCK_FIRST.saturating_mul(1 << times.min(16)).min(BLOCK_MAX);
-        self.blocks.push(Block { knob, way, until: now.after(long), times: times + 1 });
+        self.blocks.push(DirectionBlock { knob, way, until: now.after(long), times: times + 1 });
         long
     }
 
     /// Lifts the block of a direction that succeeded.
-    pub(super) fn unblock(&mut self, knob: Knob, way: Way) {
+    pub(super) fn unblock(&mut self, knob: Parameter, way: Direction) {
         self.blocks.retain(|block| (block.knob, block.way) != (knob, way));
     }
 }

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use super::Settings;
-use crate::batching::{Base, ClassSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight};
+use super::TunedSettings;
+use crate::batching::{ClassSnapshot, CostMeasure, CostSample, CostSnapshot, CurvePoint, UpstreamSnapshot, Weight};
 
 /// Maximum number of entries in a status.
 pub const ENTRIES_MAX: usize = 16;
@@ -30,7 +30,7 @@ const EXPLORE_PERMILLE: u32 = 500;
 
 /// State learned by the pods of one profile on one node class.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Learned {
+pub struct LearnedProfile {
     /// Name of the profile.
     pub profile: String,
     /// Accelerator or instance type.
@@ -40,7 +40,7 @@ pub struct Learned {
     pub slots: u32,
     /// Conclusion of the concurrency limiter; `None` while the pod is still learning it, in which
     /// case the entry keeps its previous conclusion.
-    pub limiter: Option<Limiter>,
+    pub limiter: Option<LimiterConclusion>,
     /// Time by which the next batch may be dispatched before the previous one completes, in
     /// microseconds.
     pub lead_micros: u64,
@@ -48,9 +48,9 @@ pub struct Learned {
     pub mean_micros: u64,
     /// Cost curve of the cost class with most batches. A model server usually has one class that
     /// matters; the others are learned quickly.
-    pub curve: Option<Curve>,
+    pub curve: Option<LearnedCurve>,
     /// Final settings of the slow loop.
-    pub settings: Settings,
+    pub settings: TunedSettings,
     /// Number of batches that the state was learned from.
     pub batches: u64,
     /// Time of the last write, in seconds since the Unix epoch.
@@ -59,7 +59,7 @@ pub struct Learned {
 
 /// Conclusion of a concurrency limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Limiter {
+pub struct LimiterConclusion {
     /// Latency of a lone call below the limit, in microseconds; 0 if unknown.
     pub base_micros: u64,
     /// Cost of an item in a batch, in thousandths of a lone call, if batching does not pay and
@@ -69,7 +69,7 @@ pub struct Limiter {
 
 /// Execution times of one cost class by batch size.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Curve {
+pub struct LearnedCurve {
     /// Name of the class, escaped by `u8::escape_ascii`.
     pub class: String,
     /// Pairs of items and microseconds, sorted by items.
@@ -82,15 +82,15 @@ pub struct Curve {
 
 /// Initial state of a new pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Start {
+pub struct InitialState {
     /// Settings to push to the sidecar.
-    pub settings: Settings,
+    pub settings: TunedSettings,
     /// State of the server's slots.
     pub upstream: UpstreamSnapshot,
     /// Cost curve of the busiest class.
-    pub curve: Option<Curve>,
+    pub curve: Option<LearnedCurve>,
     /// Initial conclusion of its concurrency limiter, if there is one.
-    pub limiter: Option<Limiter>,
+    pub limiter: Option<LimiterConclusion>,
     /// `true` if the state comes from pods of the same profile, `false` if it comes from another
     /// profile on the same node class.
     pub same_profile: bool,
@@ -102,16 +102,16 @@ pub struct Start {
 /// class, since a cost curve depends on the model and the machine and not on limits. On another or
 /// an unknown node class there is none.
 #[must_use]
-pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Start> {
+pub fn start(learned: &[LearnedProfile], profile: &str, node_class: &str) -> Option<InitialState> {
     if node_class.is_empty() {
         return None;
     }
     let alike = || learned.iter().filter(|entry| entry.node_class == node_class);
     let same = alike().find(|entry| entry.profile == profile);
     let entry = same.or_else(|| alike().max_by_key(|entry| entry.at))?;
-    Some(Start {
+    Some(InitialState {
         // The settings depend on the limits of their profile too.
-        settings: if same.is_some() { entry.settings } else { Settings::default() },
+        settings: if same.is_some() { entry.settings } else { TunedSettings::default() },
         upstream: UpstreamSnapshot {
             slots: entry.slots,
             lead_nanos: entry.lead_micros.saturating_mul(1000),
@@ -131,23 +131,28 @@ pub fn start(learned: &[Learned], profile: &str, node_class: &str) -> Option<Sta
 /// too many entries, the oldest are removed, and those of profiles in `keep`, which are in force or
 /// being tried, last.
 #[must_use]
-pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) -> Option<Vec<Learned>> {
-    let mut best: BTreeMap<(&str, &str), &Learned> = BTreeMap::new();
+pub fn update(
+    entries: &[LearnedProfile],
+    pods: &[LearnedProfile],
+    keep: &[&str],
+    now: u64,
+) -> Option<Vec<LearnedProfile>> {
+    let mut best: BTreeMap<(&str, &str), &LearnedProfile> = BTreeMap::new();
     // Calls that are forwarded concurrently add few batches to the curve. The limiter concludes
     // from separate measurements that batching does not pay.
-    let concluded = |pod: &Learned| pod.limiter.is_some_and(|limiter| limiter.no_gain_permille.is_some());
-    let enough = |pod: &Learned| pod.batches >= BATCHES_MIN || concluded(pod);
+    let concluded = |pod: &LearnedProfile| pod.limiter.is_some_and(|limiter| limiter.no_gain_permille.is_some());
+    let enough = |pod: &LearnedProfile| pod.batches >= BATCHES_MIN || concluded(pod);
     for pod in pods.iter().filter(|pod| enough(pod) && !pod.node_class.is_empty()) {
         let entry = best.entry((&pod.profile, &pod.node_class)).or_insert(pod);
         if pod.batches > entry.batches {
             *entry = pod;
         }
     }
-    let mut next: Vec<Learned> = entries.to_vec();
+    let mut next: Vec<LearnedProfile> = entries.to_vec();
     let mut moved = false;
     for ((profile, node_class), pod) in best {
         let at = next.iter().position(|entry| entry.profile == profile && entry.node_class == node_class);
-        let fresh = Learned { at: now, ..pod.clone().bounded() };
+        let fresh = LearnedProfile { at: now, ..pod.clone().bounded() };
         let before = at.and_then(|at| next.get(at));
         let fresh = before.map_or(fresh.clone(), |before| fresh.after(before));
         match at.and_then(|at| next.get_mut(at)) {
@@ -170,9 +175,9 @@ pub fn update(entries: &[Learned], pods: &[Learned], keep: &[&str], now: u64) ->
     moved.then_some(next)
 }
 
-// === impl Learned ===
+// === impl LearnedProfile ===
 
-impl Learned {
+impl LearnedProfile {
     /// Returns the entry without whatever exceeds the bounds of a status.
     #[must_use]
     pub fn bounded(mut self) -> Self {
@@ -219,12 +224,12 @@ fn moved(old: u64, new: u64) -> bool {
     u128::from(old.abs_diff(new)) * 1000 >= u128::from(old.max(1)) * u128::from(MOVED_PERMILLE)
 }
 
-// === impl Curve ===
+// === impl LearnedCurve ===
 
-impl Curve {
+impl LearnedCurve {
     /// Converts a sidecar's snapshot of a cost class, reduced to the points that are passed on.
     #[must_use]
-    pub fn of(class: &[u8], snapshot: &Snapshot) -> Self {
+    pub fn of(class: &[u8], snapshot: &CostSnapshot) -> Self {
         let points = snapshot.points.iter().map(|point| (point.items, point.nanos / 1000)).collect();
         let mut curve = Self {
             class: class.escape_ascii().to_string(),
@@ -241,18 +246,19 @@ impl Curve {
     #[must_use]
     pub fn snapshot(&self) -> ClassSnapshot {
         let nanos = |micros: u64| micros.saturating_mul(1000);
-        let points: Vec<Point> = self
+        let points: Vec<CurvePoint> = self
             .points
             .iter()
-            .map(|(items, micros)| Point { items: *items, nanos: nanos(*micros), count: SAMPLES_KEPT })
+            .map(|(items, micros)| CurvePoint { items: *items, nanos: nanos(*micros), count: SAMPLES_KEPT })
             .collect();
         let weight = |items: u32| {
             let each = (self.weight_milli / 1000).max(1);
             Weight { sum: each.saturating_mul(u64::from(items)), max: each }
         };
-        let sample = |point: &Point| Sample { items: point.items, weight: weight(point.items), nanos: point.nanos };
-        let cost = Snapshot {
-            base: Base::SizeOnly,
+        let sample =
+            |point: &CurvePoint| CostSample { items: point.items, weight: weight(point.items), nanos: point.nanos };
+        let cost = CostSnapshot {
+            base: CostMeasure::SizeOnly,
             first_nanos: points.first().map_or(0, |point| point.nanos),
             samples: points.iter().map(sample).collect(),
             largest: points.last().map_or(0, |point| point.items),
@@ -289,21 +295,21 @@ impl Curve {
 mod tests {
     use super::*;
 
-    fn entry(profile: &str, node_class: &str, at: u64) -> Learned {
-        Learned {
+    fn entry(profile: &str, node_class: &str, at: u64) -> LearnedProfile {
+        LearnedProfile {
             profile: profile.to_owned(),
             node_class: node_class.to_owned(),
             slots: 2,
-            curve: Some(Curve {
+            curve: Some(LearnedCurve {
                 class: "c".to_owned(),
                 points: vec![(1, 4000), (8, 6000)],
                 tail_permille: 1100,
                 weight_milli: 1000,
             }),
-            settings: Settings { shift_permille: 80, ..Settings::default() },
+            settings: TunedSettings { shift_permille: 80, ..TunedSettings::default() },
             batches: 1000,
             at,
-            ..Learned::default()
+            ..LearnedProfile::default()
         }
     }
 
@@ -313,18 +319,18 @@ mod tests {
         let same = start(&learned, "a", "l4").unwrap();
         assert_eq!((same.same_profile, same.settings.shift_permille, same.upstream.slots), (true, 80, 2));
         let other = start(&learned, "c", "l4").unwrap();
-        assert_eq!((other.same_profile, other.settings), (false, Settings::default()));
+        assert_eq!((other.same_profile, other.settings), (false, TunedSettings::default()));
         assert_eq!((start(&learned, "a", "t4"), start(&learned, "a", "")), (None, None));
     }
 
     #[test]
     fn a_limit_stays_while_its_pod_tries_another_and_goes_once_that_is_concluded() {
-        let limited = Some(Limiter { base_micros: 4000, no_gain_permille: None });
-        let old = vec![Learned { limiter: limited, ..entry("a", "l4", 1) }];
-        let trying = Learned { slots: 0, limiter: None, ..entry("a", "l4", 1) };
+        let limited = Some(LimiterConclusion { base_micros: 4000, no_gain_permille: None });
+        let old = vec![LearnedProfile { limiter: limited, ..entry("a", "l4", 1) }];
+        let trying = LearnedProfile { slots: 0, limiter: None, ..entry("a", "l4", 1) };
         assert_eq!(update(&old, &[trying], &[], 9), None);
-        let no_gain = Some(Limiter { base_micros: 4000, no_gain_permille: Some(970) });
-        let open = Learned { slots: 0, limiter: no_gain, batches: 9, ..entry("a", "l4", 1) };
+        let no_gain = Some(LimiterConclusion { base_micros: 4000, no_gain_permille: Some(970) });
+        let open = LearnedProfile { slots: 0, limiter: no_gain, batches: 9, ..entry("a", "l4", 1) };
         let next = update(&old, &[open], &[], 9).unwrap();
         assert_eq!((next[0].slots, next[0].limiter, next[0].at), (0, no_gain, 9));
         let begins = start(&next, "a", "l4").unwrap();
@@ -341,13 +347,13 @@ mod tests {
         let points: Vec<_> = report.points.iter().map(|point| (point.items, point.nanos)).collect();
         assert_eq!(points, [(1, 4_000_000), (8, 6_000_000)]);
         assert!((3_000_000..4_500_000).contains(&report.batch_nanos), "{report:?}");
-        let again = Curve::of(b"c", &batcher.snapshot().remove(0).1.cost);
+        let again = LearnedCurve::of(b"c", &batcher.snapshot().remove(0).1.cost);
         assert_eq!(again.points, curve.points);
     }
 
     #[test]
     fn entries_are_bounded_and_those_in_use_stay() {
-        let old: Vec<Learned> = (0..16).map(|i| entry(&format!("p{i}"), "l4", i)).collect();
+        let old: Vec<LearnedProfile> = (0..16).map(|i| entry(&format!("p{i}"), "l4", i)).collect();
         assert_eq!(update(&old, &[entry("p3", "l4", 0)], &[], 100), None, "nothing moved");
         let next = update(&old, &[entry("new", "l4", 0)], &["p0", "new"], 100).unwrap();
         let names: Vec<&str> = next.iter().map(|entry| entry.profile.as_str()).collect();
@@ -358,12 +364,13 @@ mod tests {
     #[test]
     fn a_pod_that_learned_little_says_nothing_and_small_moves_are_not_written() {
         let old = vec![entry("a", "l4", 1)];
-        assert_eq!(update(&old, &[Learned { batches: 20, slots: 9, ..entry("a", "l4", 1) }], &[], 9), None);
+        assert_eq!(update(&old, &[LearnedProfile { batches: 20, slots: 9, ..entry("a", "l4", 1) }], &[], 9), None);
         let mut near = entry("a", "l4", 1);
         near.curve.as_mut().unwrap().points[1].1 = 6300;
         assert_eq!(update(&old, &[near.clone()], &[], 9), None);
         near.curve.as_mut().unwrap().points[1].1 = 7000;
-        let next = update(&old, &[near, Learned { batches: 500, slots: 7, ..entry("a", "l4", 1) }], &[], 9).unwrap();
+        let next =
+            update(&old, &[near, LearnedProfile { batches: 500, slots: 7, ..entry("a", "l4", 1) }], &[], 9).unwrap();
         assert_eq!(
             (next[0].slots, next[0].at, next[0].curve.as_ref().unwrap().points[1].1),
             (2, 9, 7000),
@@ -373,7 +380,8 @@ mod tests {
 
     #[test]
     fn a_curve_is_thinned_to_sizes_that_tell_most() {
-        let mut curve = Curve { points: (1..=512).map(|n| (n, u64::from(n))).collect(), ..Curve::default() };
+        let mut curve =
+            LearnedCurve { points: (1..=512).map(|n| (n, u64::from(n))).collect(), ..LearnedCurve::default() };
         curve.thin();
         let sizes: Vec<u32> = curve.points.iter().map(|point| point.0).collect();
         assert_eq!((sizes.len(), sizes[0], sizes[9]), (POINTS_MAX, 1, 512));

@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{Settings, Word};
+use super::{ReasonCode, TunedSettings};
 use crate::batching::Tick;
 
 /// Maximum number of pods in a status.
 pub const PODS_MAX: usize = 100;
 /// Relative change from which on a number is worth a write, in thousandths.
-const MOVED_PERMILLE: u64 = 100;
+const CHANGE_PERMILLE_MIN: u64 = 100;
 /// Minimum interval between two writes of a status.
 const WRITE_EVERY: Duration = Duration::from_secs(15);
 
@@ -25,7 +25,7 @@ pub struct PodTuning {
     /// Name of the profile in force.
     pub profile: String,
     /// Settings that were pushed to the pod.
-    pub settings: Settings,
+    pub settings: TunedSettings,
     /// Number of batches that its server executes concurrently.
     pub slots: u32,
     /// The 99th percentile of its latency, if enough calls were answered.
@@ -33,7 +33,7 @@ pub struct PodTuning {
     /// Verdict on the SLO; `None` while it is unknown.
     pub slo_met: Option<bool>,
     /// Category of the reason for these settings.
-    pub word: Word,
+    pub word: ReasonCode,
     /// Reason in one sentence.
     pub reason: String,
 }
@@ -52,7 +52,7 @@ pub fn to_write(now: Tick, shown: &[PodTuning], written: Option<Tick>, wanted: &
     let mut order: Vec<&PodTuning> = wanted.iter().collect();
     order.sort_by_key(|pod| {
         let missed = pod.slo_met == Some(false);
-        let tuned = pod.settings != Settings::default();
+        let tuned = pod.settings != TunedSettings::default();
         (!missed, !tuned, !known.contains_key(pod.pod.as_str()), pod.pod.as_str())
     });
     let mut taken = BTreeSet::new();
@@ -77,7 +77,7 @@ impl PodTuning {
         let micros = |time: Option<Duration>| time.map(|time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
         let number = |one: Option<u64>, other: Option<u64>| match (one, other) {
             (Some(one), Some(other)) => {
-                u128::from(one.abs_diff(other)) * 1000 >= u128::from(other.max(1)) * u128::from(MOVED_PERMILLE)
+                u128::from(one.abs_diff(other)) * 1000 >= u128::from(other.max(1)) * u128::from(CHANGE_PERMILLE_MIN)
                     && one != other
             }
             (one, other) => one.is_some() != other.is_some(),
@@ -85,7 +85,7 @@ impl PodTuning {
         let small = |number: u32| Some(u64::from(number));
         self.profile != other.profile
             || self.slo_met != other.slo_met
-            || self.word != other.word && !(quiet(self.word) && quiet(other.word))
+            || self.word != other.word && !(is_quiet(self.word) && is_quiet(other.word))
             || number(small(self.settings.shift_permille), small(other.settings.shift_permille))
             || number(self.settings.slots_max.map(u64::from), other.settings.slots_max.map(u64::from))
             || number(self.settings.batch_weight_max, other.settings.batch_weight_max)
@@ -96,8 +96,8 @@ impl PodTuning {
 
 /// Returns `true` for categories between which a healthy pod alternates, such as one with few calls
 /// or one that tries another limit now and then.
-const fn quiet(word: Word) -> bool {
-    matches!(word, Word::Held | Word::FewSamples | Word::Learning)
+const fn is_quiet(word: ReasonCode) -> bool {
+    matches!(word, ReasonCode::Held | ReasonCode::FewSamples | ReasonCode::Learning)
 }
 
 #[cfg(test)]
@@ -108,11 +108,11 @@ mod tests {
         PodTuning {
             pod: format!("embedder-{index:04}"),
             profile: "p".to_owned(),
-            settings: Settings::default(),
+            settings: TunedSettings::default(),
             slots: 2,
             latency_p99: Some(Duration::from_millis(100)),
             slo_met: Some(true),
-            word: Word::Held,
+            word: ReasonCode::Held,
             reason: String::new(),
         }
     }
@@ -145,9 +145,9 @@ mod tests {
         let said = vec![PodTuning { reason: "p99 101ms within slo 150ms".to_owned(), ..pod(1) }];
         assert_eq!(to_write(now, &shown, None, &said), None, "a new sentence alone is not written");
         assert!(to_write(now, &shown, None, &[]).is_some(), "the pod is gone");
-        let few = vec![PodTuning { word: Word::FewSamples, ..pod(1) }];
+        let few = vec![PodTuning { word: ReasonCode::FewSamples, ..pod(1) }];
         assert_eq!(to_write(now, &shown, None, &few), None, "neither is an equivalent word");
-        let word = vec![PodTuning { word: Word::ShiftRaised, ..pod(1) }];
+        let word = vec![PodTuning { word: ReasonCode::ShiftRaised, ..pod(1) }];
         assert!(to_write(now, &shown, None, &word).is_some());
     }
 }

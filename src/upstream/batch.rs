@@ -15,62 +15,70 @@ use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, StatusCode, Version};
 
 use super::Inner;
-use super::exchange::{Answer, LoneAnswer};
+use super::exchange::{UnbatchedResponse, UpstreamResponse};
 use super::forward::prepare;
 use super::published::look_up;
-use crate::backend::{Backend, BatchRequest, Outputs};
-use crate::batching::{Isolation, Observed, ObservedOutcome, Part, Refusal, Verdict};
+use crate::backend::{Backend, BatchOutputs, BatchRequest};
+use crate::batching::{BatchOutcome, BatchRefusal, IsolationPlan, MemberRange, Observation, PartOutcome};
 use crate::body::Body;
 use crate::error::FailureKind;
-use crate::gather::RateFloor;
-use crate::memory::Held;
-use crate::protocol::{Call, Mismatch, MismatchKind, Published, Reply, SharedAnswer, headers, is_overload};
-use crate::telemetry::names::Stage;
+use crate::gather::MinRate;
+use crate::memory::BufferGuard;
+use crate::protocol::{
+    BatchResponse, Call, MismatchKind, PublishedLimits, Reply, ResponseMismatch, headers, is_overload,
+};
+use crate::telemetry::names::OverheadStage;
 
 /// Minimum rate of a response to a shared call, since all members wait for it. A slower response is
 /// abandoned and the members are sent alone. The rate is 1 KiB/s, measured over windows that allow
 /// for pauses in which the server computes.
-const SHARED_FLOOR: RateFloor = RateFloor { bytes: 10 << 10, window: Duration::from_secs(10) };
+const SHARED_FLOOR: MinRate = MinRate { bytes: 10 << 10, window: Duration::from_secs(10) };
 
 /// Result of one upstream call for a part of the batch.
-enum Judged {
+enum PartResult {
     /// The response was split into one reply for each member.
-    Split(Vec<Reply>, Held),
+    Split(Vec<Reply>, BufferGuard),
     /// Every member of the part has been answered.
-    Answered(ObservedOutcome),
+    Answered(BatchOutcome),
     /// The part may be retried in smaller parts. If that is not allowed, its members fail with
     /// `or`.
-    Again { verdict: Verdict, or: FailureKind, observed: ObservedOutcome, refusal: Option<Refusal>, allowed: bool },
+    Again {
+        verdict: PartOutcome,
+        or: FailureKind,
+        observed: BatchOutcome,
+        refusal: Option<BatchRefusal>,
+        allowed: bool,
+    },
 }
 
 /// Observations about the server during isolation.
 #[derive(Debug, Default)]
-struct Shown {
+struct IsolationEvidence {
     /// Members that were answered successfully alone.
     answered: Vec<usize>,
     /// Parts with several members that failed.
-    failed: Vec<Part>,
+    failed: Vec<MemberRange>,
     /// A part with several members was split successfully, so the server accepts batches.
     merged: bool,
 }
 
 // === impl Shown ===
 
-impl Shown {
+impl IsolationEvidence {
     /// Returns `true` if all members of a failed part succeeded one by one, and no part with
     /// several members succeeded.
-    fn refuses_batches(&self) -> bool {
-        let alone = |part: &Part| part.clone().all(|member| self.answered.contains(&member));
+    fn is_refusing_batches(&self) -> bool {
+        let alone = |part: &MemberRange| part.clone().all(|member| self.answered.contains(&member));
         !self.merged && self.failed.iter().any(alone)
     }
 }
 
 /// The interface for batches.
 #[derive(Debug)]
-pub(super) struct Executor(pub(super) Arc<Inner>);
+pub(super) struct BatchExecutor(pub(super) Arc<Inner>);
 
-impl Backend for Executor {
-    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn Outputs) -> BoxFuture<'a, Observed> {
+impl Backend for BatchExecutor {
+    fn execute<'a>(&'a self, request: BatchRequest, outputs: &'a mut dyn BatchOutputs) -> BoxFuture<'a, Observation> {
         execute(&self.0, request, outputs).boxed()
     }
 
@@ -78,12 +86,12 @@ impl Backend for Executor {
         self.0.evidence.is_apart(self.0.clock.now(), call)
     }
 
-    fn published(&self) -> BoxFuture<'_, Option<Published>> {
+    fn published(&self) -> BoxFuture<'_, Option<PublishedLimits>> {
         look_up(&self.0).boxed()
     }
 }
 
-async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Outputs) -> Observed {
+async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn BatchOutputs) -> Observation {
     let started = inner.clock.now();
     let whole = 0..request.members.len();
     if let Ok(mut budget) = inner.budget.lock() {
@@ -95,9 +103,9 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
     let mut first_byte = None;
     let judged = try_part(inner, &request, whole.clone(), outputs, &mut first_byte, request.timeout).await;
     let outcome = match judged {
-        Judged::Split(replies, _held) => {
-            let outcome = ObservedOutcome::Ok;
-            let observed = Observed { duration: inner.clock.now().since(started), first_byte, outcome };
+        PartResult::Split(replies, _held) => {
+            let outcome = BatchOutcome::Ok;
+            let observed = Observation { duration: inner.clock.now().since(started), first_byte, outcome };
             outputs.free(observed);
             // Yield first, so that the next batch is dispatched before the members are answered:
             // delivering the replies wakes one task for each member.
@@ -105,28 +113,33 @@ async fn execute(inner: &Arc<Inner>, request: BatchRequest, outputs: &mut dyn Ou
             deliver_all(outputs, whole, replies);
             return observed;
         }
-        Judged::Answered(outcome) => outcome,
-        Judged::Again { or, observed, allowed: false, .. } => {
-            fail(outputs, whole, or);
+        PartResult::Answered(outcome) => outcome,
+        PartResult::Again { or, observed, allowed: false, .. } => {
+            fail_part(outputs, whole, or);
             observed
         }
-        Judged::Again { verdict, observed, refusal, allowed: true, .. } => {
+        PartResult::Again { verdict, observed, refusal, allowed: true, .. } => {
             let shown = isolate(inner, &request, verdict, outputs).await;
             match refusal {
-                Some(refusal) if shown.refuses_batches() => ObservedOutcome::Refused(refusal),
+                Some(refusal) if shown.is_refusing_batches() => BatchOutcome::Refused(refusal),
                 _ => observed,
             }
         }
     };
-    Observed { duration: inner.clock.now().since(started), first_byte, outcome }
+    Observation { duration: inner.clock.now().since(started), first_byte, outcome }
 }
 
 /// Retries the members in smaller parts, one after the other, until each member is answered.
-async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, outputs: &mut dyn Outputs) -> Shown {
+async fn isolate(
+    inner: &Arc<Inner>,
+    request: &BatchRequest,
+    verdict: PartOutcome,
+    outputs: &mut dyn BatchOutputs,
+) -> IsolationEvidence {
     tracing::debug!(batch = request.id.0, members = request.members.len(), ?verdict, "isolating a failed batch");
     let items = request.members.iter().map(|call| call.items).collect();
-    let mut plan = Isolation::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
-    let mut shown = Shown::default();
+    let mut plan = IsolationPlan::new(items, inner.isolate_above.load(Ordering::Relaxed), verdict);
+    let mut shown = IsolationEvidence::default();
     shown.failed.push(0..request.members.len());
     outputs.isolating();
     while let Some(part) = plan.next_part() {
@@ -151,27 +164,27 @@ async fn isolate(inner: &Arc<Inner>, request: &BatchRequest, verdict: Verdict, o
         // A retry gets the time of an unbatched call; the time that the batch has used is not
         // deducted.
         match try_part(inner, request, part.clone(), outputs, &mut None, request.timeout).await {
-            Judged::Answered(outcome) if part.len() == 1 && outcome == ObservedOutcome::Ok => {
+            PartResult::Answered(outcome) if part.len() == 1 && outcome == BatchOutcome::Ok => {
                 shown.answered.push(part.start);
             }
-            Judged::Answered(_) => {}
-            Judged::Split(replies, _held) => {
+            PartResult::Answered(_) => {}
+            PartResult::Split(replies, _held) => {
                 shown.merged = true;
                 deliver_all(outputs, part, replies);
             }
-            Judged::Again { verdict, allowed: true, .. } => {
+            PartResult::Again { verdict, allowed: true, .. } => {
                 shown.failed.push(part.clone());
                 plan.refine(part, verdict);
                 continue;
             }
-            Judged::Again { or, .. } => fail(outputs, part, or),
+            PartResult::Again { or, .. } => fail_part(outputs, part, or),
         }
         inner.metrics.items_isolated(isolated);
     }
     shown
 }
 
-fn fail(outputs: &mut dyn Outputs, part: Part, kind: FailureKind) {
+fn fail_part(outputs: &mut dyn BatchOutputs, part: MemberRange, kind: FailureKind) {
     for member in part {
         outputs.deliver(member, Err(kind.into()));
     }
@@ -182,11 +195,11 @@ fn fail(outputs: &mut dyn Outputs, part: Part, kind: FailureKind) {
 async fn try_part(
     inner: &Arc<Inner>,
     request: &BatchRequest,
-    part: Part,
-    outputs: &mut dyn Outputs,
+    part: MemberRange,
+    outputs: &mut dyn BatchOutputs,
     first_byte: &mut Option<Duration>,
     left: Option<Duration>,
-) -> Judged {
+) -> PartResult {
     if part.len() == 1 {
         return alone(inner, request, part, outputs, left).await;
     }
@@ -195,10 +208,10 @@ async fn try_part(
     let clock = inner.clock;
     let began = clock.now();
     let sent = endpoint.write_batch(&members, request.deadline_ms);
-    inner.metrics.overhead(Stage::Merge, clock.now().since(began));
+    inner.metrics.overhead(OverheadStage::Merge, clock.now().since(began));
     let Some(http) = to_http(&sent.method, &sent.target, &sent.headers, Body::full(sent.body.clone())) else {
-        fail(outputs, part, FailureKind::Internal);
-        return Judged::Answered(ObservedOutcome::Failed);
+        fail_part(outputs, part, FailureKind::Internal);
+        return PartResult::Answered(BatchOutcome::Failed);
     };
     let answer = match inner.exchange(http, left, Some(SHARED_FLOOR)).await {
         Ok(answer) => answer,
@@ -208,59 +221,59 @@ async fn try_part(
             // one by one.
             let parts_may_succeed =
                 matches!(kind, FailureKind::UpstreamBroken | FailureKind::AnswerTooLarge | FailureKind::BytesFull);
-            return Judged::Again {
-                verdict: Verdict::Failed,
+            return PartResult::Again {
+                verdict: PartOutcome::Failed,
                 or: kind,
                 observed: match kind {
                     // The responses fit individually, so the next batch has to be smaller.
-                    FailureKind::AnswerTooLarge => ObservedOutcome::TooLarge { limit: None },
-                    FailureKind::UpstreamTimeout => ObservedOutcome::TimedOut,
-                    _ => ObservedOutcome::Failed,
+                    FailureKind::AnswerTooLarge => BatchOutcome::TooLarge { limit: None },
+                    FailureKind::UpstreamTimeout => BatchOutcome::TimedOut,
+                    _ => BatchOutcome::Failed,
                 },
-                refusal: (kind == FailureKind::UpstreamBroken).then_some(Refusal::Reset),
+                refusal: (kind == FailureKind::UpstreamBroken).then_some(BatchRefusal::Reset),
                 allowed: parts_may_succeed && endpoint.idempotent,
             };
         }
     };
     *first_byte = Some(answer.first_byte);
-    let Answer { status, headers, body, .. } = &answer;
-    let shared = SharedAnswer { status: *status, headers, body };
+    let UpstreamResponse { status, headers, body, .. } = &answer;
+    let shared = BatchResponse { status: *status, headers, body };
     // Servers also report this with 503. It then concerns this batch rather than their load.
     let out_of_memory = !status.is_success() && endpoint.out_of_memory(*status, body);
     if is_overload(*status) && !out_of_memory {
-        deliver_all(outputs, part, endpoint.answer_overload(&members, &sent, shared, &inner.evidence));
-        return Judged::Answered(ObservedOutcome::Overloaded { retry_after: headers::retry_after(headers) });
+        deliver_all(outputs, part, endpoint.overload_replies(&members, &sent, shared, &inner.evidence));
+        return PartResult::Answered(BatchOutcome::Overloaded { retry_after: headers::retry_after(headers) });
     }
     if !status.is_success() {
         if let Some(too_large) = endpoint.too_large(*status, body) {
             // The call was rejected as a whole because of its size, so none of it was executed, and
             // its parts are not replays.
             let limit = too_large.limit;
-            return Judged::Again {
-                verdict: Verdict::TooLarge { limit },
+            return PartResult::Again {
+                verdict: PartOutcome::TooLarge { limit },
                 or: FailureKind::BatchFailed,
-                observed: ObservedOutcome::TooLarge { limit },
+                observed: BatchOutcome::TooLarge { limit },
                 // A limit that the server names is observed from now on, so it is not a refusal.
-                refusal: limit.is_none().then_some(Refusal::TooLarge(status.as_u16())),
+                refusal: limit.is_none().then_some(BatchRefusal::TooLarge(status.as_u16())),
                 allowed: true,
             };
         }
         // All members have the same credential and method, so parts would get the same response.
         let is_keyed = matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::METHOD_NOT_ALLOWED);
-        return Judged::Again {
-            verdict: if is_keyed { Verdict::Inseparable } else { Verdict::Failed },
+        return PartResult::Again {
+            verdict: if is_keyed { PartOutcome::Inseparable } else { PartOutcome::Failed },
             or: FailureKind::BatchFailed,
-            observed: if out_of_memory { ObservedOutcome::OutOfMemory } else { ObservedOutcome::Failed },
-            refusal: (!out_of_memory).then_some(Refusal::Status(status.as_u16())),
+            observed: if out_of_memory { BatchOutcome::OutOfMemory } else { BatchOutcome::Failed },
+            refusal: (!out_of_memory).then_some(BatchRefusal::Status(status.as_u16())),
             allowed: endpoint.idempotent,
         };
     }
     let began = clock.now();
     let split = endpoint.split_batch(&members, &sent, shared, Some((clock.now(), &inner.evidence)));
-    inner.metrics.overhead(Stage::Split, clock.now().since(began));
+    inner.metrics.overhead(OverheadStage::Split, clock.now().since(began));
     match split {
-        Ok(replies) => Judged::Split(replies, answer.held),
-        Err(Mismatch { what: MismatchKind::Undeclared, member }) => {
+        Ok(replies) => PartResult::Split(replies, answer.held),
+        Err(ResponseMismatch { what: MismatchKind::Undeclared, member }) => {
             if let Some(member) = member {
                 tracing::warn!(
                     member,
@@ -270,12 +283,12 @@ async fn try_part(
                 );
             }
             inner.metrics.mismatch(MismatchKind::Undeclared.as_str());
-            Judged::Again {
+            PartResult::Again {
                 // Parts would get the same response, while unbatched responses show which parts are
                 // constant.
-                verdict: Verdict::Inseparable,
+                verdict: PartOutcome::Inseparable,
                 or: FailureKind::Mismatch,
-                observed: ObservedOutcome::Failed,
+                observed: BatchOutcome::Failed,
                 refusal: None,
                 allowed: endpoint.idempotent,
             }
@@ -283,12 +296,12 @@ async fn try_part(
         Err(mismatch) => {
             tracing::warn!(batch = request.id.0, members = members.len(), %mismatch, "the response to a batch cannot be split");
             inner.metrics.mismatch(mismatch.what.as_str());
-            Judged::Again {
-                verdict: Verdict::Failed,
+            PartResult::Again {
+                verdict: PartOutcome::Failed,
                 or: FailureKind::Mismatch,
-                observed: if mismatch.quarantines() { ObservedOutcome::Mismatched } else { ObservedOutcome::Failed },
+                observed: if mismatch.quarantines() { BatchOutcome::Mismatched } else { BatchOutcome::Failed },
                 // A quarantine needs no additional evidence.
-                refusal: (!mismatch.quarantines()).then_some(Refusal::Mismatch),
+                refusal: (!mismatch.quarantines()).then_some(BatchRefusal::Mismatch),
                 allowed: endpoint.idempotent && endpoint.on_mismatch_isolates,
             }
         }
@@ -299,28 +312,28 @@ async fn try_part(
 async fn alone(
     inner: &Arc<Inner>,
     request: &BatchRequest,
-    part: Part,
-    outputs: &mut dyn Outputs,
+    part: MemberRange,
+    outputs: &mut dyn BatchOutputs,
     left: Option<Duration>,
-) -> Judged {
+) -> PartResult {
     let member = part.start;
-    let Some(call) = request.members.get(member) else { return Judged::Answered(ObservedOutcome::Failed) };
-    let answer = match original(call) {
-        Some(http) => inner.exchange_alone(http, left).await,
+    let Some(call) = request.members.get(member) else { return PartResult::Answered(BatchOutcome::Failed) };
+    let answer = match original_request(call) {
+        Some(http) => inner.exchange_unbatched(http, left).await,
         None => Err(FailureKind::Internal),
     };
     let answer = match answer {
-        Ok(LoneAnswer::Streamed(mut response)) => {
+        Ok(UnbatchedResponse::Streamed(mut response)) => {
             headers::strip_hop_by_hop(response.headers_mut());
             let answered = response.status().is_success();
             outputs.deliver_streamed(member, response);
-            return Judged::Answered(if answered { ObservedOutcome::Ok } else { ObservedOutcome::Failed });
+            return PartResult::Answered(if answered { BatchOutcome::Ok } else { BatchOutcome::Failed });
         }
-        Ok(LoneAnswer::Whole(answer)) => Ok(answer),
+        Ok(UnbatchedResponse::Whole(answer)) => Ok(answer),
         Err(kind) => Err(kind.into()),
     };
     let result = answer.map(|answer| {
-        let shown = SharedAnswer { status: answer.status, headers: &answer.headers, body: &answer.body };
+        let shown = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
         request.endpoint.observe_lone(call, shown, &inner.evidence);
         let mut headers = answer.headers;
         headers::strip_hop_by_hop(&mut headers);
@@ -329,13 +342,13 @@ async fn alone(
         Reply { status: answer.status, headers, body: answer.body, trailers: answer.trailers }
     });
     let answered = result.as_ref().is_ok_and(|reply: &Reply| reply.status.is_success());
-    let outcome = if answered { ObservedOutcome::Ok } else { ObservedOutcome::Failed };
+    let outcome = if answered { BatchOutcome::Ok } else { BatchOutcome::Failed };
     outputs.deliver(member, result);
-    Judged::Answered(outcome)
+    PartResult::Answered(outcome)
 }
 
 /// Returns the original call of a member, prepared in the same way as any unbatched call.
-fn original(call: &Call) -> Option<Request<Body>> {
+fn original_request(call: &Call) -> Option<Request<Body>> {
     let mut request =
         Request::builder().method(&call.head.method).uri(&call.head.uri).body(Body::full(call.body.clone())).ok()?;
     request.headers_mut().clone_from(&call.head.headers);
@@ -348,7 +361,7 @@ fn original(call: &Call) -> Option<Request<Body>> {
     Some(request)
 }
 
-fn deliver_all(outputs: &mut dyn Outputs, part: Part, replies: Vec<Reply>) {
+fn deliver_all(outputs: &mut dyn BatchOutputs, part: MemberRange, replies: Vec<Reply>) {
     debug_assert_eq!(part.len(), replies.len(), "one reply for each member");
     for (member, reply) in part.zip(replies) {
         outputs.deliver(member, Ok(reply));

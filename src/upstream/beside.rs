@@ -10,11 +10,11 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 
-use super::client::{H2, SendError, connected, to_http2, unless_evicted};
-use super::forward::{Pinned, frame, prepare, wanted_upgrade};
-use super::http1::Http1;
-use super::places::Purpose;
-use crate::body::{Body, Moved};
+use super::client::{Http2Sender, SendError, connected, to_http2, unless_evicted};
+use super::forward::{PinnedUpstream, frame, prepare, wanted_upgrade};
+use super::http1::Http1Sender;
+use super::places::ConnectionPurpose;
+use crate::body::{ActivityFlag, Body};
 use crate::error::{Failure, FailureKind};
 use crate::protocol::headers;
 use crate::relay::{relay, while_moving};
@@ -25,15 +25,15 @@ const IDLE_MAX: usize = 8;
 /// The upstream connections of an HTTP/2 client. Its calls are concurrent, so each of them and each
 /// connection runs in a task of its own.
 #[derive(Debug, Default)]
-pub(super) struct Connections {
-    idle: Mutex<VecDeque<Http1>>,
-    h2: tokio::sync::Mutex<Option<H2>>,
+pub(super) struct ClientConnections {
+    idle: Mutex<VecDeque<Http1Sender>>,
+    h2: tokio::sync::Mutex<Option<Http2Sender>>,
     open: Arc<AtomicUsize>,
 }
 
 /// Forwards a call on a connection with a task of its own: for an HTTP/2 client, or if the call may
 /// switch protocols.
-pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
+pub(super) async fn forward(lane: Arc<PinnedUpstream>, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
     let inner = lane.inner.clone();
     let version = request.version();
     let upgrade = wanted_upgrade(request.headers(), version);
@@ -41,10 +41,11 @@ pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Re
     prepare(&mut request, upgrade.as_ref());
     frame(&mut request);
     let limit = inner.config.pass_through_idle_timeout;
-    let moved = Moved::default();
+    let moved = ActivityFlag::default();
     request.body_mut().mark(moved.clone());
     // Boxed so that the state of sending is freed while the response streams.
-    let send = Box::pin(lane.send_beside(request.map(|body| body.idle_after(limit, Some(moved.clone()))), version));
+    let send =
+        Box::pin(lane.send_concurrent(request.map(|body| body.with_idle_timeout(limit, Some(moved.clone()))), version));
     let response = match while_moving(send, limit, &moved).await {
         None => return Err(FailureKind::UpstreamTimeout.into()),
         Some(Err(error)) => return Err(error.failure()),
@@ -62,7 +63,7 @@ pub(super) async fn forward(lane: Arc<Pinned>, mut request: Request<Body>) -> Re
     headers::strip_hop_by_hop(&mut head.headers);
     head.version = if version == Version::HTTP_2 { Version::HTTP_2 } else { Version::HTTP_11 };
     head.extensions.clear();
-    Ok(Response::from_parts(head, Body::from(incoming).idle_after(limit, Some(moved))))
+    Ok(Response::from_parts(head, Body::from(incoming).with_idle_timeout(limit, Some(moved))))
 }
 
 /// Relays bytes in both directions after a switch of protocols.
@@ -73,11 +74,15 @@ async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Durati
 
 // === impl Pinned ===
 
-impl Pinned {
+impl PinnedUpstream {
     /// Sends on a pinned connection, or opens one and pins it.
-    async fn send_beside(&self, mut request: Request<Body>, version: Version) -> Result<Response<Incoming>, SendError> {
+    async fn send_concurrent(
+        &self,
+        mut request: Request<Body>,
+        version: Version,
+    ) -> Result<Response<Incoming>, SendError> {
         if self.inner.config.http2 == super::Http2::Always
-            || (version == Version::HTTP_2 && self.inner.speaks_as_its_clients().await)
+            || (version == Version::HTTP_2 && self.inner.forwards_http2().await)
         {
             match unless_evicted(&mut request, self.pinned_h2()).await {
                 // The server supports only HTTP/1 now.
@@ -87,7 +92,7 @@ impl Pinned {
         }
         // A call that switches protocols takes over its connection.
         if version != Version::HTTP_2 {
-            let mut sender = unless_evicted(&mut request, self.inner.open_http1(&Purpose::Client)).await?;
+            let mut sender = unless_evicted(&mut request, self.inner.open_http1(&ConnectionPurpose::Client)).await?;
             return sender.send_request(request).await.map_err(|error| self.inner.broken(&error));
         }
         let mut request = match self.take_idle() {
@@ -111,7 +116,7 @@ impl Pinned {
         Ok(response)
     }
 
-    async fn send_h2(&self, mut h2: H2, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
+    async fn send_h2(&self, mut h2: Http2Sender, request: Request<Body>) -> Result<Response<Incoming>, SendError> {
         let request = to_http2(request, &self.inner.config.target);
         match h2.try_send_request(request).await {
             Ok(response) => Ok(response),
@@ -126,28 +131,28 @@ impl Pinned {
         }
     }
 
-    async fn pinned_h2(&self) -> Result<H2, SendError> {
+    async fn pinned_h2(&self) -> Result<Http2Sender, SendError> {
         let mut kept = self.connections.h2.lock().await;
         if let Some(h2) = kept.as_ref().filter(|h2| !h2.is_closed()) {
             return Ok(h2.clone());
         }
-        let fresh = self.inner.open_http2(&Purpose::Client).await?;
+        let fresh = self.inner.open_http2(&ConnectionPurpose::Client).await?;
         Ok(kept.insert(fresh).clone())
     }
 
-    fn purpose(&self) -> Purpose {
-        Purpose::Beside(self.connections.open.clone())
+    fn purpose(&self) -> ConnectionPurpose {
+        ConnectionPurpose::Beside(self.connections.open.clone())
     }
 
     /// Takes an idle connection that is open and has nothing in flight.
-    fn take_idle(&self) -> Option<Http1> {
+    fn take_idle(&self) -> Option<Http1Sender> {
         let mut idle = self.connections.idle.lock().ok()?;
         idle.retain(|sender| !sender.is_closed());
-        let ready = idle.iter().position(Http1::is_ready)?;
+        let ready = idle.iter().position(Http1Sender::is_ready)?;
         idle.remove(ready)
     }
 
-    fn keep(&self, sender: Http1) {
+    fn keep(&self, sender: Http1Sender) {
         if let Ok(mut idle) = self.connections.idle.lock()
             && idle.len() < IDLE_MAX
         {

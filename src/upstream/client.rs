@@ -14,14 +14,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::connect::{Connector, Io};
-use super::http1::{Http1, http1};
-use super::places::{PlacesFull, Purpose};
-use super::{Http2, Inner, Target};
+use super::connect::{Connector, UpstreamIo};
+use super::http1::{Http1Sender, http1};
+use super::places::{ConnectionPurpose, NoPermit};
+use super::{Http2, Inner, UpstreamTarget};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::memory::Evicted;
-use crate::tls::{self, Speak};
+use crate::memory::EvictedError;
+use crate::tls::{self, AlpnProtocols};
 
 /// Maximum time for a server to send its HTTP/2 SETTINGS.
 const PROBE_LIMIT: Duration = Duration::from_millis(250);
@@ -37,14 +37,14 @@ const PING_TIMEOUT: Duration = Duration::from_secs(10);
 const WINDOW: u32 = 4 << 20;
 
 /// The sender for calls on one HTTP/2 connection.
-pub(super) type H2 = http2::SendRequest<Body>;
+pub(super) type Http2Sender = http2::SendRequest<Body>;
 
 /// Upstream connections that batches share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct SharedConnections {
     http2: AtomicBool,
-    h2: tokio::sync::Mutex<Option<H2>>,
-    reused: Mutex<Vec<Http1>>,
+    h2: tokio::sync::Mutex<Option<Http2Sender>>,
+    reused: Mutex<Vec<Http1Sender>>,
 }
 
 /// Reason for which a call received no response head.
@@ -64,9 +64,9 @@ pub(super) enum SendError {
     Evicted,
 }
 
-// === impl Shared ===
+// === impl SharedConnections ===
 
-impl Shared {
+impl SharedConnections {
     pub(super) fn new(http2: Http2) -> Self {
         Self {
             http2: AtomicBool::new(http2 == Http2::Always),
@@ -90,8 +90,8 @@ impl SendError {
     /// Converts the error of a failed connect.
     pub(super) fn connecting(error: &std::io::Error) -> Self {
         match error.get_ref() {
-            Some(error) if error.is::<tls::Refused>() => Self::Tls,
-            Some(error) if error.is::<PlacesFull>() => Self::Full,
+            Some(error) if error.is::<tls::TlsFailure>() => Self::Tls,
+            Some(error) if error.is::<NoPermit>() => Self::Full,
             _ => Self::Refused,
         }
     }
@@ -161,7 +161,7 @@ impl Inner {
                 Err(mut error) => request = error.take_message().ok_or(SendError::Broken)?,
             }
         }
-        let mut sender = self.open_http1(&Purpose::Batch).await?;
+        let mut sender = self.open_http1(&ConnectionPurpose::Batch).await?;
         let response = sender.send_request(request).await.map_err(|error| self.broken(&error))?;
         if self.config.reuse {
             self.keep_reused(sender);
@@ -169,7 +169,7 @@ impl Inner {
         Ok(response)
     }
 
-    fn keep_reused(&self, sender: Http1) {
+    fn keep_reused(&self, sender: Http1Sender) {
         if let Ok(mut reused) = self.shared.reused.lock()
             && reused.len() < REUSED_MAX
         {
@@ -178,10 +178,10 @@ impl Inner {
     }
 
     /// Takes a reused connection that is open and has nothing in flight.
-    fn take_reused(&self) -> Option<Http1> {
+    fn take_reused(&self) -> Option<Http1Sender> {
         let mut reused = self.shared.reused.lock().ok()?;
         reused.retain(|sender| !sender.is_closed());
-        let ready = reused.iter().position(Http1::is_ready)?;
+        let ready = reused.iter().position(Http1Sender::is_ready)?;
         Some(reused.swap_remove(ready))
     }
 
@@ -190,34 +190,40 @@ impl Inner {
         self.shared.h2.lock().await.take();
     }
 
-    async fn shared_h2(self: &std::sync::Arc<Self>) -> Result<H2, SendError> {
+    async fn shared_h2(self: &std::sync::Arc<Self>) -> Result<Http2Sender, SendError> {
         let mut kept = self.shared.h2.lock().await;
         if let Some(h2) = kept.as_ref()
             && !h2.is_closed()
         {
             return Ok(h2.clone());
         }
-        let fresh = self.open_http2(&Purpose::Batch).await?;
+        let fresh = self.open_http2(&ConnectionPurpose::Batch).await?;
         *kept = Some(fresh.clone());
         Ok(fresh)
     }
 
     /// Opens an HTTP/1 connection.
-    pub(super) async fn open_http1(self: &std::sync::Arc<Self>, purpose: &Purpose) -> Result<Http1, SendError> {
+    pub(super) async fn open_http1(
+        self: &std::sync::Arc<Self>,
+        purpose: &ConnectionPurpose,
+    ) -> Result<Http1Sender, SendError> {
         // Boxed because the future of a connect is large, and most calls need none.
-        let connecting = Box::pin(self.connect_for(purpose, Speak::Http1));
+        let connecting = Box::pin(self.connect_for(purpose, AlpnProtocols::Http1));
         let io = connecting.await.map_err(|error| SendError::connecting(&error))?;
         http1(io).await
     }
 
     /// Opens an HTTP/2 connection.
-    pub(super) async fn open_http2(self: &std::sync::Arc<Self>, purpose: &Purpose) -> Result<H2, SendError> {
+    pub(super) async fn open_http2(
+        self: &std::sync::Arc<Self>,
+        purpose: &ConnectionPurpose,
+    ) -> Result<Http2Sender, SendError> {
         let always = self.config.http2 == Http2::Always;
-        let speak = if always { Speak::Http2 } else { Speak::Either };
+        let speak = if always { AlpnProtocols::Http2 } else { AlpnProtocols::Either };
         let io = Box::pin(self.connect_for(purpose, speak)).await.map_err(|error| SendError::connecting(&error))?;
         // With TLS, the server negotiates the version on every connection. A server without ALPN
         // uses HTTP/1, unless the configuration requires HTTP/2.
-        if self.connector.says_what_is_spoken() && io.chose_http2() != Some(true) && !always {
+        if self.connector.negotiates_alpn() && io.negotiated_http2() != Some(true) && !always {
             self.shared.set_http2(false);
             return Err(SendError::NotHttp2);
         }
@@ -231,7 +237,7 @@ impl Inner {
             None if is_evicted(error) => SendError::Evicted,
             None => SendError::Broken,
             Some(why) => {
-                self.refused_by_tls(&why);
+                self.record_tls_error(&why);
                 SendError::Tls
             }
         }
@@ -264,7 +270,7 @@ pub(super) async fn unless_evicted<T>(
 fn is_evicted(error: &hyper::Error) -> bool {
     let mut cause = error.source();
     while let Some(error) = cause {
-        if error.is::<Evicted>() {
+        if error.is::<EvictedError>() {
             return true;
         }
         cause = error.source();
@@ -273,7 +279,7 @@ fn is_evicted(error: &hyper::Error) -> bool {
 }
 
 /// Opens an HTTP/2 connection on a stream, driven by a task of its own.
-pub(super) async fn http2(io: Io) -> Result<H2, SendError> {
+pub(super) async fn http2(io: UpstreamIo) -> Result<Http2Sender, SendError> {
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .keep_alive_interval(PING_INTERVAL)
@@ -292,7 +298,7 @@ pub(super) async fn http2(io: Io) -> Result<H2, SendError> {
 
 /// Converts a request to HTTP/2, which requires scheme and authority in the target and no `Host`
 /// beside it.
-pub(super) fn to_http2(mut request: Request<Body>, target: &Target) -> Request<Body> {
+pub(super) fn to_http2(mut request: Request<Body>, target: &UpstreamTarget) -> Request<Body> {
     let (scheme, authority) = (target.scheme(), target.authority());
     let host = request.headers_mut().remove(http::header::HOST);
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or(&authority);
@@ -313,9 +319,9 @@ pub(super) fn to_http2(mut request: Request<Body>, target: &Target) -> Request<B
 /// (RFC 9113, section 3.4).
 pub(super) async fn speaks_http2(connector: &Connector) -> bool {
     let probe = async {
-        let mut io = connector.connect(Speak::Either).await.ok()?;
-        if connector.says_what_is_spoken() {
-            return (io.chose_http2() == Some(true)).then_some(());
+        let mut io = connector.connect(AlpnProtocols::Either).await.ok()?;
+        if connector.negotiates_alpn() {
+            return (io.negotiated_http2() == Some(true)).then_some(());
         }
         let empty_settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
         io.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.ok()?;
@@ -326,7 +332,7 @@ pub(super) async fn speaks_http2(connector: &Connector) -> bool {
         // 0.
         (head[3] == 4 && head[5..9] == [0; 4]).then_some(())
     };
-    if connector.says_what_is_spoken() {
+    if connector.negotiates_alpn() {
         // The connect has its own timeout.
         return probe.await.is_some();
     }

@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::time::timeout;
 
-use super::places::UpstreamPlace;
+use super::places::UpstreamPermit;
 use crate::relay::{poll_read_within, poll_write_joined};
-use crate::tls::{ServerStream, Servers, Speak};
+use crate::tls::{AlpnProtocols, UpstreamStream, UpstreamTlsConnector};
 
 /// Maximum number of addresses tried for one name. More would delay a refused call by seconds.
 const ADDRESSES_MAX: usize = 4;
@@ -36,7 +36,7 @@ const ALIVE_PROBES: u32 = 3;
 
 /// Address of the model server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum UpstreamTarget {
     /// A host name or address with a port.
     Tcp {
         /// Host name or literal address, without brackets.
@@ -55,9 +55,9 @@ pub enum Target {
 /// Opens connections to the target.
 #[derive(Debug)]
 pub(super) struct Connector {
-    target: Target,
+    target: UpstreamTarget,
     /// TLS settings, for a target with TLS.
-    tls: Option<Arc<Servers>>,
+    tls: Option<Arc<UpstreamTlsConnector>>,
     timeout: Duration,
     /// The addresses that the name last resolved to, kept if it stops resolving. Of the two
     /// loopback addresses, the one that worked last comes first.
@@ -66,23 +66,23 @@ pub(super) struct Connector {
 
 /// An open connection with its permit.
 #[derive(Debug)]
-pub(super) struct Io {
+pub(super) struct UpstreamIo {
     stream: IoStream,
     /// `None` for a connection that carries no call.
-    place: Option<UpstreamPlace>,
+    place: Option<UpstreamPermit>,
 }
 
 #[derive(Debug)]
 enum IoStream {
     Tcp(TcpStream),
     /// Boxed because of its size of about 1 KiB, which plain connections would carry as well.
-    Tls(Box<ServerStream>),
+    Tls(Box<UpstreamStream>),
     Unix(UnixStream),
 }
 
-// === impl Target ===
+// === impl UpstreamTarget ===
 
-impl Target {
+impl UpstreamTarget {
     /// Returns the `Host` of calls that the proxy itself makes.
     #[must_use]
     pub fn authority(&self) -> String {
@@ -104,7 +104,7 @@ impl Target {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for UpstreamTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { .. } | Self::Loopback(_) => write!(f, "{}://{}", self.scheme(), self.authority()),
@@ -116,31 +116,33 @@ impl fmt::Display for Target {
 // === impl Connector ===
 
 impl Connector {
-    pub(super) fn new(target: Target, tls: Option<Arc<Servers>>, timeout: Duration) -> Self {
+    pub(super) fn new(target: UpstreamTarget, tls: Option<Arc<UpstreamTlsConnector>>, timeout: Duration) -> Self {
         let known = match &target {
-            Target::Tcp { host, port, .. } => {
+            UpstreamTarget::Tcp { host, port, .. } => {
                 host.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, *port)).into_iter().collect()
             }
-            Target::Loopback(port) => {
+            UpstreamTarget::Loopback(port) => {
                 vec![SocketAddr::from((Ipv4Addr::LOCALHOST, *port)), SocketAddr::from((Ipv6Addr::LOCALHOST, *port))]
             }
-            Target::Unix(_) => Vec::new(),
+            UpstreamTarget::Unix(_) => Vec::new(),
         };
         Self { target, tls, timeout, addresses: Mutex::new(known) }
     }
 
     /// Returns `true` if the HTTP version is negotiated with ALPN during the TLS handshake.
-    pub(super) const fn says_what_is_spoken(&self) -> bool {
-        matches!(self.target, Target::Tcp { tls: true, .. })
+    pub(super) const fn negotiates_alpn(&self) -> bool {
+        matches!(self.target, UpstreamTarget::Tcp { tls: true, .. })
     }
 
     /// Opens a connection. The timeout applies to each attempt and to the TLS handshake separately.
     /// `TCP_NODELAY` is always set: without it, an HTTP/2 call over loopback takes 40 ms.
-    pub(super) async fn connect(&self, speak: Speak) -> io::Result<Io> {
+    pub(super) async fn connect(&self, speak: AlpnProtocols) -> io::Result<UpstreamIo> {
         let (host, port, secure) = match &self.target {
-            Target::Unix(path) => return Ok(IoStream::Unix(self.within(UnixStream::connect(path)).await?).into()),
-            Target::Loopback(port) => return self.connect_here(*port).await,
-            Target::Tcp { host, port, tls } => (host, *port, *tls),
+            UpstreamTarget::Unix(path) => {
+                return Ok(IoStream::Unix(self.within(UnixStream::connect(path)).await?).into());
+            }
+            UpstreamTarget::Loopback(port) => return self.connect_loopback(*port).await,
+            UpstreamTarget::Tcp { host, port, tls } => (host, *port, *tls),
         };
         let stream = self.connect_to(host, port).await?;
         match &self.tls {
@@ -183,7 +185,7 @@ impl Connector {
 
     /// Connects to the application on either loopback address. The address that worked is tried
     /// first from then on.
-    async fn connect_here(&self, port: u16) -> io::Result<Io> {
+    async fn connect_loopback(&self, port: u16) -> io::Result<UpstreamIo> {
         let known = self.addresses.lock().map(|known| known.clone()).unwrap_or_default();
         let mut refused = None;
         for (index, address) in known.iter().enumerate() {
@@ -241,16 +243,16 @@ fn keep_alive(stream: &TcpStream) {
     }
 }
 
-// === impl Io ===
+// === impl UpstreamIo ===
 
-impl Io {
+impl UpstreamIo {
     /// Attaches a permit for the lifetime of the connection.
-    pub(super) fn holding(self, place: UpstreamPlace) -> Self {
+    pub(super) fn holding(self, place: UpstreamPermit) -> Self {
         Self { place: Some(place), ..self }
     }
 
     /// Returns whether the server chose HTTP/2 with ALPN, or `None` if no protocol was negotiated.
-    pub(super) fn chose_http2(&self) -> Option<bool> {
+    pub(super) fn negotiated_http2(&self) -> Option<bool> {
         match &self.stream {
             IoStream::Tls(stream) => stream.get_ref().1.alpn_protocol().map(|protocol| protocol == b"h2"),
             IoStream::Tcp(_) | IoStream::Unix(_) => None,
@@ -258,10 +260,10 @@ impl Io {
     }
 }
 
-impl AsyncRead for Io {
+impl AsyncRead for UpstreamIo {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let max = this.place.as_ref().map_or(usize::MAX, UpstreamPlace::read_max);
+        let max = this.place.as_ref().map_or(usize::MAX, UpstreamPermit::read_max);
         match &mut this.stream {
             IoStream::Tcp(stream) => poll_read_within(stream, cx, buf, max),
             IoStream::Tls(stream) => poll_read_within(stream, cx, buf, max),
@@ -270,7 +272,7 @@ impl AsyncRead for Io {
     }
 }
 
-impl AsyncWrite for Io {
+impl AsyncWrite for UpstreamIo {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.get_mut().stream {
             IoStream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
@@ -312,7 +314,7 @@ impl AsyncWrite for Io {
     }
 }
 
-impl From<IoStream> for Io {
+impl From<IoStream> for UpstreamIo {
     fn from(stream: IoStream) -> Self {
         Self { stream, place: None }
     }
@@ -331,24 +333,24 @@ mod tests {
             return;
         };
         let port = listener.local_addr().unwrap().port();
-        let connector = Connector::new(Target::Loopback(port), None, Duration::from_secs(10));
-        connector.connect(Speak::Either).await.unwrap();
+        let connector = Connector::new(UpstreamTarget::Loopback(port), None, Duration::from_secs(10));
+        connector.connect(AlpnProtocols::Either).await.unwrap();
         let first = connector.addresses.lock().unwrap()[0];
         assert_eq!(first, SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
         drop(listener);
         let moved = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await.unwrap();
-        connector.connect(Speak::Either).await.unwrap();
+        connector.connect(AlpnProtocols::Either).await.unwrap();
         assert!(connector.addresses.lock().unwrap()[0].is_ipv4());
         drop(moved);
-        let refused = connector.connect(Speak::Either).await.unwrap_err();
+        let refused = connector.connect(AlpnProtocols::Either).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
     }
 
     #[test]
     fn a_target_says_how_it_is_called() {
-        assert_eq!(Target::Loopback(8080).to_string(), "http://localhost:8080");
-        assert_eq!(Target::Loopback(8080).authority(), "localhost:8080");
-        let secure = Target::Tcp { host: "::1".to_owned(), port: 443, tls: true };
+        assert_eq!(UpstreamTarget::Loopback(8080).to_string(), "http://localhost:8080");
+        assert_eq!(UpstreamTarget::Loopback(8080).authority(), "localhost:8080");
+        let secure = UpstreamTarget::Tcp { host: "::1".to_owned(), port: 443, tls: true };
         assert_eq!((secure.to_string().as_str(), secure.scheme()), ("https://[::1]:443", "https"));
     }
 }

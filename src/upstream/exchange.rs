@@ -16,32 +16,32 @@ use super::Inner;
 use crate::body::Body;
 use crate::clock::Clock;
 use crate::error::FailureKind;
-use crate::gather::{Bounds, Gathered, RateFloor, Stop, gather};
-use crate::memory::Held;
+use crate::gather::{MinRate, ReadLimits, ReadResult, StopReason, gather};
+use crate::memory::BufferGuard;
 
 /// A complete response.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct UpstreamResponse {
     pub(super) status: StatusCode,
     pub(super) headers: HeaderMap,
     pub(super) body: Bytes,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) first_byte: Duration,
     /// Reservation of the response in the buffer budget.
-    pub(super) held: Held,
+    pub(super) held: BufferGuard,
 }
 
 /// The response to an unbatched call.
 #[derive(Debug)]
-pub(super) enum LoneAnswer {
-    Whole(Answer),
+pub(super) enum UnbatchedResponse {
+    Whole(UpstreamResponse),
     /// A response that is too large to be buffered: the part that was read, followed by the rest as
     /// it arrives.
     Streamed(Response<Body>),
 }
 
 /// The head of a response, with its body yet to be read.
-struct Begun {
+struct PendingResponse {
     head: response::Parts,
     body: Incoming,
     first_byte: Duration,
@@ -60,45 +60,63 @@ impl Inner {
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,
-        floor: Option<RateFloor>,
-    ) -> Result<Answer, FailureKind> {
-        let Begun { head, mut body, first_byte, until } = self.begin(request, limit).await?;
+        floor: Option<MinRate>,
+    ) -> Result<UpstreamResponse, FailureKind> {
+        let PendingResponse { head, mut body, first_byte, until } = self.begin(request, limit).await?;
         match gather(&mut body, self.bounds(until, floor), self.buffers.empty_for_answer()).await {
-            Gathered::Whole { bytes, trailers, held } => {
+            ReadResult::Whole { bytes, trailers, held } => {
                 self.heard.answered(&head.headers);
-                Ok(Answer { status: head.status, headers: head.headers, body: bytes, trailers, first_byte, held })
+                Ok(UpstreamResponse {
+                    status: head.status,
+                    headers: head.headers,
+                    body: bytes,
+                    trailers,
+                    first_byte,
+                    held,
+                })
             }
-            Gathered::Stopped { why, .. } => Err(failure_of(why)),
+            ReadResult::Stopped { why, .. } => Err(failure_of(why)),
         }
     }
 
     /// Sends the call of one client and reads its response, completely if it can be buffered.
-    pub(super) async fn exchange_alone(
+    pub(super) async fn exchange_unbatched(
         self: &Arc<Self>,
         request: Request<Body>,
         limit: Option<Duration>,
-    ) -> Result<LoneAnswer, FailureKind> {
-        let Begun { head, body, first_byte, until } = self.begin(request, limit).await?;
+    ) -> Result<UnbatchedResponse, FailureKind> {
+        let PendingResponse { head, body, first_byte, until } = self.begin(request, limit).await?;
         self.heard.answered(&head.headers);
         let mut body = Body::stream(body);
         match gather(&mut body, self.bounds(until, None), self.buffers.empty_for_answer()).await {
-            Gathered::Whole { bytes, trailers, held } => {
+            ReadResult::Whole { bytes, trailers, held } => {
                 let response::Parts { status, headers, .. } = head;
-                Ok(LoneAnswer::Whole(Answer { status, headers, body: bytes, trailers, first_byte, held }))
+                Ok(UnbatchedResponse::Whole(UpstreamResponse {
+                    status,
+                    headers,
+                    body: bytes,
+                    trailers,
+                    first_byte,
+                    held,
+                }))
             }
-            Gathered::Stopped { why: Stop::TooLarge | Stop::BuffersFull, read, held } => {
-                let body = body.put_back(read, held).idle_after(self.config.body_idle_timeout, None);
-                Ok(LoneAnswer::Streamed(Response::from_parts(head, body)))
+            ReadResult::Stopped { why: StopReason::TooLarge | StopReason::BuffersFull, read, held } => {
+                let body = body.with_prefix(read, held).with_idle_timeout(self.config.body_idle_timeout, None);
+                Ok(UnbatchedResponse::Streamed(Response::from_parts(head, body)))
             }
-            Gathered::Stopped { why, .. } => Err(failure_of(why)),
+            ReadResult::Stopped { why, .. } => Err(failure_of(why)),
         }
     }
 
-    async fn begin(self: &Arc<Self>, request: Request<Body>, limit: Option<Duration>) -> Result<Begun, FailureKind> {
+    async fn begin(
+        self: &Arc<Self>,
+        request: Request<Body>,
+        limit: Option<Duration>,
+    ) -> Result<PendingResponse, FailureKind> {
         let clock: Clock = self.clock;
         let sent = clock.now();
         let until = limit.map(|limit| clock.instant(sent.after(limit)));
-        let response = match within(until, pin!(self.send(request))).await {
+        let response = match timeout_if(until, pin!(self.send(request))).await {
             Err(_) => {
                 // A peer that vanished shows no other sign. The next call opens a new connection.
                 self.forget_h2().await;
@@ -109,27 +127,27 @@ impl Inner {
         };
         let first_byte = clock.now().since(sent);
         let (head, body) = response.into_parts();
-        Ok(Begun { head, body, first_byte, until })
+        Ok(PendingResponse { head, body, first_byte, until })
     }
 
-    fn bounds(&self, until: Option<Instant>, floor: Option<RateFloor>) -> Bounds {
+    fn bounds(&self, until: Option<Instant>, floor: Option<MinRate>) -> ReadLimits {
         let max = self.config.answer_bytes_max.min(self.buffers.answer_max());
-        Bounds { max, idle: self.config.body_idle_timeout, until, floor, evictable: false }
+        ReadLimits { max, idle: self.config.body_idle_timeout, until, floor, evictable: false }
     }
 }
 
-const fn failure_of(why: Stop) -> FailureKind {
+const fn failure_of(why: StopReason) -> FailureKind {
     match why {
-        Stop::TooLarge => FailureKind::AnswerTooLarge,
-        Stop::BuffersFull => FailureKind::BytesFull,
-        Stop::Slow => FailureKind::UpstreamTimeout,
+        StopReason::TooLarge => FailureKind::AnswerTooLarge,
+        StopReason::BuffersFull => FailureKind::BytesFull,
+        StopReason::Slow => FailureKind::UpstreamTimeout,
         // Treated as a broken connection: the rest is not awaited.
-        Stop::BelowFloor | Stop::Broken => FailureKind::UpstreamBroken,
+        StopReason::BelowFloor | StopReason::Broken => FailureKind::UpstreamBroken,
     }
 }
 
 /// Awaits `work`, until the given instant if there is one.
-async fn within<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
+async fn timeout_if<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Result<T, Elapsed> {
     match until {
         Some(until) => timeout_at(until, work).await,
         None => Ok(work.await),

@@ -16,37 +16,45 @@ use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 
 use super::Inner;
-use super::beside::{Connections, forward};
+use super::beside::{ClientConnections, forward};
 use super::client::{SendError, unless_evicted};
-use super::places::Purpose;
-use super::wire::PinnedWire;
-use crate::backend::{Duplex, Forward, Lane};
+use super::places::ConnectionPurpose;
+use super::wire::PinnedConnection;
+use crate::backend::{ByteStream, Forwarder, Lane};
 use crate::body::Body;
 use crate::error::{Failure, FailureKind};
-use crate::protocol::{Call, Endpoint, SharedAnswer, headers};
-use crate::tls::Speak;
+use crate::protocol::{BatchResponse, Call, Endpoint, headers};
+use crate::tls::AlpnProtocols;
 
 /// The interface for all calls that are not merged.
 #[derive(Debug)]
-pub(super) struct Lanes(pub(super) Arc<Inner>);
+pub(super) struct LaneForwarder(pub(super) Arc<Inner>);
 
 /// The upstream side of one client connection.
 #[derive(Debug)]
-pub(super) struct Pinned {
+pub(super) struct PinnedUpstream {
     pub(super) inner: Arc<Inner>,
     /// The connection for an HTTP/1 client, which sends one call after the other.
-    wire: PinnedWire,
-    pub(super) connections: Connections,
+    wire: PinnedConnection,
+    pub(super) connections: ClientConnections,
 }
 
-impl Forward for Lanes {
+impl Forwarder for LaneForwarder {
     fn lane(&self) -> Arc<dyn Lane> {
-        Arc::new(Pinned { inner: self.0.clone(), wire: PinnedWire::default(), connections: Connections::default() })
+        Arc::new(PinnedUpstream {
+            inner: self.0.clone(),
+            wire: PinnedConnection::default(),
+            connections: ClientConnections::default(),
+        })
     }
 
-    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn Duplex>>> {
+    fn open(&self) -> BoxFuture<'static, std::io::Result<Box<dyn ByteStream>>> {
         let inner = self.0.clone();
-        async move { Ok(Box::new(inner.connect_for(&Purpose::Client, Speak::Http1).await?) as Box<dyn Duplex>) }.boxed()
+        async move {
+            Ok(Box::new(inner.connect_for(&ConnectionPurpose::Client, AlpnProtocols::Http1).await?)
+                as Box<dyn ByteStream>)
+        }
+        .boxed()
     }
 
     fn alone(&self, request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
@@ -57,14 +65,14 @@ impl Forward for Lanes {
         self.0.heard.answered(headers);
     }
 
-    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: SharedAnswer<'_>) {
+    fn observe_lone(&self, endpoint: &Endpoint, call: &Call, answer: BatchResponse<'_>) {
         endpoint.observe_lone(call, answer, &self.0.evidence);
     }
 }
 
 // === impl Pinned ===
 
-impl Lane for Pinned {
+impl Lane for PinnedUpstream {
     fn send(self: Arc<Self>, mut request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {
         if request.version() == Version::HTTP_2
             || self.inner.config.http2 == super::Http2::Always
@@ -84,7 +92,7 @@ impl Lane for Pinned {
                     Err(error) => Box::pin(self.send_again(error)).await,
                 }
             }),
-            Err(request) => Box::pin(async move { self.send_settled(request).await }),
+            Err(request) => Box::pin(async move { self.send_when_idle(request).await }),
         }
     }
 
@@ -102,9 +110,9 @@ impl Lane for Pinned {
     }
 }
 
-impl Pinned {
+impl PinnedUpstream {
     /// Sends once the connection has nothing in flight.
-    async fn send_settled(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
+    async fn send_when_idle(&self, request: Request<Body>) -> Result<Response<Body>, Failure> {
         self.wire.settle().await;
         match self.wire.try_send(request) {
             Ok(sent) => match sent.await {
@@ -125,7 +133,7 @@ impl Pinned {
     }
 
     async fn send_fresh(&self, mut request: Request<Body>) -> Result<Response<Body>, Failure> {
-        let opening = self.inner.connect_for(&Purpose::Client, Speak::Http1);
+        let opening = self.inner.connect_for(&ConnectionPurpose::Client, AlpnProtocols::Http1);
         let opening = opening.map_err(|error| SendError::connecting(&error));
         let io = unless_evicted(&mut request, opening).await.map_err(SendError::failure)?;
         match self.wire.connect(io, request).await.map_err(SendError::failure)? {
@@ -144,7 +152,7 @@ impl Pinned {
         *response.version_mut() = Version::HTTP_11;
         response.extensions_mut().clear();
         let limit = self.inner.config.pass_through_idle_timeout;
-        response.map(|body| Body::from(body).idle_after(limit, Some(self.wire.moved())))
+        response.map(|body| Body::from(body).with_idle_timeout(limit, Some(self.wire.moved())))
     }
 }
 

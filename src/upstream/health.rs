@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use crate::batching::Tick;
 use crate::clock::Clock;
 
-use super::places::Purpose;
-use super::{Http2, Inner, Target};
-use crate::tls::{Refused, Speak};
+use super::places::ConnectionPurpose;
+use super::{Http2, Inner, UpstreamTarget};
+use crate::tls::{AlpnProtocols, TlsFailure};
 
 /// Duration of continuous connect failures after which the process reports that it is not ready.
 const UNREADY_AFTER: Duration = Duration::from_secs(3);
@@ -27,7 +27,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(800);
 
 /// Connection state of the server.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct Reachability {
     clock: Clock,
     accepted: AtomicBool,
     failing_since: Mutex<Option<Tick>>,
@@ -39,12 +39,12 @@ pub(super) struct Health {
     /// Number of times that the server became reachable again after a failure.
     returns: watch::Sender<u64>,
     /// The last TLS failure, kept so that repetitions are not logged.
-    said: Mutex<Option<Refused>>,
+    said: Mutex<Option<TlsFailure>>,
 }
 
-// === impl Health ===
+// === impl Reachability ===
 
-impl Health {
+impl Reachability {
     pub(super) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -66,7 +66,7 @@ impl Health {
 
     /// Records a successful connect. Returns `true` the first time, and the first time after a
     /// failure.
-    pub(super) fn succeeded(&self) -> bool {
+    pub(super) fn on_connected(&self) -> bool {
         let first = !self.accepted.swap(true, Ordering::Relaxed);
         let failed = self.failing_since.lock().ok().and_then(|mut since| since.take()).is_some();
         if failed {
@@ -80,7 +80,7 @@ impl Health {
     }
 
     /// Returns `true` if the TLS failure differs from the last one, and stores it.
-    fn is_new(&self, why: &Refused) -> bool {
+    fn is_new(&self, why: &TlsFailure) -> bool {
         self.said.lock().is_ok_and(|mut said| said.replace(why.clone()).as_ref() != Some(why))
     }
 
@@ -100,29 +100,32 @@ impl Inner {
     /// Opens a connection for calls, which takes a permit.
     ///
     /// # Errors
-    /// Returns [`PlacesFull`](super::places::PlacesFull) if no permit is free, or the error of
+    /// Returns [`NoPermit`](super::places::PlacesFull) if no permit is free, or the error of
     /// [`Self::connect`].
     pub(super) async fn connect_for(
         self: &std::sync::Arc<Self>,
-        purpose: &Purpose,
-        speak: Speak,
-    ) -> std::io::Result<super::connect::Io> {
+        purpose: &ConnectionPurpose,
+        speak: AlpnProtocols,
+    ) -> std::io::Result<super::connect::UpstreamIo> {
         let place = self.places.take(purpose).await.map_err(std::io::Error::other)?;
         Ok(self.connect(speak).await?.holding(place))
     }
 
     /// Opens a connection and records the result for readiness. A failure starts the probe unless
     /// it is running.
-    pub(super) async fn connect(self: &std::sync::Arc<Self>, speak: Speak) -> std::io::Result<super::connect::Io> {
+    pub(super) async fn connect(
+        self: &std::sync::Arc<Self>,
+        speak: AlpnProtocols,
+    ) -> std::io::Result<super::connect::UpstreamIo> {
         match self.connector.connect(speak).await {
             Ok(io) => {
-                if self.health.succeeded() {
-                    self.learn_again();
+                if self.health.on_connected() {
+                    self.reprobe();
                 }
                 Ok(io)
             }
             Err(error) => {
-                self.not_reachable(&error);
+                self.record_unreachable(&error);
                 let inner = self.clone();
                 tokio::spawn(async move { inner.probe().await });
                 Err(error)
@@ -132,8 +135,8 @@ impl Inner {
 
     /// Records a failed connect and logs it once until the server is reachable again. A new TLS
     /// failure is logged even after a different failure.
-    fn not_reachable(&self, error: &std::io::Error) {
-        let tls = error.get_ref().and_then(|error| error.downcast_ref::<Refused>());
+    fn record_unreachable(&self, error: &std::io::Error) {
+        let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsFailure>());
         let news = tls.is_some_and(|why| self.health.is_new(why));
         if self.health.failed() || news {
             tracing::warn!(%error, upstream = %self.config.target, "upstream not reachable");
@@ -142,18 +145,18 @@ impl Inner {
 
     /// Records that the server accepted a connection and closed it with a TLS error, and logs a new
     /// error.
-    pub(super) fn refused_by_tls(&self, why: &Refused) {
+    pub(super) fn record_tls_error(&self, why: &TlsFailure) {
         if self.health.is_new(why) {
             tracing::warn!(error = %why, upstream = %self.config.target, "upstream closes connections with a TLS error");
         }
     }
 
     /// Returns the HTTP versions to offer on a connection that carries no call.
-    pub(super) const fn speaks(&self) -> Speak {
+    pub(super) const fn speaks(&self) -> AlpnProtocols {
         match self.config.http2 {
-            Http2::Auto => Speak::Either,
-            Http2::Always => Speak::Http2,
-            Http2::Never => Speak::Http1,
+            Http2::Auto => AlpnProtocols::Either,
+            Http2::Always => AlpnProtocols::Http2,
+            Http2::Never => AlpnProtocols::Http1,
         }
     }
 
@@ -167,41 +170,41 @@ impl Inner {
             match self.connector.connect(self.speaks()).await {
                 Ok(_) => break,
                 Err(error) => {
-                    self.not_reachable(&error);
+                    self.record_unreachable(&error);
                 }
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
         self.health.probing.store(false, Ordering::Release);
-        if self.health.succeeded() {
+        if self.health.on_connected() {
             tracing::info!(upstream = %self.config.target, "upstream accepts connections");
-            self.learn_again();
+            self.reprobe();
         }
     }
 
     /// Probes HTTP version and published limits again, because the server is new or may have been
     /// replaced while it was unreachable.
-    fn learn_again(self: &std::sync::Arc<Self>) {
+    fn reprobe(self: &std::sync::Arc<Self>) {
         self.published.forget();
         self.health.asked.store(false, Ordering::Relaxed);
         // With TLS, the version is negotiated during the handshake, without a trace in the server's
         // log. In plain text, the probe sends an HTTP/2 preface, which an HTTP/1 server logs as a
         // malformed request, so the probe is postponed until the first HTTP/2 client connects.
-        if self.connector.says_what_is_spoken() {
+        if self.connector.negotiates_alpn() {
             let inner = self.clone();
             tokio::spawn(async move { inner.learn_http2().await });
         }
     }
 
     fn is_captured(&self) -> bool {
-        matches!(self.config.target, Target::Loopback(_))
+        matches!(self.config.target, UpstreamTarget::Loopback(_))
     }
 
     /// Returns `true` if calls of HTTP/2 clients are forwarded in HTTP/2. On a captured port, the
     /// version of the client is used without a probe: the client would have used it towards the
     /// server directly.
-    pub(super) async fn speaks_as_its_clients(&self) -> bool {
+    pub(super) async fn forwards_http2(&self) -> bool {
         if self.is_captured() && self.config.http2 == Http2::Auto {
             return true;
         }
@@ -232,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_server_is_ready_once_it_accepted_and_until_connects_failed_for_long() {
-        let health = Health::new(Clock::start());
+        let health = Reachability::new(Clock::start());
         assert!(!health.is_ready());
-        assert!(health.succeeded());
+        assert!(health.on_connected());
         assert!(health.is_ready());
         health.failed();
         assert!(health.is_ready(), "one failure is not an outage");
@@ -242,8 +245,8 @@ mod tests {
         let now = health.clock.now();
         assert_eq!(health.is_ready(), now.since(Tick(0)) < UNREADY_AFTER);
         assert_eq!(*health.returns().borrow(), 0);
-        assert!(health.succeeded(), "reachable again after a failure: it may be another server");
-        assert!(!health.succeeded());
+        assert!(health.on_connected(), "reachable again after a failure: it may be another server");
+        assert!(!health.on_connected());
         assert_eq!(*health.returns().borrow(), 1);
     }
 }

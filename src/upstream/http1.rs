@@ -13,7 +13,7 @@ use hyper::ext::on_informational;
 use hyper_util::rt::TokioIo;
 
 use super::client::SendError;
-use super::connect::Io;
+use super::connect::UpstreamIo;
 use crate::body::Body;
 
 /// Maximum size of a response head in bytes, equal to that of a client's request head. The number
@@ -27,7 +27,7 @@ const INTERIM_MAX: u32 = 10_000;
 
 /// The sender for calls on one HTTP/1 connection. The connection itself is polled separately.
 #[derive(Debug)]
-pub(super) struct Http1 {
+pub(super) struct Http1Sender {
     sender: http1::SendRequest<Body>,
     interim: Arc<AtomicU32>,
 }
@@ -36,12 +36,12 @@ pub(super) struct Http1 {
 /// responses.
 #[derive(Debug)]
 pub(super) struct Http1Connection {
-    connection: http1::Connection<TokioIo<Io>, Body>,
+    connection: http1::Connection<TokioIo<UpstreamIo>, Body>,
     interim: Arc<AtomicU32>,
 }
 
 /// Opens an HTTP/1 connection on a stream, driven by a task of its own.
-pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
+pub(super) async fn http1(io: UpstreamIo) -> Result<Http1Sender, SendError> {
     let (sender, connection) = shake_http1(io).await?;
     let Http1Connection { connection, interim } = connection;
     let mut connection = connection.with_upgrades();
@@ -56,21 +56,21 @@ pub(super) async fn http1(io: Io) -> Result<Http1, SendError> {
 }
 
 /// Opens an HTTP/1 connection on a stream, to be driven by the caller.
-pub(super) async fn shake_http1(io: Io) -> Result<(Http1, Http1Connection), SendError> {
+pub(super) async fn shake_http1(io: UpstreamIo) -> Result<(Http1Sender, Http1Connection), SendError> {
     let mut builder = http1::Builder::new();
     builder.max_buf_size(ANSWER_HEAD_BYTES_MAX);
     let (sender, connection) = builder.handshake(TokioIo::new(io)).await.map_err(|_| SendError::Broken)?;
     let interim = Arc::<AtomicU32>::default();
-    Ok((Http1 { sender, interim: interim.clone() }, Http1Connection { connection, interim }))
+    Ok((Http1Sender { sender, interim: interim.clone() }, Http1Connection { connection, interim }))
 }
 
 fn is_flooded(interim: &AtomicU32) -> bool {
     interim.load(Ordering::Relaxed) > INTERIM_MAX
 }
 
-// === impl Http1 ===
+// === impl Http1Sender ===
 
-impl Http1 {
+impl Http1Sender {
     /// Sends a call. The error contains the request if none of it was sent.
     pub(super) fn try_send_request(
         &mut self,

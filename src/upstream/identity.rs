@@ -13,7 +13,7 @@ const NAME_MAX: usize = 256;
 
 /// The latest identity that a server reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct ServerIdentity {
     /// Its `Server` header: a program, often with a version.
     pub server: Option<String>,
     /// The model and its revision, if the server publishes them.
@@ -22,11 +22,11 @@ pub struct Identity {
 
 /// Broadcasts the identity of the server that responded last.
 #[derive(Debug)]
-pub(super) struct Heard(watch::Sender<Identity>);
+pub(super) struct IdentityWatch(watch::Sender<ServerIdentity>);
 
-// === impl Identity ===
+// === impl ServerIdentity ===
 
-impl Identity {
+impl ServerIdentity {
     /// Returns the current and the previous name of the first property that both identities contain
     /// with different values.
     #[must_use]
@@ -45,27 +45,27 @@ impl Identity {
 
     /// Returns `true` if this identity contains every property that `other` contains.
     #[must_use]
-    pub const fn tells_as_much_as(&self, other: &Self) -> bool {
+    pub const fn is_superset_of(&self, other: &Self) -> bool {
         (self.server.is_some() || other.server.is_none()) && (self.model.is_some() || other.model.is_none())
     }
 }
 
-// === impl Heard ===
+// === impl IdentityWatch ===
 
-impl Default for Heard {
+impl Default for IdentityWatch {
     fn default() -> Self {
-        Self(watch::Sender::new(Identity::default()))
+        Self(watch::Sender::new(ServerIdentity::default()))
     }
 }
 
-impl Heard {
-    pub(super) fn subscribe(&self) -> watch::Receiver<Identity> {
+impl IdentityWatch {
+    pub(super) fn subscribe(&self) -> watch::Receiver<ServerIdentity> {
         self.0.subscribe()
     }
 
     /// Stores the `Server` header of a response.
     pub(super) fn answered(&self, headers: &HeaderMap) {
-        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(cut) else { return };
+        let Some(name) = headers.get(SERVER).and_then(|name| name.to_str().ok()).map(truncate_name) else { return };
         // The value nearly always matches, and a read lock does not block other responses.
         if self.0.borrow().server.as_deref() != Some(name) {
             self.0.send_modify(|known| known.server = Some(name.to_owned()));
@@ -74,14 +74,14 @@ impl Heard {
 
     /// Stores the model that the server published.
     pub(super) fn published(&self, model: &str) {
-        let name = cut(model);
+        let name = truncate_name(model);
         if self.0.borrow().model.as_deref() != Some(name) {
             self.0.send_modify(|known| known.model = Some(name.to_owned()));
         }
     }
 }
 
-fn cut(name: &str) -> &str {
+fn truncate_name(name: &str) -> &str {
     name.get(..name.floor_char_boundary(NAME_MAX)).unwrap_or_default()
 }
 
@@ -89,8 +89,8 @@ fn cut(name: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn identity(server: Option<&str>, model: Option<&str>) -> Identity {
-        Identity { server: server.map(str::to_owned), model: model.map(str::to_owned) }
+    fn identity(server: Option<&str>, model: Option<&str>) -> ServerIdentity {
+        ServerIdentity { server: server.map(str::to_owned), model: model.map(str::to_owned) }
     }
 
     #[test]
@@ -102,13 +102,13 @@ mod tests {
         assert_eq!(identity(Some("tei/1.8"), Some("bge a2")).differs_from(&before), Some(("bge a2", "bge a1")));
         assert_eq!(identity(Some("tei/1.9"), None).differs_from(&before), Some(("tei/1.9", "tei/1.8")));
         assert_eq!(before.differs_from(&identity(None, None)), None);
-        assert!(!identity(Some("tei/1.8"), None).tells_as_much_as(&before));
-        assert!(before.tells_as_much_as(&before) && before.tells_as_much_as(&identity(None, Some("other"))));
+        assert!(!identity(Some("tei/1.8"), None).is_superset_of(&before));
+        assert!(before.is_superset_of(&before) && before.is_superset_of(&identity(None, Some("other"))));
     }
 
     #[test]
     fn a_name_is_heard_once_and_cut_where_it_is_long() {
-        let heard = Heard::default();
+        let heard = IdentityWatch::default();
         let mut waits = heard.subscribe();
         heard.published("m");
         assert!(waits.has_changed().unwrap() && waits.borrow_and_update().model.as_deref() == Some("m"));

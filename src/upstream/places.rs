@@ -32,11 +32,11 @@ const CLIENT_BASE: usize = 16;
 /// Divisor that determines the share of the permits to evict at once, so that one search serves
 /// many waiting calls, and minimum interval between evictions.
 const RELIEF: usize = 64;
-const RELIEF_EVERY: Duration = Duration::from_millis(100);
+const EVICTION_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Purpose of a connection.
 #[derive(Debug, Clone)]
-pub(super) enum Purpose {
+pub(super) enum ConnectionPurpose {
     /// A batch or an unbatched call.
     Batch,
     /// All calls of a client, or raw bytes.
@@ -47,10 +47,10 @@ pub(super) enum Purpose {
 
 /// The connection permits of a process. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct UpstreamPlaces(Arc<PlaceCounts>);
+pub struct UpstreamPermits(Arc<PermitState>);
 
 #[derive(Debug)]
-struct PlaceCounts {
+struct PermitState {
     /// Number of permits in use, by purpose.
     used: [AtomicUsize; KINDS],
     clients_max: usize,
@@ -65,12 +65,12 @@ struct PlaceCounts {
 
 /// A guard that counts a call waiting for a permit.
 #[derive(Debug)]
-struct WaitingCall<'a>(&'a PlaceCounts);
+struct WaitingCall<'a>(&'a PermitState);
 
 /// A permit, held while its connection is open.
 #[derive(Debug)]
-pub(super) struct UpstreamPlace {
-    places: UpstreamPlaces,
+pub(super) struct UpstreamPermit {
+    places: UpstreamPermits,
     kind: usize,
     of_client: Option<Arc<AtomicUsize>>,
 }
@@ -78,11 +78,11 @@ pub(super) struct UpstreamPlace {
 /// Error returned if no permit is available.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("all upstream connections are in use")]
-pub(super) struct PlacesFull;
+pub(super) struct NoPermit;
 
 // === impl Purpose ===
 
-impl Purpose {
+impl ConnectionPurpose {
     const fn kind(&self) -> usize {
         match self {
             Self::Client => 0,
@@ -94,12 +94,12 @@ impl Purpose {
 
 // === impl UpstreamPlaces ===
 
-impl UpstreamPlaces {
+impl UpstreamPermits {
     /// Creates permits for this number of client connections. Uploads in `buffers` may be evicted
     /// to release permits.
     #[must_use]
     pub fn new(clients_max: usize, clock: Clock, buffers: BufferBudget) -> Self {
-        Self(Arc::new(PlaceCounts {
+        Self(Arc::new(PermitState {
             used: std::array::from_fn(|_| AtomicUsize::new(0)),
             clients_max: clients_max.max(1),
             clock,
@@ -111,41 +111,41 @@ impl UpstreamPlaces {
     }
 
     /// Takes a permit, after a short wait if none is available.
-    pub(super) async fn take(&self, purpose: &Purpose) -> Result<UpstreamPlace, PlacesFull> {
+    pub(super) async fn take(&self, purpose: &ConnectionPurpose) -> Result<UpstreamPermit, NoPermit> {
         if let Some(place) = self.try_take(purpose) {
             return Ok(place);
         }
-        let _waiting = self.wait_in_line()?;
+        let _waiting = self.enter_queue()?;
         for _ in 0..WAITS {
             self.make_room(purpose);
             if let Ok(place) = timeout(WAIT, self.wait(purpose)).await {
                 return Ok(place);
             }
         }
-        Err(PlacesFull)
+        Err(NoPermit)
     }
 
     /// Enters the set of waiting calls, which is limited to the number of client connections.
-    fn wait_in_line(&self) -> Result<WaitingCall<'_>, PlacesFull> {
+    fn enter_queue(&self) -> Result<WaitingCall<'_>, NoPermit> {
         let counts = &*self.0;
         let waiting = WaitingCall(counts);
-        if counts.waiting.fetch_add(1, Ordering::Relaxed) < counts.clients_max { Ok(waiting) } else { Err(PlacesFull) }
+        if counts.waiting.fetch_add(1, Ordering::Relaxed) < counts.clients_max { Ok(waiting) } else { Err(NoPermit) }
     }
 
     /// Evicts stalled uploads, once for all waiting calls: a separate search for each of them would
     /// visit all uploads every time.
-    fn make_room(&self, purpose: &Purpose) {
+    fn make_room(&self, purpose: &ConnectionPurpose) {
         let counts = &self.0;
         let (now, before) = (counts.clock.now().0, counts.relieved.load(Ordering::Relaxed));
-        let is_due = Tick(now).since(Tick(before)) >= RELIEF_EVERY || before == 0;
+        let is_due = Tick(now).since(Tick(before)) >= EVICTION_INTERVAL || before == 0;
         let takes = || counts.relieved.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         // Uploads hold only permits of the other purposes.
-        if !matches!(purpose, Purpose::Batch) && is_due && takes() {
+        if !matches!(purpose, ConnectionPurpose::Batch) && is_due && takes() {
             counts.buffers.evict_passing(counts.clients_max / RELIEF + 1);
         }
     }
 
-    async fn wait(&self, purpose: &Purpose) -> UpstreamPlace {
+    async fn wait(&self, purpose: &ConnectionPurpose) -> UpstreamPermit {
         loop {
             let freed = self.0.freed[purpose.kind()].notified();
             if let Some(place) = self.try_take(purpose) {
@@ -155,28 +155,28 @@ impl UpstreamPlaces {
         }
     }
 
-    fn try_take(&self, purpose: &Purpose) -> Option<UpstreamPlace> {
+    fn try_take(&self, purpose: &ConnectionPurpose) -> Option<UpstreamPermit> {
         let most = self.most(purpose);
         let take = |used: usize| (used < most).then_some(used + 1);
         let kind = purpose.kind();
         self.0.used[kind].fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok()?;
         let of_client = match purpose {
-            Purpose::Beside(count) => Some(count.clone()),
-            Purpose::Batch | Purpose::Client => None,
+            ConnectionPurpose::Beside(count) => Some(count.clone()),
+            ConnectionPurpose::Batch | ConnectionPurpose::Client => None,
         };
         if let Some(count) = &of_client {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        Some(UpstreamPlace { places: self.clone(), kind, of_client })
+        Some(UpstreamPermit { places: self.clone(), kind, of_client })
     }
 
     /// Returns the maximum number of permits of this kind in use after one is taken for `purpose`.
-    fn most(&self, purpose: &Purpose) -> usize {
+    fn most(&self, purpose: &ConnectionPurpose) -> usize {
         let (clients, quarter) = (self.0.clients_max, (self.0.clients_max / 4).max(1));
         match purpose {
-            Purpose::Client => clients,
-            Purpose::Beside(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE => quarter.div_ceil(2),
-            Purpose::Beside(_) | Purpose::Batch => quarter,
+            ConnectionPurpose::Client => clients,
+            ConnectionPurpose::Beside(count) if count.load(Ordering::Relaxed) >= CLIENT_BASE => quarter.div_ceil(2),
+            ConnectionPurpose::Beside(_) | ConnectionPurpose::Batch => quarter,
         }
     }
 }
@@ -189,14 +189,14 @@ impl Drop for WaitingCall<'_> {
 
 // === impl UpstreamPlace ===
 
-impl UpstreamPlace {
+impl UpstreamPermit {
     /// Returns the maximum number of bytes that the connection reads at once.
     pub(super) fn read_max(&self) -> usize {
         self.places.0.buffers.read_max()
     }
 }
 
-impl Drop for UpstreamPlace {
+impl Drop for UpstreamPermit {
     fn drop(&mut self) {
         if let Some(count) = &self.of_client {
             count.fetch_sub(1, Ordering::Relaxed);
@@ -211,23 +211,23 @@ impl Drop for UpstreamPlace {
 mod tests {
     use super::*;
 
-    fn places(max: usize) -> UpstreamPlaces {
+    fn places(max: usize) -> UpstreamPermits {
         let clock = Clock::start();
-        UpstreamPlaces::new(max, clock, BufferBudget::new(1 << 20, clock))
+        UpstreamPermits::new(max, clock, BufferBudget::new(1 << 20, clock))
     }
 
     #[test]
     fn no_kind_takes_the_places_of_another_and_no_client_those_of_others() {
         let places = places(256);
-        let take = |purpose: &Purpose| std::iter::from_fn(|| places.try_take(purpose)).collect::<Vec<_>>();
-        let clients = take(&Purpose::Client);
+        let take = |purpose: &ConnectionPurpose| std::iter::from_fn(|| places.try_take(purpose)).collect::<Vec<_>>();
+        let clients = take(&ConnectionPurpose::Client);
         assert_eq!(clients.len(), 256, "each client has one");
-        let (one, other) = (Purpose::Beside(Arc::default()), Purpose::Beside(Arc::default()));
+        let (one, other) = (ConnectionPurpose::Beside(Arc::default()), ConnectionPurpose::Beside(Arc::default()));
         let spare = take(&one);
         assert_eq!(spare.len(), 32, "one client takes half");
         let base = take(&other);
         assert_eq!(base.len(), CLIENT_BASE, "another has its first 16 still");
-        assert_eq!(take(&Purpose::Batch).len(), 64);
+        assert_eq!(take(&ConnectionPurpose::Batch).len(), 64);
         drop((clients, spare, base));
         assert!(places.0.used.iter().all(|used| used.load(Ordering::Relaxed) == 0));
     }
@@ -235,16 +235,16 @@ mod tests {
     #[tokio::test]
     async fn a_call_waits_for_a_place_that_becomes_free() {
         let places = places(1);
-        let held = places.take(&Purpose::Client).await.unwrap();
-        let (waiting, ()) = tokio::join!(places.take(&Purpose::Client), async { drop(held) });
+        let held = places.take(&ConnectionPurpose::Client).await.unwrap();
+        let (waiting, ()) = tokio::join!(places.take(&ConnectionPurpose::Client), async { drop(held) });
         assert!(waiting.is_ok());
     }
 
     #[tokio::test]
     async fn a_call_for_which_nothing_becomes_free_is_refused() {
         let places = places(1);
-        let _held = places.take(&Purpose::Batch).await.unwrap();
-        assert!(places.take(&Purpose::Batch).await.is_err());
+        let _held = places.take(&ConnectionPurpose::Batch).await.unwrap();
+        assert!(places.take(&ConnectionPurpose::Batch).await.is_err());
         assert_eq!(places.0.waiting.load(Ordering::Relaxed), 0);
     }
 }

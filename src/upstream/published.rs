@@ -7,21 +7,21 @@ use http::Request;
 
 use super::Inner;
 use crate::body::Body;
-use crate::protocol::{Published, model_named, published};
+use crate::protocol::{PublishedLimits, model_named, published};
 
 /// Maximum time to wait for the response. The limits of a slower server are not used.
 const LOOK_UP_LIMIT: Duration = Duration::from_secs(1);
 
 /// Result of the last look-up. The inner `None` means that the server publishes no limits.
 #[derive(Debug, Default)]
-pub(super) struct Cache {
-    known: Mutex<Option<Option<Published>>>,
+pub(super) struct LimitsCache {
+    known: Mutex<Option<Option<PublishedLimits>>>,
     asking: tokio::sync::Mutex<()>,
 }
 
 // === impl Cache ===
 
-impl Cache {
+impl LimitsCache {
     /// Clears the cache, because the server may have been replaced.
     pub(super) fn forget(&self) {
         if let Ok(mut known) = self.known.lock() {
@@ -29,13 +29,13 @@ impl Cache {
         }
     }
 
-    fn get(&self) -> Option<Option<Published>> {
+    fn get(&self) -> Option<Option<PublishedLimits>> {
         self.known.lock().ok().and_then(|known| *known)
     }
 }
 
 /// Returns the limits that the server publishes. Concurrent callers share one request.
-pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<Published> {
+pub(super) async fn look_up(inner: &Arc<Inner>) -> Option<PublishedLimits> {
     if let Some(known) = inner.published.get() {
         return known;
     }

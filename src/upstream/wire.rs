@@ -18,9 +18,9 @@ use hyper::client::conn::TrySendError;
 use tokio::time::Sleep;
 
 use super::client::SendError;
-use super::connect::Io;
-use super::http1::{Http1, Http1Connection, shake_http1};
-use crate::body::{Body, Moved};
+use super::connect::UpstreamIo;
+use super::http1::{Http1Connection, Http1Sender, shake_http1};
+use crate::body::{ActivityFlag, Body};
 
 /// Result of a sent call: its response, or an error that contains the request if none of it was
 /// sent.
@@ -28,12 +28,12 @@ pub(super) type SendResult = Result<Response<Incoming>, TrySendError<Request<Bod
 
 /// A slot for one connection, which is opened on demand.
 #[derive(Debug, Default)]
-pub(super) struct PinnedWire {
-    open: Mutex<Option<OpenWire>>,
+pub(super) struct PinnedConnection {
+    open: Mutex<Option<OpenConnection>>,
     /// Waker of the task that drives the connection.
     driver: AtomicWaker,
     /// Progress of the call on the connection.
-    moved: Moved,
+    moved: ActivityFlag,
     /// The connection was closed because a request stalled.
     stalled: AtomicBool,
     /// The last call used a connection that had carried another call before.
@@ -41,8 +41,8 @@ pub(super) struct PinnedWire {
 }
 
 #[derive(Debug)]
-struct OpenWire {
-    sender: Http1,
+struct OpenConnection {
+    sender: Http1Sender,
     connection: Http1Connection,
     /// Timer that expires when a request may have stalled.
     upload: Option<Pin<Box<Sleep>>>,
@@ -50,8 +50,8 @@ struct OpenWire {
 
 // === impl PinnedWire ===
 
-impl PinnedWire {
-    fn open(&self) -> MutexGuard<'_, Option<OpenWire>> {
+impl PinnedConnection {
+    fn open(&self) -> MutexGuard<'_, Option<OpenConnection>> {
         // A panic in hyper leaves a broken connection at worst, which the next call detects.
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -83,18 +83,18 @@ impl PinnedWire {
     }
 
     /// Replaces the connection by a new one on this stream, and sends the request on it.
-    pub(super) async fn connect(&self, io: Io, request: Request<Body>) -> Result<SendResult, SendError> {
+    pub(super) async fn connect(&self, io: UpstreamIo, request: Request<Body>) -> Result<SendResult, SendError> {
         let (mut sender, connection) = shake_http1(io).await?;
         self.reused.store(false, Ordering::Relaxed);
         self.stalled.store(false, Ordering::Relaxed);
         let sent = sender.try_send_request(request);
-        *self.open() = Some(OpenWire { sender, connection, upload: None });
+        *self.open() = Some(OpenConnection { sender, connection, upload: None });
         self.driver.wake();
         Ok(sent.await)
     }
 
     /// Returns the progress of the call that is sent next.
-    pub(super) fn moved(&self) -> Moved {
+    pub(super) fn moved(&self) -> ActivityFlag {
         self.moved.clone()
     }
 
@@ -131,9 +131,9 @@ impl PinnedWire {
 
 // === impl OpenWire ===
 
-impl OpenWire {
+impl OpenConnection {
     /// Returns `true` if nothing has moved for `limit`. Progress is checked once per `limit`.
-    fn poll_stalled(&mut self, cx: &mut Context<'_>, limit: Duration, moved: &Moved) -> bool {
+    fn poll_stalled(&mut self, cx: &mut Context<'_>, limit: Duration, moved: &ActivityFlag) -> bool {
         let sleep = self.upload.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         while sleep.as_mut().poll(cx).is_ready() {
             if !moved.take() {

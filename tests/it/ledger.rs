@@ -8,9 +8,9 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use groupage::cli::{Running, Starting, start};
-use groupage::config::{self, Given, Machine, Overrides, Policy, SchedulingPolicy};
-use groupage::standin::ListRefusal;
+use groupage::cli::{AppOptions, RunningApp, start};
+use groupage::config::{self, MachineLimits, Overrides, Policy, SchedulingPolicy, Sourced};
+use groupage::standin::ListResponse;
 use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use groupage::telemetry::log::LevelHandle;
 
@@ -29,12 +29,12 @@ fn no_item_is_misdelivered_lost_or_doubled_whatever_goes_wrong() {
 }
 
 #[test]
-fn nor_is_one_while_the_proxy_learns() {
+fn no_item_is_lost_under_the_adaptive_policy() {
     hold(&[ledger::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", "scheduling: {policy: Adaptive}")]);
 }
 
 #[test]
-fn nor_is_one_while_limits_policies_and_routes_are_edited() {
+fn no_item_is_lost_while_settings_change() {
     let with = |scheduling: &str| ledger::POLICY.replace("scheduling: {policy: WorkConserving, slots: 4}", scheduling);
     let limits =
         |max: u32| ledger::POLICY.replace("{batchItemsMax: 32}", &format!("{{batchItemsMax: {max}, slotsMax: 3}}"));
@@ -55,20 +55,20 @@ const REFUSE_EVERY: Duration = Duration::from_millis(20);
 
 /// Returns the ledger's policy with another timeout. The unbatched calls of all clients wait for
 /// four slots, and a pause of the machine must not time them out.
-fn patient(timeout: &str) -> String {
+fn policy_with_timeout(timeout: &str) -> String {
     ledger::POLICY.replace("timeout: 200ms", &format!("timeout: {timeout}"))
 }
 
 #[test]
-fn nobody_fails_for_a_server_that_refuses_shared_calls() {
+fn refused_batches_fail_no_innocent_call() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    for refusal in ListRefusal::ANSWERED {
+    for refusal in ListResponse::TERMINATING {
         let report = runtime.block_on(async {
             let config = MockConfig { fault_share: 0.0, ..MockConfig::default() };
             let mock = LedgerMock::start(config).await.unwrap();
             mock.refuse_shared(Some(refusal));
-            let (_, mut proxy) = before(&mock, &[patient("20s")]);
-            let items = items() / ListRefusal::ANSWERED.len() as u64;
+            let (_, mut proxy) = before(&mock, &[policy_with_timeout("20s")]);
+            let items = items() / ListResponse::TERMINATING.len() as u64;
             let report = ledger::run(LedgerConfig::new(proxy.listen[0], items), &mock).await;
             assert!(proxy.drain().await, "everything in flight ended");
             report
@@ -80,12 +80,12 @@ fn nobody_fails_for_a_server_that_refuses_shared_calls() {
 }
 
 #[test]
-fn nor_is_an_item_lost_where_shared_calls_are_refused_in_any_way_among_other_faults() {
+fn no_item_is_lost_if_batches_are_refused() {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let report = runtime.block_on(async {
         let mock = LedgerMock::start(MockConfig::default()).await.unwrap();
-        let (_, mut proxy) = before(&mock, &[patient("2s")]);
-        let refusals = ListRefusal::ANSWERED.map(Some).into_iter().chain([None]);
+        let (_, mut proxy) = before(&mock, &[policy_with_timeout("2s")]);
+        let refusals = ListResponse::TERMINATING.map(Some).into_iter().chain([None]);
         let refused = async {
             let mut pace = tokio::time::interval(REFUSE_EVERY);
             for refusal in refusals.cycle() {
@@ -109,22 +109,22 @@ fn nor_is_an_item_lost_where_shared_calls_are_refused_in_any_way_among_other_fau
 
 /// Starts a proxy with the first of these policies in front of the ledger's upstream. Also returns
 /// the built policies.
-fn before(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, Running) {
+fn before(mock: &LedgerMock, policies: &[String]) -> (Vec<Policy>, RunningApp) {
     let any = || "127.0.0.1:0".to_owned();
     let overrides = Overrides {
-        listen: Some(Given::flag("--listen", vec![any()])),
-        upstream: Some(Given::flag("--upstream", mock.url())),
-        metrics: Some(Given::flag("--metrics", "off".to_owned())),
-        admin: Some(Given::flag("--admin", "off".to_owned())),
+        listen: Some(Sourced::flag("--listen", vec![any()])),
+        upstream: Some(Sourced::flag("--upstream", mock.url())),
+        metrics: Some(Sourced::flag("--metrics", "off".to_owned())),
+        admin: Some(Sourced::flag("--admin", "off".to_owned())),
         ..Overrides::default()
     };
     let build = |text: &String| {
         let loaded = config::load(text, "ledger").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-        config::build(Some(&loaded), &overrides, &Machine::default()).unwrap()
+        config::build(Some(&loaded), &overrides, &MachineLimits::default()).unwrap()
     };
     let policies: Vec<Policy> = policies.iter().map(build).collect();
     let policy = policies[0].clone();
-    let proxy = start(Starting { policy, level: LevelHandle::none(), seed: 1, drain_token: None }).unwrap();
+    let proxy = start(AppOptions { policy, level: LevelHandle::none(), seed: 1, drain_token: None }).unwrap();
     (policies, proxy)
 }
 

@@ -1,7 +1,7 @@
 //! `groupage redirect-init` in a real network: two network namespaces, one for the pod and one for
 //! its clients, joined by a veth pair. The test listens and connects in each of them.
 //!
-//! Requires root, `unshare`, `ip` and a kernel with `nf_tables`. If one of them is missing, the
+//! Requires root, `detach_from_read_buffer`, `ip` and a kernel with `nf_tables`. If one of them is missing, the
 //! test reports it and is skipped.
 
 use std::fs::File;
@@ -19,12 +19,12 @@ const OUTSIDE: [&str; 2] = ["10.99.0.2", "fd99::2"];
 const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 
 /// A network namespace. It exists for as long as the process that was started in it.
-struct Space {
+struct NetworkNamespace {
     holder: Child,
     file: File,
 }
 
-impl Space {
+impl NetworkNamespace {
     fn new() -> Option<Self> {
         let mut holder = Command::new("unshare")
             .args(["--net", "sh", "-c", "echo there; exec cat"])
@@ -74,7 +74,7 @@ impl Space {
     }
 
     /// Returns the word that the listener at this address sends.
-    fn hears(&self, address: &str, port: u16) -> String {
+    fn read_word(&self, address: &str, port: u16) -> String {
         self.inside(|| {
             let address = SocketAddr::new(address.parse::<IpAddr>().unwrap(), port);
             let mut stream = TcpStream::connect_timeout(&address, ANSWER_MAX).unwrap();
@@ -86,7 +86,7 @@ impl Space {
     }
 }
 
-impl Drop for Space {
+impl Drop for NetworkNamespace {
     fn drop(&mut self) {
         drop(self.holder.stdin.take());
         self.holder.wait().ok();
@@ -94,12 +94,12 @@ impl Drop for Space {
 }
 
 /// The network of a pod, and a network outside it.
-struct Net {
-    pod: Space,
-    outside: Space,
+struct PodNetwork {
+    pod: NetworkNamespace,
+    outside: NetworkNamespace,
 }
 
-impl Net {
+impl PodNetwork {
     /// Returns `None` and reports the reason if the environment lacks a requirement.
     fn new() -> Option<Self> {
         let missing = |what: &str| {
@@ -109,7 +109,7 @@ impl Net {
         if Command::new("ip").arg("-V").output().is_err() {
             return missing("no ip (iproute2)");
         }
-        let (Some(pod), Some(outside)) = (Space::new(), Space::new()) else {
+        let (Some(pod), Some(outside)) = (NetworkNamespace::new(), NetworkNamespace::new()) else {
             return missing("cannot create a network namespace (requires root and unshare)");
         };
         let net = Self { pod, outside };
@@ -131,39 +131,39 @@ impl Net {
     }
 
     /// Runs the init container's command in the pod. `by` is a command that wraps it, or empty.
-    fn redirect(&self, by: &[&str], redirects: &[&str]) -> Ran {
+    fn redirect(&self, by: &[&str], redirects: &[&str]) -> CommandOutput {
         let command = [by, &[env!("CARGO_BIN_EXE_groupage"), "redirect-init"]].concat();
         let args = redirects.iter().flat_map(|redirect| ["--redirect", redirect]);
         let out = self.pod.inside(|| Command::new(command[0]).args(&command[1..]).args(args).output().unwrap());
         let words = [out.stdout, out.stderr].concat();
-        Ran { exit: out.status.code(), words: String::from_utf8(words).unwrap() }
+        CommandOutput { exit: out.status.code(), words: String::from_utf8(words).unwrap() }
     }
 
     fn heard_outside(&self, port: u16) -> [String; 2] {
-        POD.map(|address| self.outside.hears(address, port))
+        POD.map(|address| self.outside.read_word(address, port))
     }
 
     fn heard_inside(&self, port: u16) -> [String; 4] {
-        [LOOPBACK[0], LOOPBACK[1], POD[0], POD[1]].map(|address| self.pod.hears(address, port))
+        [LOOPBACK[0], LOOPBACK[1], POD[0], POD[1]].map(|address| self.pod.read_word(address, port))
     }
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Ran {
+struct CommandOutput {
     exit: Option<i32>,
     words: String,
 }
 
 #[test]
-fn callers_heard_outside_reach_the_sidecar_and_the_pod_itself_its_application() {
-    let Some(net) = Net::new() else { return };
+fn external_calls_reach_sidecar_local_calls_application() {
+    let Some(net) = PodNetwork::new() else { return };
     let (app, other, sidecar) = (net.pod.says("app"), net.pod.says("other"), net.pod.says("sidecar"));
     assert_eq!(net.heard_outside(app), ["app"; 2]);
     let to = |port: u16| format!("{port}={sidecar}");
     // An init container may run again.
     for _ in 0..2 {
         let ran = net.redirect(&[], &[&to(app)]);
-        assert_eq!(ran, Ran { exit: Some(0), words: format!("port {app} is redirected to {sidecar}\n") });
+        assert_eq!(ran, CommandOutput { exit: Some(0), words: format!("port {app} is redirected to {sidecar}\n") });
         assert_eq!(net.heard_outside(app), ["sidecar"; 2]);
         assert_eq!(net.heard_outside(other), ["other"; 2], "no other port is touched");
         assert_eq!(net.heard_outside(sidecar), ["sidecar"; 2]);
@@ -180,8 +180,8 @@ fn callers_heard_outside_reach_the_sidecar_and_the_pod_itself_its_application() 
 }
 
 #[test]
-fn who_lacks_net_admin_is_told_so_and_changes_nothing() {
-    let Some(net) = Net::new() else { return };
+fn missing_net_admin_is_reported_and_changes_nothing() {
+    let Some(net) = PodNetwork::new() else { return };
     let without = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"];
     if Command::new(without[0]).arg("--version").output().is_err() {
         crate::skipped("no setpriv (util-linux)");

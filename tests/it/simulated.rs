@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use groupage::batching::Tick;
-use groupage::simulate::compare::{Job, Settings, Told, first_difference};
-use groupage::simulate::metrics::Scope;
+use groupage::simulate::compare::{Job, JobResult, RunSettings, first_difference};
+use groupage::simulate::metrics::CallFilter;
 use groupage::simulate::scenario;
 
 /// Duration of a shortened scenario: long enough for the core to learn everything that it learns,
@@ -16,7 +16,7 @@ use groupage::simulate::scenario;
 const SHORT: Duration = Duration::from_secs(2);
 
 #[test]
-fn every_row_tells_one_story_twice_and_when_its_events_are_told_again() {
+fn every_scenario_is_deterministic_and_replayable() {
     for row in scenario::all() {
         let row = row.lasting(SHORT);
         assert_eq!(first_difference(&row, 7), None, "{}", row.name);
@@ -24,7 +24,7 @@ fn every_row_tells_one_story_twice_and_when_its_events_are_told_again() {
 }
 
 #[test]
-fn kept_seeds_of_rows_tell_one_story() {
+fn recorded_scenario_seeds_are_deterministic() {
     for line in include_str!("../data/row_seeds").lines() {
         let line = line.split('#').next().unwrap_or_default().trim();
         if line.is_empty() {
@@ -45,10 +45,10 @@ fn rows_that_once_went_wrong_for_a_seed_go_well() {
         let (seed, name) = line.split('#').next().unwrap().trim().split_once(' ').unwrap();
         let seed: u64 = seed.parse().unwrap();
         let row = scenario::named(name.trim()).unwrap().lasting(Duration::from_secs(10));
-        let mut ours = groupage::simulate::ours::Ours::of(&row, seed);
+        let mut ours = groupage::simulate::ours::GroupagePolicy::of(&row, seed);
         // The backlog of the first seconds, while the cost of each size is unknown, has drained by
         // then.
-        let settled = Scope { from: Tick::from_millis(5000), ..Scope::default() };
+        let settled = CallFilter { from: Tick::from_millis(5000), ..CallFilter::default() };
         let mean = groupage::simulate::run(&row, &mut ours, seed).summary_of(&settled).mean;
         assert!(mean < 100.0, "{line}: {mean} ms");
     }
@@ -56,8 +56,8 @@ fn rows_that_once_went_wrong_for_a_seed_go_well() {
 
 #[test]
 fn the_small_table_is_met() {
-    let settings = Settings { seeds: 1, compare: true, altered: false };
-    let told: Vec<Told> = Job::small().iter().filter_map(|job| job.run(settings)).collect();
+    let settings = RunSettings { seeds: 1, compare: true, altered: false };
+    let told: Vec<JobResult> = Job::small().iter().filter_map(|job| job.run(settings)).collect();
     let verdicts =
         || told.iter().flat_map(|told| told.verdicts().iter().map(|verdict| (told.name().to_owned(), verdict)));
     let missed: Vec<String> = verdicts()
@@ -69,13 +69,13 @@ fn the_small_table_is_met() {
 }
 
 #[test]
-fn callers_who_take_turns_and_have_no_time_for_it_are_brought_together() {
+fn alternating_cohorts_merge_under_a_tight_slo() {
     // 32 closed-loop clients that call again at once. A batch of all takes 12 ms, two halves in
     // turns take 16 ms.
     for slo in [14, 16, 18] {
         let mut row = scenario::named("closed 32").unwrap().lasting(Duration::from_secs(6));
         row.slo = Duration::from_millis(slo);
-        let mut ours = groupage::simulate::ours::Ours::of(&row, 1);
+        let mut ours = groupage::simulate::ours::GroupagePolicy::of(&row, 1);
         let goodput = groupage::simulate::run(&row, &mut ours, 1).summary().goodput;
         assert!(goodput > 0.93, "{goodput} in time at an SLO of {slo} ms");
     }

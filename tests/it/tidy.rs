@@ -154,7 +154,7 @@ fn golden_file(path: &str, found: &str) {
 }
 
 /// Returns the lines of the code on which a path such as `Instant::now` occurs.
-fn places(source: &Source, path: &[&str]) -> Vec<usize> {
+fn find_path(source: &Source, path: &[&str]) -> Vec<usize> {
     let pattern: Vec<&str> = path.iter().flat_map(|word| ["::", word]).skip(1).collect();
     let tokens = source.tokens();
     let matches = |window: &&[Token<'_>]| window.iter().zip(&pattern).all(|(token, word)| token.is(word));
@@ -162,10 +162,10 @@ fn places(source: &Source, path: &[&str]) -> Vec<usize> {
 }
 
 /// Fails for every occurrence of one of `paths` outside the files in `may`.
-fn only(paths: &[&[&str]], may: &[&str], rule: &str) {
+fn assert_only_in(paths: &[&[&str]], may: &[&str], rule: &str) {
     for source in sources("src") {
         for path in paths.iter().filter(|_| !may.contains(&source.path.as_str())) {
-            let lines = places(&source, path);
+            let lines = find_path(&source, path);
             assert!(lines.is_empty(), "{}:{lines:?}: {}: {rule}", source.path, path.join("::"));
         }
     }
@@ -175,8 +175,8 @@ fn only(paths: &[&[&str]], may: &[&str], rule: &str) {
 fn only_the_clock_reads_the_clock() {
     let reads: [&[&str]; 4] =
         [&["Instant", "now"], &["SystemTime", "now"], &["UNIX_EPOCH", "elapsed"], &["Timespec", "now"]];
-    only(&reads, &["src/clock.rs", "src/standin/time.rs"], "time is an argument");
-    only(&[&["clock_gettime"]], &["src/clock.rs", "src/standin/time.rs"], "time is an argument");
+    assert_only_in(&reads, &["src/clock.rs", "src/standin/time.rs"], "time is an argument");
+    assert_only_in(&[&["clock_gettime"]], &["src/clock.rs", "src/standin/time.rs"], "time is an argument");
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn only_the_configuration_reads_the_environment() {
         &["EnvFilter", "from_env"],
     ];
     // The tests of the configuration rewrite their golden files on request.
-    only(
+    assert_only_in(
         &reads,
         &["src/config/env.rs", "src/config/controller.rs", "src/config/tests.rs"],
         "only `config` reads the environment",
@@ -217,7 +217,7 @@ fn the_core_has_no_random_order_no_clock_and_no_floats_but_where_it_estimates() 
     for source in sources("src").iter().filter(|source| source.module() == "batching") {
         let estimates = ESTIMATES.iter().any(|name| source.path.starts_with(&format!("src/batching/{name}")));
         let tokens = source.tokens();
-        for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == lex::Kind::Word) {
+        for (at, token) in tokens.iter().enumerate().filter(|(_, token)| token.kind == lex::TokenKind::Word) {
             let method = at > 0 && tokens[at - 1].is(".");
             let found = banned.contains(&token.text)
                 || token.text == "f64" && !estimates

@@ -60,7 +60,9 @@ impl Options {
                 flag if flag.starts_with('-') => {}
                 path if Path::new(path).is_file() => options.files.push(path.into()),
                 // A misspelled file name must not become a filter that selects no case.
-                path if path.contains('/') || path.ends_with(".jsonl") => return Err(format!("{path}: no such file")),
+                path if path.contains('/') || path.ends_with(".jsonl") => {
+                    return Err(format!("{path}: no such file"));
+                }
                 _ => options.filters.push(flag),
             }
         }

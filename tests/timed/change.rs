@@ -9,13 +9,13 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use groupage::batching::Report as Learned;
+use groupage::batching::BatcherReport as Learned;
 use groupage::standin::Route;
-use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig, Report};
+use groupage::standin::ledger::{self, LedgerConfig, LedgerMock, LedgerReport, MockConfig};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::setup::{Proxy, learning, within};
+use crate::setup::{TestProxy, learning, within};
 use crate::{ms, quiet};
 
 /// Time within which the proxy batches for less capacity: 15 times the latency of a direct call
@@ -33,9 +33,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A proxy under a steady load.
 struct Live {
-    proxy: Proxy,
+    proxy: TestProxy,
     mock: Arc<LedgerMock>,
-    run: JoinHandle<Report>,
+    run: JoinHandle<LedgerReport>,
 }
 
 /// Arrivals at the upstream in a span of time, and the changes of the learned state in it.
@@ -56,7 +56,7 @@ struct Seen {
 impl Live {
     async fn start(mock: MockConfig, spec: &Value, clients: usize) -> Self {
         let mock = Arc::new(LedgerMock::start(MockConfig { fault_share: 0.0, ..mock }).await.unwrap());
-        let proxy = Proxy::before(&mock.url(), learning(spec));
+        let proxy = TestProxy::before(&mock.url(), learning(spec));
         let config = LedgerConfig {
             concurrency: clients,
             tenants: 1,

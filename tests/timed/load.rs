@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use groupage::standin::load::{Calls, ClosedConfig, OpenConfig, Report, closed, open};
-use groupage::standin::server::{Running, Server, ServerConfig};
-use groupage::standin::{Route, Target};
+use groupage::standin::load::{ClosedConfig, OpenConfig, PreparedCalls, Report, closed, open};
+use groupage::standin::server::{Server, ServerConfig, ServerHandle};
+use groupage::standin::{Route, ServerAddr};
 use serde_json::Value;
 
-use crate::setup::{Proxy, learning, within};
+use crate::setup::{TestProxy, learning, within};
 
 /// Starts a mock server and an adaptive proxy in front of it.
-pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Running) {
+pub(crate) async fn before(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
     let server = Server::start(config).await.unwrap();
-    (Proxy::before(&server.url(), learning(spec)), server)
+    (TestProxy::before(&server.url(), learning(spec)), server)
 }
 
 /// Runs a closed loop of clients, counted after a warm-up, and verifies every answer.
-pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
-    let calls = Calls::new(Route::Predict, 1, 1);
-    let target = Target::Tcp(proxy.address);
+pub(crate) async fn clients(proxy: &TestProxy, clients: usize, warm_up: Duration, duration: Duration) -> Report {
+    let calls = PreparedCalls::new(Route::Predict, 1, 1);
+    let target = ServerAddr::Tcp(proxy.address);
     let report =
         within(closed(ClosedConfig { target, calls, clients, duration, warm_up, think: None, fresh: false })).await;
     assert_eq!((report.wrong, report.unsent), (0, 0));
@@ -28,7 +28,7 @@ pub(crate) async fn clients(proxy: &Proxy, clients: usize, warm_up: Duration, du
 /// Runs three loads of clients one after the other and returns the one with the median of `figure`,
 /// because other work on the cores can spoil one of them.
 pub(crate) async fn middle<T: Ord>(
-    proxy: &Proxy,
+    proxy: &TestProxy,
     so_many: usize,
     times: (Duration, Duration),
     figure: impl Fn(&Report) -> T,
@@ -42,8 +42,9 @@ pub(crate) async fn middle<T: Ord>(
 }
 
 /// Runs an open loop with `rate` calls per second and verifies every answer.
-pub(crate) async fn arrivals(proxy: &Proxy, rate: f64, duration: Duration) -> Report {
-    let load = open(OpenConfig::new(Target::Tcp(proxy.address), Calls::new(Route::Predict, 1, 1), rate, duration));
+pub(crate) async fn arrivals(proxy: &TestProxy, rate: f64, duration: Duration) -> Report {
+    let load =
+        open(OpenConfig::new(ServerAddr::Tcp(proxy.address), PreparedCalls::new(Route::Predict, 1, 1), rate, duration));
     let report = within(load.finish()).await.unwrap();
     assert_eq!((report.wrong, report.unsent), (0, 0));
     report

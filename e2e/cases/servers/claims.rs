@@ -30,7 +30,7 @@ spec:
 
 /// Converts volumes that are folders of the machine (`hostPath`) to claims, and to volumes that
 /// refer to these claims.
-pub(super) fn claimed(volumes: &str) -> (String, String) {
+pub(super) fn to_claims(volumes: &str) -> (String, String) {
     let folders = volumes.lines().filter_map(|line| line.split_once("hostPath: {path: ")?.1.strip_suffix("}}"));
     let claim =
         |(number, folder): (usize, &str)| CLAIM.replace("NUMBER", &number.to_string()).replace("FOLDER", folder);

@@ -3,16 +3,16 @@
 
 use std::path::PathBuf;
 
-use groupage::standin::remote::Call;
+use groupage::standin::remote::HttpCall;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use serde_json::{Value, json};
 
 use super::super::kserve::{machine, run};
-use super::claims::claimed;
-use super::table::Server;
-use crate::Fault;
-use crate::space::Space;
+use super::claims::to_claims;
+use super::table::ServerSpec;
+use crate::TestError;
+use crate::space::TestNamespace;
 use crate::tools::root;
 
 /// Number of different calls.
@@ -63,15 +63,15 @@ pub(in crate::cases) enum PodSecurity {
 
 /// A deployed server. The folder of its model is removed on drop.
 #[derive(Debug)]
-pub(in crate::cases) struct Deployed {
+pub(in crate::cases) struct DeployedServer {
     folder: PathBuf,
     /// Calls with distinct answers.
-    pub(in crate::cases) calls: Vec<Call>,
+    pub(in crate::cases) calls: Vec<HttpCall>,
 }
 
 /// The parts of a workload that `groupage disable` must restore.
 #[derive(Debug, PartialEq)]
-pub(super) struct Written {
+pub(super) struct WorkloadSnapshot {
     template: Value,
     service: Value,
     containers: Value,
@@ -79,14 +79,14 @@ pub(super) struct Written {
 
 // === impl Deployed ===
 
-impl Deployed {
+impl DeployedServer {
     /// Creates the model, and applies the manifests of the server under this name.
     pub(super) async fn apply(
-        space: &Space,
-        server: &Server,
+        space: &TestNamespace,
+        server: &ServerSpec,
         name: &str,
         security: PodSecurity,
-    ) -> Result<Self, Fault> {
+    ) -> Result<Self, TestError> {
         let kit = &space.cluster.kit;
         let python = server.venv.map_or_else(|| kit.python.clone(), |venv| kit.venv(venv))?;
         let venv = python.parent().and_then(|bin| bin.parent()).ok_or("an interpreter without an environment")?;
@@ -102,7 +102,7 @@ impl Deployed {
         let (claims, volumes, context) = match security {
             PodSecurity::Plain => (String::new(), volumes, ""),
             PodSecurity::Restricted => {
-                let (claims, volumes) = claimed(&volumes);
+                let (claims, volumes) = to_claims(&volumes);
                 (claims, volumes, "          securityContext: $restricted\n")
             }
         };
@@ -125,14 +125,14 @@ impl Deployed {
         Ok(deployed)
     }
 
-    fn calls_of(&self, server: &Server) -> Result<Vec<Call>, Fault> {
+    fn calls_of(&self, server: &ServerSpec) -> Result<Vec<HttpCall>, TestError> {
         let rows = match server.scripts {
             [] => String::new(),
             _ => std::fs::read_to_string(self.folder.join("rows.json"))?,
         };
         let rows = rows.lines().chain(std::iter::repeat(""));
         let call = |(at, row)| {
-            let mut call = Call::post(server.path, (server.body)(at, row));
+            let mut call = HttpCall::post(server.path, (server.body)(at, row));
             call.headers.extend(server.key.map(|key| ("authorization".to_owned(), format!("Bearer {key}"))));
             call
         };
@@ -140,19 +140,19 @@ impl Deployed {
     }
 }
 
-impl Drop for Deployed {
+impl Drop for DeployedServer {
     fn drop(&mut self) {
         // A folder that cannot be removed remains beside the diagnostics of failures.
         std::fs::remove_dir_all(&self.folder).ok();
     }
 }
 
-// === impl Written ===
+// === impl WorkloadSnapshot ===
 
-impl Written {
+impl WorkloadSnapshot {
     /// Reads the parts, without the annotations that `disable` and `kubectl rollout restart` write
     /// into the template.
-    pub(super) async fn read(space: &Space, pods: &[Pod]) -> Result<Self, Fault> {
+    pub(super) async fn read(space: &TestNamespace, pods: &[Pod]) -> Result<Self, TestError> {
         let deployment: Deployment = space.api().get("server").await?;
         let mut template = json!(deployment.spec.map(|spec| spec.template));
         if let Some(annotations) = template.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut) {

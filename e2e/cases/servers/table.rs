@@ -3,7 +3,7 @@
 
 /// A server as deployed by its documentation.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct ServerSpec {
     /// Virtual environment with its packages; `None` for that of `tests/servers`.
     pub(super) venv: Option<&'static str>,
     /// Scripts that create the model, in order. Each is called with the model's folder.
@@ -41,7 +41,7 @@ const TRAIN: &str = "tests/servers/train.py";
 /// Key of `LiteLLM`, in a form that it accepts as strong.
 const KEY: &str = "sk-0123456789abcdef0123456789abcdef";
 
-const FASTAPI: Server = Server {
+const FASTAPI: ServerSpec = ServerSpec {
     venv: None,
     scripts: &[],
     command: "",
@@ -60,15 +60,18 @@ const FASTAPI: Server = Server {
 };
 
 /// <https://fastapi.tiangolo.com/deployment/docker/>
-pub(super) const UVICORN: Server =
-    Server { command: "[uvicorn, 'webapp:app', --host, 0.0.0.0, --port, '8000']", recipe: Some("uvicorn"), ..FASTAPI };
+pub(super) const UVICORN: ServerSpec = ServerSpec {
+    command: "[uvicorn, 'webapp:app', --host, 0.0.0.0, --port, '8000']",
+    recipe: Some("uvicorn"),
+    ..FASTAPI
+};
 
 /// Variant of [`UVICORN`] with an application that exits if its address is loopback.
-pub(super) const STUBBORN: Server =
-    Server { command: "[uvicorn, 'stubborn:app', --host, 0.0.0.0, --port, '8000']", ..UVICORN };
+pub(super) const LOOPBACK_REJECTING: ServerSpec =
+    ServerSpec { command: "[uvicorn, 'stubborn:app', --host, 0.0.0.0, --port, '8000']", ..UVICORN };
 
 /// <https://www.uvicorn.org/deployment/#gunicorn>
-pub(super) const GUNICORN: Server = Server {
+pub(super) const GUNICORN: ServerSpec = ServerSpec {
     command: "[gunicorn, -k, uvicorn.workers.UvicornWorker, -b, '0.0.0.0:8000', 'webapp:app']",
     recipe: Some("gunicorn"),
     ..FASTAPI
@@ -76,7 +79,7 @@ pub(super) const GUNICORN: Server = Server {
 
 /// <https://github.com/kserve/kserve/blob/master/config/runtimes/kserve-sklearnserver.yaml>, with
 /// the entry point of its image.
-pub(super) const KSERVE: Server = Server {
+pub(super) const KSERVE: ServerSpec = ServerSpec {
     scripts: &[TRAIN],
     command: "[python, -m, sklearnserver, --model_name=digits, --model_dir=MODEL, --http_port=8080]",
     ports: &[8080],
@@ -91,7 +94,7 @@ pub(super) const KSERVE: Server = Server {
 
 /// <https://mlserver.readthedocs.io/en/stable/user-guide/deployment/index.html>, with the command
 /// of the image that `mlserver build` creates.
-pub(super) const MLSERVER: Server = Server {
+pub(super) const MLSERVER: ServerSpec = ServerSpec {
     venv: Some("mlserver"),
     scripts: &[TRAIN, "e2e/python/mlserver_model.py"],
     command: "[mlserver, start, MODEL]",
@@ -111,7 +114,7 @@ pub(super) const MLSERVER: Server = Server {
 };
 
 /// <https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally/>
-pub(super) const MLFLOW: Server = Server {
+pub(super) const MLFLOW: ServerSpec = ServerSpec {
     venv: Some("mlflow"),
     scripts: &[TRAIN, "e2e/python/mlflow_model.py"],
     command: "[mlflow, models, serve, -m, MODEL/mlflow, --host, 0.0.0.0, --port, '5000', --env-manager, local]",
@@ -127,7 +130,7 @@ pub(super) const MLFLOW: Server = Server {
 
 /// <https://docs.bentoml.com/en/latest/get-started/hello-world.html>: a production server listens
 /// on all addresses.
-pub(super) const BENTOML: Server = Server {
+pub(super) const BENTOML: ServerSpec = ServerSpec {
     venv: Some("bentoml"),
     command: "[bentoml, serve, 'service:Sums']",
     env: ", {name: DO_NOT_TRACK, value: 'True'}",
@@ -143,7 +146,7 @@ pub(super) const BENTOML: Server = Server {
 
 /// <https://docs.litellm.ai/docs/proxy/deploy>, in front of the simulated model server. Prices are
 /// taken from the package, since there is no network.
-pub(super) const LITELLM: Server = Server {
+pub(super) const LITELLM: ServerSpec = ServerSpec {
     venv: Some("litellm"),
     command: "[litellm, --config, litellm.yaml, --port, '4000']",
     env: ", {name: LITELLM_MASTER_KEY, value: sk-0123456789abcdef0123456789abcdef}, {name: LITELLM_LOCAL_MODEL_COST_MAP, value: 'True'}",
@@ -156,7 +159,7 @@ pub(super) const LITELLM: Server = Server {
 };
 
 /// <https://github.com/Lightning-AI/LitServe>: its address is only set in the script.
-pub(super) const LITSERVE: Server = Server {
+pub(super) const LITSERVE: ServerSpec = ServerSpec {
     venv: Some("litserve"),
     command: "[python, server.py]",
     path: "/predict",

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::deployed::{Deployed, PodSecurity};
+use super::deployed::{DeployedServer, PodSecurity};
 use super::{SERVICE, capture, table};
-use crate::Verdict;
-use crate::caller::Caller;
+use crate::CaseResult;
+use crate::caller::TestClient;
 use crate::cluster::until;
 use crate::installation::installed;
-use crate::space::Space;
+use crate::space::TestNamespace;
 
 /// Timeout for the Event: ten times as long as it takes on two busy cores.
 const EVENT_MAX: Duration = Duration::from_secs(30);
@@ -18,12 +18,12 @@ const REMEDY: &str = "groupage.dev/recipe: None";
 
 /// `enable` fails, and `status`, `check` and an Event report the same cause and remedy. Meanwhile
 /// the old pod serves. With the remedy the port is captured in another way.
-pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Space) -> Verdict {
+pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &TestNamespace) -> CaseResult {
     installed(space).await?;
-    let deployed = Deployed::apply(space, &table::STUBBORN, "server", PodSecurity::Plain).await?;
+    let deployed = DeployedServer::apply(space, &table::LOOPBACK_REJECTING, "server", PodSecurity::Plain).await?;
     space.deployment_ready("server").await?;
-    let caller = Caller::start(space).await?;
-    caller.reaches(SERVICE, table::STUBBORN.ready).await?;
+    let caller = TestClient::start(space).await?;
+    caller.reaches(SERVICE, table::LOOPBACK_REJECTING.ready).await?;
     let alone = caller.in_turn(SERVICE, &deployed.calls).await?;
     let enable = ["enable", "deploy/server", "--timeout", "40s", "--namespace", &space.name];
     let why =
@@ -47,7 +47,7 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Sp
     let patch = r#"{"spec":{"template":{"metadata":{"annotations":{"groupage.dev/recipe":"None"}}}}}"#;
     space.kubectl(&["patch", "deployment/server", "--type=merge", "--patch", patch]).await?;
     space.cluster.groupage(&["enable", "deploy/server", "--namespace", &space.name], "").await?;
-    let pods = space.deployment_alone("server").await?;
+    let pods = space.deployment_settled("server").await?;
     let (recipes, modes) = pods.first().and_then(capture).ok_or("not captured")?;
     if !recipes.is_empty() || modes != ["Redirect"] {
         return Err(format!("captured by {recipes:?}, {modes:?}").into());
@@ -56,6 +56,6 @@ pub(super) async fn a_recipe_that_fails_is_reported_with_its_way_back(space: &Sp
 }
 
 /// Returns the output of a command, or its error.
-async fn output_of(space: &Space, args: &[&str]) -> String {
+async fn output_of(space: &TestNamespace, args: &[&str]) -> String {
     space.cluster.groupage(args, "").await.unwrap_or_else(|fault| fault.to_string())
 }

@@ -6,7 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Assignment, Capture, DurationText, Granularity, NativeSidecar, OnFailure, ShareText, Strategy, TuningMode, Word,
+    ArmAssignment, CaptureMode, DurationText, NativeSidecar, OnFailure, OpenEnum, RolloutStrategy, ShareText,
+    TuningGranularity, TuningMode,
 };
 
 /// Reference to a workload.
@@ -28,19 +29,19 @@ pub struct TargetRef {
 /// Label selector of pods.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Selector {
+pub struct LabelSelector {
     /// Labels that a pod must have.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub match_labels: Option<BTreeMap<String, String>>,
     /// Requirements that the labels of a pod must satisfy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub match_expressions: Option<Vec<SelectorTerm>>,
+    pub match_expressions: Option<Vec<LabelSelectorRequirement>>,
 }
 
 /// A requirement of a label selector.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct SelectorTerm {
+pub struct LabelSelectorRequirement {
     /// Label key to which the requirement applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
@@ -55,7 +56,7 @@ pub struct SelectorTerm {
 /// Reference to an object in the same namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct NameRef {
+pub struct LocalObjectReference {
     /// Name of the object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -68,20 +69,20 @@ pub struct TuningSpec {
     /// Tuning mode. `Auto` applies tuned values, `Recommend` only publishes them in the status, and
     /// `Manual` disables tuning.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Word<TuningMode>>,
+    pub mode: Option<OpenEnum<TuningMode>>,
     /// Set of pods that share one set of tuned values: each pod (`Pod`), the pods on the same kind
     /// of accelerator or machine (`NodeClass`), or all pods (`Workload`).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub granularity: Option<Word<Granularity>>,
+    pub granularity: Option<OpenEnum<TuningGranularity>>,
     /// Bounds of the tuned values. They never exceed `limits`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<TuningBounds>,
 }
 
 /// Bounds of the tuned values.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Bounds {
+pub struct TuningBounds {
     /// Bounds of `limits.slotsMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<NumberBounds>,
@@ -118,23 +119,23 @@ pub struct ShiftBounds {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutSpec {
-    /// Rollout strategy. `Immediate` changes all pods at once, `Canary` changes them in steps, and
-    /// `Experiment` compares several profiles.
+    /// Rollout strategy. `Immediate` changes all pods at once, `CanarySpec` changes them in steps, and
+    /// `ExperimentSpec` compares several profiles.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub strategy: Option<Word<Strategy>>,
-    /// Steps of a `Canary` rollout.
+    pub strategy: Option<OpenEnum<RolloutStrategy>>,
+    /// Steps of a `CanarySpec` rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub canary: Option<Canary>,
-    /// Arms of an `Experiment`, and their assignment to pods.
+    pub canary: Option<CanarySpec>,
+    /// Arms of an `ExperimentSpec`, and their assignment to pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub experiment: Option<Experiment>,
+    pub experiment: Option<ExperimentSpec>,
     /// Criteria for a regression.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub analysis: Option<Analysis>,
+    pub analysis: Option<AnalysisSpec>,
     /// Reaction to a regression. `Rollback` restores the previous profile on all pods. `Pause`
     /// leaves the rollout unchanged until the policy is changed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_failure: Option<Word<OnFailure>>,
+    pub on_failure: Option<OpenEnum<OnFailure>>,
     /// Maximum number of unused generated profiles that are kept for the policy. If there are more,
     /// the oldest are deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -144,7 +145,7 @@ pub struct RolloutSpec {
 /// Steps of a canary rollout.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Canary {
+pub struct CanarySpec {
     /// The steps, in order. Each must reach more pods than the one before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub steps: Option<Vec<CanaryStep>>,
@@ -165,14 +166,14 @@ pub struct CanaryStep {
 /// An experiment that compares several profiles.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Experiment {
+pub struct ExperimentSpec {
     /// Profiles to compare, at least two. The first is the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub arms: Option<Vec<Arm>>,
+    pub arms: Option<Vec<ArmSpec>>,
     /// Assignment of pods to arms. `Pod` assigns each pod to one arm. `Switchback` switches each
     /// pod between all arms.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub assignment: Option<Word<Assignment>>,
+    pub assignment: Option<OpenEnum<ArmAssignment>>,
     /// Interval between two switches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<DurationText>,
@@ -184,10 +185,10 @@ pub struct Experiment {
 /// An arm of an experiment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Arm {
+pub struct ArmSpec {
     /// Reference to the profile of the arm.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub profile_ref: Option<NameRef>,
+    pub profile_ref: Option<LocalObjectReference>,
     /// Share of the arm relative to the other arms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
@@ -196,7 +197,7 @@ pub struct Arm {
 /// Criteria for a regression.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Analysis {
+pub struct AnalysisSpec {
     /// Allowed increase of the 99th percentile of latency, relative to the baseline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latency_p99_regression: Option<ShareText>,
@@ -216,10 +217,10 @@ pub struct InjectionSpec {
     /// to the sidecar, `Loopback` makes the application listen on loopback, `Redirect` redirects
     /// packets in the kernel, and `Auto` selects the first method that is possible for the port.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub capture: Option<Word<Capture>>,
+    pub capture: Option<OpenEnum<CaptureMode>>,
     /// Ports to capture, by number or name. If empty, the ports of the workload are captured.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ports: Option<Vec<Port>>,
+    pub ports: Option<Vec<PortRef>>,
     /// Environment variable or argument that makes the application listen on loopback. Its value
     /// must be a loopback address or a port.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -247,13 +248,13 @@ pub struct InjectionSpec {
     /// `restartPolicy: Always`), `Never` a regular container, and `Auto` a native sidecar on
     /// Kubernetes 1.33 and later.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub native_sidecar: Option<Word<NativeSidecar>>,
+    pub native_sidecar: Option<OpenEnum<NativeSidecar>>,
 }
 
 /// A captured port.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Port {
+pub enum PortRef {
     /// Port number.
     Number(u16),
     /// Port name.

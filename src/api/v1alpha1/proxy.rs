@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DurationText, Http2, LogFormat, Reuse, ShareText, SizeText, Word};
+use super::{ConnectionReuse, DurationText, Http2Mode, LogFormat, OpenEnum, ShareText, SizeText};
 
 /// Settings of the proxy process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -179,11 +179,11 @@ pub struct ConnectionSpec {
     /// Use of HTTP/2. `Auto` detects it: with TLS, the server selects the protocol. In plain text,
     /// the server is probed once after a client has used HTTP/2.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub http2: Option<Word<Http2>>,
+    pub http2: Option<OpenEnum<Http2Mode>>,
     /// Reuse of HTTP/1 connections for batches. `Never` opens a new connection for each batch.
     /// `Always` reuses connections, on which a late response could reach the wrong call.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reuse: Option<Word<Reuse>>,
+    pub reuse: Option<OpenEnum<ConnectionReuse>>,
 }
 
 /// Graceful shutdown of the process.
@@ -218,7 +218,7 @@ pub struct LogSpec {
     /// Format of the log: one JSON object per line (`Json`), or human-readable text (`Pretty`), which
     /// a process that is started on a terminal uses unless a format is set.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub format: Option<Word<LogFormat>>,
+    pub format: Option<OpenEnum<LogFormat>>,
     /// Log filter: a level, or directives such as `info,groupage::proxy=debug`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    CostShare, DurationText, Idempotent, ItemClass, ItemIs, LimitsSpec, Mode, OnMismatch, OneOrMany, Port, Protocol,
-    ResultWrap, Select, Slo, Word,
+    CostShare, DurationText, Idempotent, ItemClass, ItemForm, LimitsSpec, Mode, OnMismatch, OneOrMany, OpenEnum,
+    PortRef, Protocol, ResultForm, ResultOrder, Slo,
 };
 
 /// A route and the batching of its calls.
@@ -20,14 +20,14 @@ pub struct RouteSpec {
     pub method: Option<String>,
     /// Captured ports to which the route applies, by number or name. If empty, it applies to all.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ports: Option<Vec<Port>>,
+    pub ports: Option<Vec<PortRef>>,
     /// Protocol of the route. Some routes are only batched if their protocol is named here, because
     /// `Auto` passes them through. `Generic` requires `generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub protocol: Option<Word<Protocol>>,
+    pub protocol: Option<OpenEnum<Protocol>>,
     /// Operating mode of the route, see `mode`. If absent, the mode of the policy applies.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Word<Mode>>,
+    pub mode: Option<OpenEnum<Mode>>,
     /// Latency objective of the route, see `slo`. If absent, the objective of the policy applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slo: Option<Slo>,
@@ -37,19 +37,19 @@ pub struct RouteSpec {
     /// Headers and fields that must be equal in calls that share a batch, although they are ignored
     /// by default.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub merge_on: Option<Fields>,
+    pub merge_on: Option<MergeFields>,
     /// Headers and fields that may differ in calls that share a batch. They are removed from shared
     /// calls.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub merge_over: Option<Fields>,
+    pub merge_over: Option<MergeFields>,
     /// Headers and fields of a shared response that every member receives, in addition to its own
     /// results.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub respond_with: Option<AnswerParts>,
+    pub respond_with: Option<ResponseParts>,
     /// Permission to retry the members of a failed batch individually. `Auto` allows it on known
     /// routes of pure inference, but not with the protocol `Generic`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub idempotent: Option<Word<Idempotent>>,
+    pub idempotent: Option<OpenEnum<Idempotent>>,
     /// Maximum time from dispatch to the last byte of a shared or buffered response, or to the
     /// first byte of a stream. It is also the maximum time in the queue. Calls that exceed it are
     /// answered with 504. If absent, the time is not limited.
@@ -63,7 +63,7 @@ pub struct RouteSpec {
 /// Request headers and body fields.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Fields {
+pub struct MergeFields {
     /// Names of request headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
@@ -75,7 +75,7 @@ pub struct Fields {
 /// Headers and fields of the upstream response.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct AnswerParts {
+pub struct ResponseParts {
     /// Names of response headers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub headers: Option<Vec<String>>,
@@ -101,7 +101,7 @@ pub struct GenericSpec {
     /// Items that can share a batch. `Strict` requires equal JSON types and fields, `Text` accepts
     /// any strings, and `None` does not compare items.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub item_class: Option<Word<ItemClass>>,
+    pub item_class: Option<OpenEnum<ItemClass>>,
     /// JSON Pointer to the list of results, or a list of pointers. `""` is the whole response.
     /// Required.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -116,11 +116,11 @@ pub struct GenericSpec {
     /// Form of the response to a bare value. `None` returns a bare result, `List` a list of one
     /// result.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub result_wrap: Option<Word<ResultWrap>>,
+    pub result_wrap: Option<OpenEnum<ResultForm>>,
     /// Order of results. `Sorted` means that results are sorted and carry an index, as from a
     /// reranker.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub select: Option<Word<Select>>,
+    pub select: Option<OpenEnum<ResultOrder>>,
     /// Representation of the failure of a single item.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_item_error: Option<PerItemError>,
@@ -144,7 +144,7 @@ pub struct GenericSpec {
     /// Handling of a batch response that cannot be split. `Isolate` retries the members that may be
     /// retried, `Fail` answers them with 502.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub on_mismatch: Option<Word<OnMismatch>>,
+    pub on_mismatch: Option<OpenEnum<OnMismatch>>,
 }
 
 /// Form of calls with a single item.
@@ -164,7 +164,7 @@ pub struct SingleSpec {
     pub wrap_scalar: Option<bool>,
     /// Form of an item. With `ArrayOfNumbers`, a flat list of numbers is one item.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub item_is: Option<Word<ItemIs>>,
+    pub item_is: Option<OpenEnum<ItemForm>>,
 }
 
 /// Representation of the failure of a single item.
@@ -193,7 +193,7 @@ pub struct CostSpec {
     /// Method of division. `Proportional` divides by weight, `Exact` uses the number in each
     /// result, and `Drop` removes the counters.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub share: Option<Word<CostShare>>,
+    pub share: Option<OpenEnum<CostShare>>,
 }
 
 /// A response that means that the batch is too large.

@@ -8,15 +8,15 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use super::{OneOrMany, Port, SizeText, TooLargeSpec, Word};
+use super::{OneOrMany, OpenEnum, PortRef, SizeText, TooLargeSpec};
 
 /// A whole number or a string, as defined by the API server.
-fn int_or_string() -> Schema {
+fn int_or_string_schema() -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }
 
 /// A value of two forms, which a structural schema cannot express as alternatives.
-fn of_two_forms() -> Schema {
+fn any_value_schema() -> Schema {
     json_schema!({ "x-kubernetes-preserve-unknown-fields": true })
 }
 
@@ -81,8 +81,8 @@ macro_rules! inline {
     };
 }
 
-inline!(Word<T>, "Word", json_schema!({ "type": "string" }), T);
-inline!(SizeText, "SizeText", int_or_string());
-inline!(Port, "Port", int_or_string());
-inline!(OneOrMany, "OneOrMany", of_two_forms());
-inline!(TooLargeSpec, "TooLargeSpec", of_two_forms());
+inline!(OpenEnum<T>, "Word", json_schema!({ "type": "string" }), T);
+inline!(SizeText, "SizeText", int_or_string_schema());
+inline!(PortRef, "Port", int_or_string_schema());
+inline!(OneOrMany, "OneOrMany", any_value_schema());
+inline!(TooLargeSpec, "TooLargeSpec", any_value_schema());

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DurationText, Mode, SchedulingPolicy, ShareText, TuningMode, Word, schema};
+use super::{DurationText, Mode, OpenEnum, SchedulingPolicy, ShareText, TuningMode, schema};
 
 /// Maximum number of conditions of an object. The controller writes seven, and other controllers
 /// may add their own.
@@ -43,7 +43,7 @@ pub struct BatchPolicyStatus {
     pub target: Option<String>,
     /// Operating mode of the policy, or the default if the policy sets none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Word<Mode>>,
+    pub mode: Option<OpenEnum<Mode>>,
     /// Name of the profile in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_profile: Option<String>,
@@ -55,10 +55,10 @@ pub struct BatchPolicyStatus {
     pub pods: Option<PodCounts>,
     /// Summary over all connected pods.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub summary: Option<Summary>,
+    pub summary: Option<BatchingSummary>,
     /// Predicted effect of batching, in mode `Observe`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub predicted: Option<Summary>,
+    pub predicted: Option<BatchingSummary>,
     /// Progress of the rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
@@ -72,7 +72,7 @@ pub struct BatchPolicyStatus {
     /// Learned state, from which new pods start.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = LEARNED_MAX))]
-    pub learned: Vec<Learned>,
+    pub learned: Vec<LearnedState>,
 }
 
 /// Numbers of pods.
@@ -94,7 +94,7 @@ pub struct PodCounts {
 /// Summary of batching.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Summary {
+pub struct BatchingSummary {
     /// Number of items in a batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub batch_items: Option<Quantiles>,
@@ -134,7 +134,7 @@ pub struct Quantiles {
 pub struct RolloutStatus {
     /// Phase of the rollout: `Progressing`, `Paused`, `Promoted` or `RolledBack`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub phase: Option<Word<RolloutPhase>>,
+    pub phase: Option<OpenEnum<RolloutPhase>>,
     /// Current step of the canary, starting at 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step: Option<u32>,
@@ -217,7 +217,7 @@ pub struct PodTuning {
     /// Tuning mode. `Auto`: the values are in force. `Recommend`: the values are only published.
     /// `Manual`: the pod is not tuned and uses the values of the policy.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mode: Option<Word<TuningMode>>,
+    pub mode: Option<OpenEnum<TuningMode>>,
     /// Tuned value that replaces `limits.slotsMax`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slots_max: Option<u32>,
@@ -242,7 +242,7 @@ pub struct PodTuning {
 /// State learned under a profile on a machine type.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Learned {
+pub struct LearnedState {
     /// Name of the profile.
     pub profile: String,
     /// Accelerator or machine type.
@@ -312,22 +312,22 @@ pub struct BatchProfileStatus {
     pub used_by: Vec<String>,
     /// Scheduling policy of the profile, or the default if the profile sets none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub policy: Option<Word<SchedulingPolicy>>,
+    pub policy: Option<OpenEnum<SchedulingPolicy>>,
     /// Number of calls answered under the profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
     /// Result of the last comparison.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<ProfileVerdict>,
 }
 
 /// Result of a comparison of a profile.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Verdict {
+pub struct ProfileVerdict {
     /// Outcome of the comparison: `Better`, `Same`, `Worse` or `Undecided`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub outcome: Option<Word<Outcome>>,
+    pub outcome: Option<OpenEnum<VerdictOutcome>>,
     /// Name of the profile with which it was compared.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
@@ -351,7 +351,7 @@ pub struct Verdict {
 
 /// Outcome of a comparison of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Outcome {
+pub enum VerdictOutcome {
     /// Better than the other profile.
     Better,
     /// Not worse than the other profile.

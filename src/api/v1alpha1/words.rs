@@ -1,4 +1,4 @@
-//! Enumerations of the API, and [`Word`], which also holds unknown values.
+//! Enumerations of the API, and [`OpenEnum`], which also holds unknown values.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// keys unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Word<T> {
+pub enum OpenEnum<T> {
     /// A known value.
     Known(T),
     /// An unknown value.
@@ -28,7 +28,7 @@ pub enum Mode {
 
 /// Handling of a call that can no longer meet its SLO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Late {
+pub enum LateHandling {
     /// Served after all calls that can meet their SLO.
     Serve,
     /// Refused while it is queued.
@@ -106,7 +106,7 @@ pub enum ItemClass {
 
 /// Form of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ItemIs {
+pub enum ItemForm {
     /// An element of the list of items.
     Element,
     /// A flat list of numbers.
@@ -115,7 +115,7 @@ pub enum ItemIs {
 
 /// Form of the response to a bare value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum ResultWrap {
+pub enum ResultForm {
     /// A bare result.
     None,
     /// A list of one result.
@@ -124,7 +124,7 @@ pub enum ResultWrap {
 
 /// Order of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Select {
+pub enum ResultOrder {
     /// Results in the order of the items.
     None,
     /// Sorted results that carry an index.
@@ -192,7 +192,7 @@ pub enum TuningMode {
 
 /// Set of pods that share tuned values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Granularity {
+pub enum TuningGranularity {
     /// Each pod has its own values.
     Pod,
     /// The pods on the same kind of accelerator or machine share values.
@@ -203,7 +203,7 @@ pub enum Granularity {
 
 /// Rollout strategy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Strategy {
+pub enum RolloutStrategy {
     /// Changes all pods at once.
     Immediate,
     /// Changes the pods in steps.
@@ -214,7 +214,7 @@ pub enum Strategy {
 
 /// Assignment of pods to the arms of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Assignment {
+pub enum ArmAssignment {
     /// Each pod serves one arm.
     Pod,
     /// Each pod switches between all arms.
@@ -232,7 +232,7 @@ pub enum OnFailure {
 
 /// Method that directs the traffic of a port to the sidecar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Capture {
+pub enum CaptureMode {
     /// The first method that is possible for the port.
     Auto,
     /// The name of the port is moved to the sidecar.
@@ -256,7 +256,7 @@ pub enum NativeSidecar {
 
 /// Use of HTTP/2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Http2 {
+pub enum Http2Mode {
     /// Used if it is detected.
     Auto,
     /// Always used.
@@ -267,7 +267,7 @@ pub enum Http2 {
 
 /// Reuse of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Reuse {
+pub enum ConnectionReuse {
     /// A new connection for each batch.
     Never,
     /// Connections are reused.
@@ -283,9 +283,9 @@ pub enum LogFormat {
     Pretty,
 }
 
-// === impl Word ===
+// === impl OpenEnum ===
 
-impl<T: Copy> Word<T> {
+impl<T: Copy> OpenEnum<T> {
     /// Returns the value if it is known.
     #[must_use]
     pub const fn known(&self) -> Option<T> {

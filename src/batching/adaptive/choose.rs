@@ -1,11 +1,11 @@
 //! Adjusts a batch to deadlines: a smaller batch for an urgent head, or heads shed where that
 //! serves more calls in time.
 
-use super::super::arrivals::Rate;
-use super::super::cost::Cost;
+use super::super::arrivals::ArrivalRate;
+use super::super::cost::CostModel;
 use super::super::draw::Draw;
 use super::super::math::float;
-use super::Line;
+use super::QueueView;
 
 /// Number of observations of batches at least as large that the curve needs before it rules a size
 /// out. A single one may include time spent waiting upstream.
@@ -24,7 +24,7 @@ const WIN: f64 = 0.5;
 const LOOK_MAX: usize = 512;
 
 /// Result of a choice.
-pub(super) enum Chosen {
+pub(super) enum DeadlineChoice {
     /// Send this many items from the front of the line.
     First(u32),
     /// Shed this many calls from the front, then decide again.
@@ -32,39 +32,45 @@ pub(super) enum Chosen {
 }
 
 /// Reduces a batch of `want` items so that its head meets the deadline, or selects heads to shed.
-pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: &mut Draw) -> Chosen {
+pub(super) fn choose(
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    rate: ArrivalRate,
+    want: u32,
+    draw: &mut Draw,
+) -> DeadlineChoice {
     if cost.samples() == 0 || line.infeasible(cost) {
-        return Chosen::First(want);
+        return DeadlineChoice::First(want);
     }
     let slack = |queued| line.slack(queued).saturating_sub(line.wait);
     let fits = fit(cost, slack(line.head), want);
     if fits >= want {
-        return Chosen::First(want);
+        return DeadlineChoice::First(want);
     }
     let urgent = fits.max(1);
     let doubtful = want >= 2 * urgent && cost.seen_from(2 * urgent) < DOUBT_UNTIL;
     if doubtful && draw.chance(DOUBT_PERMILLE) {
-        return Chosen::First(2 * urgent);
+        return DeadlineChoice::First(2 * urgent);
     }
     // Other lines would pay for the additional execution, so a small batch is sent only from the
     // only line.
     if line.ctx.queue.lines().nth(1).is_some() {
-        return Chosen::First(want);
+        return DeadlineChoice::First(want);
     }
     // The small batch suffices if everything that is left, new arrivals included, fits the batch
     // after it.
     let rest = line.items.saturating_sub(urgent);
     let time = cost.time(urgent);
     let more = u32::try_from(rate.over(time) / 1000).unwrap_or(u32::MAX);
-    let next = after(line, urgent);
+    let next = first_call_behind(line, urgent);
     let next_slack = next.map_or(u64::MAX, |queued| slack(queued).saturating_sub(time));
     if rest == 0 || fit(cost, next_slack, rest.min(line.cap)) >= rest.saturating_add(more).min(line.cap) {
-        return Chosen::First(urgent);
+        return DeadlineChoice::First(urgent);
     }
     // Do not shed on an estimate: the curve rules the larger size out without enough observations,
     // and the calls that the smaller one leaves behind would be shed.
     if doubtful {
-        return Chosen::First(2 * urgent);
+        return DeadlineChoice::First(2 * urgent);
     }
     // Shed one head after another while the batch that the next head allows is worth more: its
     // items, less the price of its upstream time and of the heads that were shed.
@@ -89,12 +95,12 @@ pub(super) fn choose(line: &Line<'_>, cost: &Cost, rate: Rate, want: u32, draw: 
         passed += 1;
         heads += 1.0;
     }
-    if best.1 > 0 { Chosen::GiveUp(best.1) } else { Chosen::First(urgent) }
+    if best.1 > 0 { DeadlineChoice::GiveUp(best.1) } else { DeadlineChoice::First(urgent) }
 }
 
 /// Returns the most items up to `most` that are answered within `slack`, tail included, found by
 /// bisection.
-pub(super) fn fit(cost: &Cost, slack: u64, most: u32) -> u32 {
+pub(super) fn fit(cost: &CostModel, slack: u64, most: u32) -> u32 {
     if slack == u64::MAX {
         return most;
     }
@@ -111,7 +117,7 @@ pub(super) fn fit(cost: &Cost, slack: u64, most: u32) -> u32 {
 }
 
 /// Returns the first call behind this many items.
-fn after<'a>(line: &Line<'a>, items: u32) -> Option<&'a super::Queued> {
+fn first_call_behind<'a>(line: &QueueView<'a>, items: u32) -> Option<&'a super::QueuedCall> {
     let mut passed = 0;
     line.ctx.queue.line(line.key).find(|queued| {
         let found = passed >= items;

@@ -12,9 +12,9 @@
 //! (`batcher::retest`); and sizes that an estimate rules out for an urgent head (`choose`), which
 //! serve an overload in which calls are late.
 
-use super::super::cost::Cost;
+use super::super::cost::CostModel;
 use super::super::tick::Tick;
-use super::Line;
+use super::QueueView;
 
 /// Number of one-second buckets: the last ten seconds and the current one.
 const BUCKETS: usize = 11;
@@ -32,15 +32,15 @@ const CREDIT_MAX: u64 = 14 * 1000;
 
 /// The remaining exploration budget.
 #[derive(Debug, Clone)]
-pub(super) struct Exploration {
-    buckets: [Bucket; BUCKETS],
+pub(super) struct ExplorationBudget {
+    buckets: [SecondBucket; BUCKETS],
     start: u64,
     credit: u64,
     spent_nanos: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Bucket {
+struct SecondBucket {
     second: u64,
     ended: u64,
     missed: u64,
@@ -48,7 +48,7 @@ struct Bucket {
 
 /// Number of items of a batch that have a deadline, and the first and last of these deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in super::super) struct Deadlines {
+pub(in super::super) struct DeadlineSpread {
     items: u64,
     first: Tick,
     last: Tick,
@@ -56,13 +56,13 @@ pub(in super::super) struct Deadlines {
 
 // === impl Exploration ===
 
-impl Default for Exploration {
+impl Default for ExplorationBudget {
     fn default() -> Self {
-        Self { buckets: [Bucket::default(); BUCKETS], start: START, credit: 0, spent_nanos: 0 }
+        Self { buckets: [SecondBucket::default(); BUCKETS], start: START, credit: 0, spent_nanos: 0 }
     }
 }
 
-impl Exploration {
+impl ExplorationBudget {
     /// Returns `true` while the initial budget is not used up.
     pub(super) fn starts(&self) -> bool {
         self.start > 0
@@ -82,7 +82,7 @@ impl Exploration {
         let index = usize::try_from(second % 11).unwrap_or(0);
         let bucket = &mut self.buckets[index];
         if bucket.second != second {
-            *bucket = Bucket { second, ..Bucket::default() };
+            *bucket = SecondBucket { second, ..SecondBucket::default() };
         }
         bucket.ended += items;
         bucket.missed += missed;
@@ -117,7 +117,7 @@ impl Exploration {
 
 // === impl Deadlines ===
 
-impl Deadlines {
+impl DeadlineSpread {
     /// Adds a call.
     pub(in super::super) fn add(&mut self, items: u32, deadline: Tick) {
         self.first = if self.items == 0 { deadline } else { self.first.min(deadline) };
@@ -143,7 +143,7 @@ impl Deadlines {
 
 /// Returns `true` if a batch of this size is answered in time for the line's head, even if its cost
 /// grows in proportion to its size from the largest known size on.
-pub(super) fn in_time(line: &Line<'_>, cost: &Cost, size: u32) -> bool {
+pub(super) fn in_time(line: &QueueView<'_>, cost: &CostModel, size: u32) -> bool {
     let largest = cost.largest().max(1);
     let known = u128::from(cost.late(cost.time(size.min(largest))));
     let scaled = known * u128::from(size.max(largest)) / u128::from(largest);
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn after_the_start_trials_have_a_fiftieth_of_the_time() {
-        let (mut exploration, mut trials) = (Exploration::default(), 0_u64);
+        let (mut exploration, mut trials) = (ExplorationBudget::default(), 0_u64);
         for _ in 0..100_000 {
             let trial = exploration.starts() || exploration.may(Tick::default());
             trials += u64::from(trial);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn nothing_is_tried_while_more_than_one_in_a_hundred_is_late() {
-        let mut exploration = Exploration::default();
+        let mut exploration = ExplorationBudget::default();
         (0..1000).for_each(|_| exploration.took(5 * MS, 5 * MS, false));
         let at = |seconds: u64| Tick::from_millis(seconds * 1000);
         exploration.ended(at(1), 200, 2);
@@ -182,10 +182,10 @@ mod tests {
 
     #[test]
     fn late_items_are_counted_between_the_first_and_the_last_deadline() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = DeadlineSpread::default();
         [10, 30, 20, 40].into_iter().for_each(|at| deadlines.add(2, Tick(at)));
         let missed = |at| deadlines.missed(Tick(at));
         assert_eq!((missed(10), missed(25), missed(41)), ((8, 0), (8, 4), (8, 8)));
-        assert_eq!(Deadlines::default().missed(Tick(5)), (0, 0));
+        assert_eq!(DeadlineSpread::default().missed(Tick(5)), (0, 0));
     }
 }

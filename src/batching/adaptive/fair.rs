@@ -11,12 +11,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
-use super::super::call::{Call, CallId, Flow, KeyId};
-use super::super::cost::Cost;
+use super::super::call::{Call, CallId, FairFlow, KeyId};
+use super::super::cost::CostModel;
 use super::super::priority::Rank;
-use super::super::queue::{FlowLine, Queue, Queued};
+use super::super::queue::{FlowQueue, Queue, QueuedCall};
 use super::super::tick::Tick;
-use super::{Ctx, Line};
+use super::{DecisionContext, QueueView};
 
 /// Maximum number of clocks. Beyond it the clocks at or below virtual time are dropped, which costs
 /// a flow at most its turn in one batch, and then the smallest clock.
@@ -33,9 +33,9 @@ const LOOK_MAX: usize = 1024;
 
 /// Virtual clocks of the flows.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Clocks {
+pub(super) struct VirtualClocks {
     /// Work divided by weight, in nanoseconds. A flow without an entry is at `now`.
-    shown: BTreeMap<Flow, u64>,
+    shown: BTreeMap<FairFlow, u64>,
     /// Virtual time: the largest start tag that was served.
     now: u64,
     /// Decaying maximum of the batch times, in nanoseconds.
@@ -44,36 +44,36 @@ pub(super) struct Clocks {
 
 /// The next call of a flow and its start tag. The least value is served first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Turn {
+pub(super) struct FlowTurn {
     pub(super) rank: Rank,
     /// Start tag, in virtual time.
     pub(super) start: u64,
     /// Position of the call in the line.
     pub(super) at: (Tick, CallId),
-    pub(super) flow: Flow,
+    pub(super) flow: FairFlow,
 }
 
 /// Size of a batch, from which the charges of its calls are computed.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Size {
+pub(in super::super) struct BatchWork {
     pub(in super::super) items: u32,
     pub(in super::super) weight: u64,
 }
 
 /// Heap storage that is reused between decisions, so that a decision does not allocate.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Room(Vec<Reverse<Turn>>);
+pub(super) struct TurnHeap(Vec<Reverse<FlowTurn>>);
 
 // === impl Clocks ===
 
-impl Clocks {
+impl VirtualClocks {
     /// Returns `true` if no flow has a clock, so that no flow is ahead of its share or behind it.
     pub(super) fn is_empty(&self) -> bool {
         self.shown.is_empty()
     }
 
     /// Returns the start tag of a flow's next call, in virtual time.
-    pub(super) fn start(&self, flow: Flow) -> u64 {
+    pub(super) fn start(&self, flow: FairFlow) -> u64 {
         let behind = self.now.saturating_sub(BEHIND_MAX * self.largest);
         self.shown.get(&flow).map_or(self.now, |shown| (*shown).max(behind))
     }
@@ -84,14 +84,14 @@ impl Clocks {
 
     /// Records that a flow has calls again. Its clock is raised to virtual time, so idleness earns
     /// no credit, and it is kept, so that work done for other flows counts from now on.
-    pub(super) fn joined(&mut self, flow: Flow) {
+    pub(super) fn joined(&mut self, flow: FairFlow) {
         let start = self.start(flow).max(self.now);
         self.show(flow, start);
     }
 
     /// Records that a flow is no longer the only one queued. It gets a clock, so that work done for
     /// other flows counts from now on.
-    pub(super) fn accompanied(&mut self, flow: Flow) {
+    pub(super) fn accompanied(&mut self, flow: FairFlow) {
         if !self.shown.contains_key(&flow) {
             self.show(flow, self.now);
         }
@@ -99,7 +99,7 @@ impl Clocks {
 
     /// Charges a flow for work, already divided by its weight, in a batch that takes `batch`
     /// nanoseconds. `alone`: no other flow was queued, so the flow keeps no debt.
-    pub(super) fn charge(&mut self, flow: Flow, work: u64, batch: u64, alone: bool) {
+    pub(super) fn charge(&mut self, flow: FairFlow, work: u64, batch: u64, alone: bool) {
         let start = self.start(flow);
         self.now = self.now.max(start);
         self.largest = batch.max(self.largest - self.largest / LARGEST_PARTS);
@@ -110,7 +110,7 @@ impl Clocks {
         }
     }
 
-    fn show(&mut self, flow: Flow, at: u64) {
+    fn show(&mut self, flow: FairFlow, at: u64) {
         self.shown.insert(flow, at);
         if self.shown.len() > CLOCKS_MAX {
             let now = self.now;
@@ -124,18 +124,18 @@ impl Clocks {
     }
 
     /// Returns the first turn of a line.
-    pub(super) fn first(&self, ctx: Ctx<'_>, key: KeyId) -> Option<Turn> {
-        ctx.queue.flow_lines(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn(ctx, flow, line)).min()
+    pub(super) fn first(&self, ctx: DecisionContext<'_>, key: KeyId) -> Option<FlowTurn> {
+        ctx.queue.flow_queues(key).take(FLOWS_MAX).filter_map(|(flow, line)| self.turn(ctx, flow, line)).min()
     }
 
-    fn turn(&self, ctx: Ctx<'_>, flow: Flow, line: &FlowLine) -> Option<Turn> {
+    fn turn(&self, ctx: DecisionContext<'_>, flow: FairFlow, line: &FlowQueue) -> Option<FlowTurn> {
         let at = line.calls.first()?;
-        Some(Turn { rank: rank(ctx, flow, at.1), start: self.start(flow), at, flow })
+        Some(FlowTurn { rank: rank(ctx, flow, at.1), start: self.start(flow), at, flow })
     }
 }
 
 /// Returns the rank of a queued call. A filler that has waited long enough ranks as a plain call.
-fn rank(ctx: Ctx<'_>, flow: Flow, id: CallId) -> Rank {
+fn rank(ctx: DecisionContext<'_>, flow: FairFlow, id: CallId) -> Rank {
     let class = ctx.limits.priority(flow.priority);
     let Some(queued) = ctx.queue.get(id) else { return class.rank(Duration::ZERO) };
     match class.rank(ctx.now.since(queued.arrived)) {
@@ -147,7 +147,7 @@ fn rank(ctx: Ctx<'_>, flow: Flow, id: CallId) -> Rank {
 /// Returns the instant until which a filler waits beside a free slot for calls that are held: at
 /// most the limit of any hold, and at most half of its time to the deadline. `None` once that time
 /// is over.
-pub(super) fn filler_until(ctx: Ctx<'_>, queued: &Queued) -> Option<Tick> {
+pub(super) fn filler_until(ctx: DecisionContext<'_>, queued: &QueuedCall) -> Option<Tick> {
     let beside = ctx.free.saturating_sub(queued.free_before);
     let room = ctx.limits.scope(queued.call.scope).queue_delay_max.saturating_sub(beside);
     let half = queued.call.deadline.map(|deadline| queued.arrived.after(deadline.at.since(queued.arrived) / 2));
@@ -156,21 +156,21 @@ pub(super) fn filler_until(ctx: Ctx<'_>, queued: &Queued) -> Option<Tick> {
 }
 
 /// Returns `true` if a call waits for capacity that other calls leave unused.
-pub(super) fn is_filler(ctx: Ctx<'_>, queued: &Queued) -> bool {
+pub(super) fn is_filler(ctx: DecisionContext<'_>, queued: &QueuedCall) -> bool {
     let class = ctx.limits.priority(queued.call.priority);
     class.filler && rank(ctx, queued.call.flow(), queued.call.id) == Rank::Filler
 }
 
 /// Returns the number of items of a line that determine the batch size. Fillers do not count,
 /// because they join a batch that leaves without them, unless the line has no other calls.
-pub(super) fn counted(ctx: Ctx<'_>, key: KeyId) -> u32 {
+pub(super) fn counted(ctx: DecisionContext<'_>, key: KeyId) -> u32 {
     let queue: &Queue = ctx.queue;
-    let all = u32::try_from(queue.line_held(key).items).unwrap_or(u32::MAX);
-    if !ctx.limits.have_fillers() || !queue.is_mixed(key) {
+    let all = u32::try_from(queue.load_of_key(key).items).unwrap_or(u32::MAX);
+    if !ctx.limits.has_fillers() || !queue.is_mixed(key) {
         return all;
     }
     let mut items = 0_u64;
-    for (flow, line) in queue.flow_lines(key).take(FLOWS_MAX) {
+    for (flow, line) in queue.flow_queues(key).take(FLOWS_MAX) {
         if !ctx.limits.priority(flow.priority).filler {
             items += line.items;
             continue;
@@ -184,11 +184,11 @@ pub(super) fn counted(ctx: Ctx<'_>, key: KeyId) -> u32 {
 }
 
 /// Returns the arrival time of the last call of a line, fillers excluded.
-pub(super) fn newest(ctx: Ctx<'_>, key: KeyId) -> Option<Tick> {
-    if !ctx.limits.have_fillers() || !ctx.queue.is_mixed(key) {
+pub(super) fn newest(ctx: DecisionContext<'_>, key: KeyId) -> Option<Tick> {
+    if !ctx.limits.has_fillers() || !ctx.queue.is_mixed(key) {
         return ctx.queue.newest(key);
     }
-    let plain = ctx.queue.flow_lines(key).filter(|(flow, _)| !ctx.limits.priority(flow.priority).filler);
+    let plain = ctx.queue.flow_queues(key).filter(|(flow, _)| !ctx.limits.priority(flow.priority).filler);
     let last = plain.filter_map(|(_, line)| ctx.queue.get(line.calls.last()?.1)).map(|queued| queued.arrived);
     last.max().or_else(|| ctx.queue.newest(key))
 }
@@ -197,23 +197,23 @@ pub(super) fn newest(ctx: Ctx<'_>, key: KeyId) -> Option<Tick> {
 /// in such a batch is skipped. A call that does not fit ends the batch, because the turn is its
 /// own. Fillers take the room that is left.
 pub(super) fn choose(
-    line: &Line<'_>,
-    cost: &Cost,
-    clocks: &Clocks,
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    clocks: &VirtualClocks,
     want: u32,
-    room: &mut Room,
+    room: &mut TurnHeap,
     chosen: &mut Vec<CallId>,
 ) {
-    let Line { ctx, key, .. } = *line;
+    let QueueView { ctx, key, .. } = *line;
     let needs = if cost.samples() == 0 || line.infeasible(cost) {
         0
     } else {
         line.wait.saturating_add(cost.late(cost.time(want)))
     };
-    let held = ctx.queue.line_held(key);
+    let held = ctx.queue.load_of_key(key);
     // The weight of the batch is known only once it is chosen. Until then the line's average weight
     // per item is used.
-    let size = Size { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
+    let size = BatchWork { items: want, weight: held.weight / held.items.max(1) * u64::from(want) };
     let mut turns = turns(ctx, key, clocks, room);
     chosen.clear();
     let (mut items, mut full) = (0_u32, false);
@@ -248,15 +248,15 @@ pub(super) fn choose(
 /// Only calls of the first one's rank are listed, because grouping must not put a strict class
 /// behind others.
 pub(super) fn list_candidates(
-    line: &Line<'_>,
-    cost: &Cost,
-    clocks: &Clocks,
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    clocks: &VirtualClocks,
     items: u32,
-    room: &mut Room,
+    room: &mut TurnHeap,
 ) -> Vec<CallId> {
-    let Line { ctx, key, .. } = *line;
-    let held = ctx.queue.line_held(key);
-    let size = Size { items: line.cap, weight: held.weight / held.items.max(1) * u64::from(line.cap) };
+    let QueueView { ctx, key, .. } = *line;
+    let held = ctx.queue.load_of_key(key);
+    let size = BatchWork { items: line.cap, weight: held.weight / held.items.max(1) * u64::from(line.cap) };
     let mut turns = turns(ctx, key, clocks, room);
     let (mut listed, mut count, mut first) = (Vec::new(), 0_u32, None);
     while listed.len() < LOOK_MAX && count < items {
@@ -275,19 +275,24 @@ pub(super) fn list_candidates(
 }
 
 /// Returns a heap with the first turn of each flow of a line.
-fn turns(ctx: Ctx<'_>, key: KeyId, clocks: &Clocks, room: &mut Room) -> BinaryHeap<Reverse<Turn>> {
+fn turns(
+    ctx: DecisionContext<'_>,
+    key: KeyId,
+    clocks: &VirtualClocks,
+    room: &mut TurnHeap,
+) -> BinaryHeap<Reverse<FlowTurn>> {
     let mut turns = BinaryHeap::from(std::mem::take(&mut room.0));
     turns.clear();
-    let flows = ctx.queue.flow_lines(key).take(FLOWS_MAX);
+    let flows = ctx.queue.flow_queues(key).take(FLOWS_MAX);
     turns.extend(flows.filter_map(|(flow, line)| clocks.turn(ctx, flow, line)).map(Reverse));
     turns
 }
 
 // === impl Turn ===
 
-impl Turn {
+impl FlowTurn {
     /// Returns the turn of the flow's next call in the line, with start tag `start`.
-    fn next(self, ctx: Ctx<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
+    fn next(self, ctx: DecisionContext<'_>, key: KeyId, start: u64) -> Option<Reverse<Self>> {
         let at = ctx.queue.flow_next(key, self.flow, self.at)?;
         Some(Reverse(Self { rank: rank(ctx, self.flow, at.1), start, at, flow: self.flow }))
     }
@@ -295,7 +300,7 @@ impl Turn {
 
 /// Returns the charge for a call in a batch of this size, in nanoseconds: its part of the batch's
 /// time, by weight where weights matter and by items otherwise, divided by the flow's share.
-pub(super) fn charge(cost: &Cost, batch: Size, call: &Call, share: u64) -> u64 {
+pub(super) fn charge(cost: &CostModel, batch: BatchWork, call: &Call, share: u64) -> u64 {
     let time = cost.time(batch.items.max(1));
     let work = if cost.weights_matter() && batch.weight > 0 {
         let part = u128::from(time) * u128::from(call.weight.sum) / u128::from(batch.weight);
@@ -311,13 +316,13 @@ mod tests {
     use super::super::super::call::{PriorityId, TenantId};
     use super::*;
 
-    fn flow(tenant: u64) -> Flow {
-        Flow { tenant: TenantId(tenant), priority: PriorityId(0) }
+    fn flow(tenant: u64) -> FairFlow {
+        FairFlow { tenant: TenantId(tenant), priority: PriorityId(0) }
     }
 
     #[test]
-    fn idleness_earns_nothing_and_who_is_alone_owes_nothing() {
-        let mut clocks = Clocks::default();
+    fn idle_or_single_flow_gets_no_credit_or_debt() {
+        let mut clocks = VirtualClocks::default();
         let (busy, fresh) = (flow(1), flow(2));
         for _ in 0..10 {
             clocks.charge(busy, 100, 100, false);
@@ -328,8 +333,8 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_while_others_are_served_is_owed_two_batches_at_most() {
-        let mut clocks = Clocks::default();
+    fn waiting_flow_lags_at_most_two_batches() {
+        let mut clocks = VirtualClocks::default();
         let (served, waits) = (flow(1), flow(2));
         clocks.accompanied(served);
         clocks.joined(waits);
@@ -344,7 +349,7 @@ mod tests {
 
     #[test]
     fn clocks_are_bounded() {
-        let mut clocks = Clocks::default();
+        let mut clocks = VirtualClocks::default();
         for tenant in 0..10_000 {
             clocks.charge(flow(tenant), 1 + tenant % 7, 7, false);
         }

@@ -14,8 +14,8 @@ use super::super::arrivals::EDGES;
 use super::super::math::{float, whole};
 use super::super::tick::nanos;
 use super::choose::fit;
-use super::learn::{Watched, out};
-use super::{Adaptive, Line};
+use super::learn::{KeyModel, out};
+use super::{Adaptive, QueueView};
 
 /// Minimum number of cost samples for a hold.
 const SAMPLES_MIN: u32 = 4;
@@ -39,7 +39,7 @@ impl Adaptive {
     /// Returns the duration of the hold that pays most, in nanoseconds; 0 if none pays. In a lead
     /// the completion at which the profile starts is still to come. `hold_max` returns the time for
     /// which the line may still be held.
-    pub(super) fn gather(&self, line: &Line<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
+    pub(super) fn gather(&self, line: &QueueView<'_>, leading: bool, hold_max: impl Fn() -> Duration) -> u64 {
         let (Some(model), Some(watched)) = (self.models.get(&line.head.call.cost_class), self.keys.get(&line.key))
         else {
             return 0;
@@ -59,7 +59,7 @@ impl Adaptive {
             return 0;
         }
         let room = room.min(nanos(hold_max()));
-        if let Some(hold) = self.gather_all(line, watched, leading, room) {
+        if let Some(hold) = self.closed_loop_hold(line, watched, leading, room) {
             return hold;
         }
         let arrivals = &watched.arrivals;
@@ -78,15 +78,15 @@ impl Adaptive {
         // completion and the last arrival at an idle upstream.
         let ahead = self.flights.values().filter(|_| leading).min_by_key(|sent| sent.due);
         let sources = match ahead {
-            Some(sent) => [Some((arrivals.returns(), -ahead_of(sent.due.0, now.0), sent.batch.items)), None],
+            Some(sent) => [Some((arrivals.returns(), -nanos_until(sent.due.0, now.0), sent.batch.items)), None],
             None => [
-                arrivals.returns().present(now).map(|(gone, items)| (arrivals.returns(), offset(gone), items)),
-                arrivals.fan_outs().present(now).map(|(gone, items)| (arrivals.fan_outs(), offset(gone), items)),
+                arrivals.returns().present(now).map(|(gone, items)| (arrivals.returns(), to_signed(gone), items)),
+                arrivals.fan_outs().present(now).map(|(gone, items)| (arrivals.fan_outs(), to_signed(gone), items)),
             ],
         };
         for (profile, gone, items) in sources.into_iter().flatten() {
             for edge in EDGES.iter().skip(1) {
-                let Ok(hold) = u64::try_from(offset(*edge) - gone) else { continue };
+                let Ok(hold) = u64::try_from(to_signed(*edge) - gone) else { continue };
                 if hold > room {
                     break;
                 }
@@ -94,7 +94,7 @@ impl Adaptive {
                     continue;
                 }
                 let from = u64::try_from(gone).unwrap_or(0);
-                let to = u64::try_from(gone.saturating_add(offset(hold))).unwrap_or(0);
+                let to = u64::try_from(gone.saturating_add(to_signed(hold))).unwrap_or(0);
                 let caused = float(profile.caused(items, from, to)) / 1000.0;
                 let usual = float(rate.over(hold)) / 1000.0;
                 if caused < PROMISED_MIN.max(2.0 * usual) {
@@ -132,7 +132,7 @@ impl Adaptive {
     /// Returns the hold that maximizes throughput in a closed loop. Returns `None` if the line is
     /// not a closed loop, or if the items left for the next batch would be late, since meeting
     /// deadlines has priority over low latency.
-    fn gather_all(&self, line: &Line<'_>, watched: &Watched, leading: bool, room: u64) -> Option<u64> {
+    fn closed_loop_hold(&self, line: &QueueView<'_>, watched: &KeyModel, leading: bool, room: u64) -> Option<u64> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
         let (now, slack, arrivals) = (line.ctx.now, line.slack(line.head), &watched.arrivals);
         let here = u64::from(line.items).saturating_add(out(&self.flights, line.key));
@@ -183,11 +183,11 @@ fn ms(nanos: u64) -> f64 {
     float(nanos) / 1e6
 }
 
-fn offset(nanos: u64) -> i64 {
+fn to_signed(nanos: u64) -> i64 {
     i64::try_from(nanos).unwrap_or(i64::MAX)
 }
 
 /// Returns the nanoseconds from `now` to `then`.
-fn ahead_of(then: u64, now: u64) -> i64 {
-    offset(then.saturating_sub(now))
+fn nanos_until(then: u64, now: u64) -> i64 {
+    to_signed(then.saturating_sub(now))
 }

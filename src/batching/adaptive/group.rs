@@ -6,13 +6,13 @@
 //! upstream time, decide. The calls, weights and heads examined are bounded. Limits cut the group
 //! afterwards.
 
-use super::super::arrivals::Rate;
+use super::super::arrivals::ArrivalRate;
 use super::super::call::{CallId, Weight};
-use super::super::cost::Cost;
-use super::super::decide::Walls;
+use super::super::cost::CostModel;
+use super::super::decide::BatchCaps;
 use super::super::math::float;
-use super::super::queue::Queued;
-use super::Line;
+use super::super::queue::QueuedCall;
+use super::QueueView;
 use super::choose::PRICE;
 
 /// Maximum number of calls examined: several batches' worth.
@@ -27,7 +27,7 @@ const HEAD: f64 = 0.05;
 
 /// A queued call, with the values that grouping needs.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Candidate {
     id: CallId,
     /// Position among the candidates: by deadline, or in fair order.
     place: usize,
@@ -40,7 +40,7 @@ struct Seen {
 
 /// A candidate batch: a run of calls in order of weight.
 #[derive(Debug, Clone, Copy)]
-struct Run {
+struct WeightRun {
     from: usize,
     to: usize,
     items: u32,
@@ -49,8 +49,8 @@ struct Run {
 
 /// All candidate calls, and the values by which runs are compared.
 #[derive(Debug, Clone, Copy)]
-struct All<'a> {
-    calls: &'a [Seen],
+struct CandidateSet<'a> {
+    calls: &'a [Candidate],
     /// Positions of the calls in order of weight.
     by_weight: &'a [usize],
     /// Prefix sums of items and weight in that order.
@@ -60,14 +60,20 @@ struct All<'a> {
     /// Items that arrive while one batch runs: the price of upstream time.
     price: f64,
     cap: u32,
-    walls: Walls,
+    walls: BatchCaps,
     shed: bool,
 }
 
 /// Returns the calls to send together, the most urgent first; empty if there are none to choose
 /// from. `in_turn`: the calls of several flows in fair order, the first of which has its turn
 /// whatever its weight; empty if the line has a single flow.
-pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in_turn: &[CallId]) -> Vec<CallId> {
+pub(super) fn group(
+    line: &QueueView<'_>,
+    cost: &CostModel,
+    rate: ArrivalRate,
+    mean_time: u64,
+    in_turn: &[CallId],
+) -> Vec<CallId> {
     let calls = candidates(line, in_turn);
     let shed = !line.infeasible(cost);
     let price = float(rate.over(mean_time)) / 1000.0;
@@ -84,8 +90,8 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
     for _ in 0..HEAD_STEPS {
         let Some(head) = calls.get(heads).copied() else { break };
         by_weight.retain(|place| *place >= heads);
-        sum_up(&calls, &by_weight, &mut sums);
-        let all = All {
+        prefix_sums(&calls, &by_weight, &mut sums);
+        let all = CandidateSet {
             calls: &calls,
             by_weight: &by_weight,
             sums: &sums,
@@ -102,7 +108,7 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
             together = values.reduce(|best, other| if other.1 > best.1 { other } else { best });
         }
         if let Some((run, _)) = together {
-            return chosen(&calls, &by_weight, run, head);
+            return calls_of_run(&calls, &by_weight, run, head);
         }
         fewer.extend(out.iter().map(|run| (*run, heads)));
         if !shed || !in_turn.is_empty() {
@@ -112,9 +118,9 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
         step = if heads < 3 { 1 } else { heads / 2 };
     }
     // Otherwise the items decide, less the price of upstream time and of the heads that are shed.
-    let per_time = |run: &Run| f64::from(run.items) / float(run.time.max(1));
+    let per_time = |run: &WeightRun| f64::from(run.items) / float(run.time.max(1));
     let upstream = PRICE * fewer.iter().map(|(run, _)| per_time(run)).fold(0.0, f64::max);
-    let value = |(run, heads): &(Run, usize)| {
+    let value = |(run, heads): &(WeightRun, usize)| {
         f64::from(run.items) - upstream * float(run.time) - HEAD * float(u64::try_from(*heads).unwrap_or(u64::MAX))
     };
     let best = fewer.into_iter().reduce(|best, other| if value(&other) > value(&best) { other } else { best });
@@ -123,16 +129,16 @@ pub(super) fn group(line: &Line<'_>, cost: &Cost, rate: Rate, mean_time: u64, in
     // The positions of a run count from the first of the calls that were left when it was found.
     let mut by_weight = all_by_weight;
     by_weight.retain(|place| *place >= heads);
-    chosen(&calls, &by_weight, run, head)
+    calls_of_run(&calls, &by_weight, run, head)
 }
 
 /// Returns the calls to choose from: those in fair order, or the line by deadline.
-fn candidates(line: &Line<'_>, in_turn: &[CallId]) -> Vec<Seen> {
+fn candidates(line: &QueueView<'_>, in_turn: &[CallId]) -> Vec<Candidate> {
     let queue = line.ctx.queue;
-    let seen = |(place, queued): (usize, &Queued)| {
+    let seen = |(place, queued): (usize, &QueuedCall)| {
         let slack = line.slack(queued).saturating_sub(line.wait);
         let (id, items, weight) = (queued.call.id, queued.call.items, queued.call.weight);
-        Seen { id, place, items, weight, class: quarter_octave(weight.max), slack }
+        Candidate { id, place, items, weight, class: quarter_octave(weight.max), slack }
     };
     if in_turn.is_empty() {
         queue.line(line.key).take(LOOK_MAX).enumerate().map(seen).collect()
@@ -142,7 +148,7 @@ fn candidates(line: &Line<'_>, in_turn: &[CallId]) -> Vec<Seen> {
 }
 
 /// Computes the prefix sums of items and weight.
-fn sum_up(calls: &[Seen], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
+fn prefix_sums(calls: &[Candidate], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
     let mut sum = (0_u32, 0_u64);
     out.clear();
     out.push(sum);
@@ -154,7 +160,7 @@ fn sum_up(calls: &[Seen], by_weight: &[usize], out: &mut Vec<(u32, u64)>) {
 
 /// Returns the calls of a run, the most urgent first. The head replaces the lightest one if it is
 /// not among them.
-fn chosen(calls: &[Seen], by_weight: &[usize], run: Run, head: Seen) -> Vec<CallId> {
+fn calls_of_run(calls: &[Candidate], by_weight: &[usize], run: WeightRun, head: Candidate) -> Vec<CallId> {
     let mut places = by_weight[run.from..run.to].to_vec();
     if !places.contains(&head.place)
         && let Some(lightest) = places.first_mut()
@@ -174,15 +180,15 @@ fn quarter_octave(weight: u64) -> u64 {
 
 // === impl All ===
 
-impl All<'_> {
+impl CandidateSet<'_> {
     /// Returns the call at a position in order of weight.
-    fn at(&self, index: usize) -> &Seen {
+    fn at(&self, index: usize) -> &Candidate {
         &self.calls[self.by_weight[index]]
     }
 
     /// Collects the candidate batches that hold the head: one for each heaviest member, with as
     /// many members as the cap and the head's slack allow.
-    fn runs(&self, cost: &Cost, head: Seen, out: &mut Vec<Run>) {
+    fn runs(&self, cost: &CostModel, head: Candidate, out: &mut Vec<WeightRun>) {
         let first = self.by_weight.partition_point(|place| self.calls[*place].weight.max < head.weight.max);
         let count = self.by_weight.len();
         out.clear();
@@ -199,7 +205,7 @@ impl All<'_> {
             let heaviest = self.at(last).weight.max;
             let within = |from: usize| {
                 let (items, weight) = (self.sums[to].0 - self.sums[from].0, self.sums[to].1 - self.sums[from].1);
-                self.walls.hold_weight(weight, items, heaviest)
+                self.walls.admits_weight(weight, items, heaviest)
             };
             while from < last && !within(from) {
                 from += 1;
@@ -222,15 +228,15 @@ impl All<'_> {
         }
     }
 
-    fn run(&self, cost: &Cost, from: usize, to: usize) -> Run {
+    fn run(&self, cost: &CostModel, from: usize, to: usize) -> WeightRun {
         let items = self.sums[to].0 - self.sums[from].0;
         let weight = Weight { sum: self.sums[to].1 - self.sums[from].1, max: self.at(to - 1).weight.max };
-        Run { from, to, items, time: cost.time_of(items, weight) }
+        WeightRun { from, to, items, time: cost.predict_weighted(items, weight) }
     }
 
     /// Returns the value of a run, its negated total delay, if the run and one batch of all other
     /// calls meet every deadline.
-    fn value(&self, cost: &Cost, run: Run) -> Option<f64> {
+    fn value(&self, cost: &CostModel, run: WeightRun) -> Option<f64> {
         let (items, weight) = self.sums.last().copied()?;
         let rest = items - run.items;
         let heaviest = if run.to < self.by_weight.len() {
@@ -241,7 +247,7 @@ impl All<'_> {
         let rest_sum = weight - (self.sums[run.to].1 - self.sums[run.from].1);
         let after = match heaviest {
             Some(heaviest) if rest > 0 => {
-                cost.time_of(rest, Weight { sum: rest_sum, max: self.calls[*heaviest].weight.max })
+                cost.predict_weighted(rest, Weight { sum: rest_sum, max: self.calls[*heaviest].weight.max })
             }
             _ => 0,
         };

@@ -10,7 +10,7 @@ use super::Adaptive;
 
 impl Adaptive {
     /// Records that a call missed its SLO and stays queued.
-    pub(in super::super) fn deferred(&mut self, now: Tick, items: u32) {
+    pub(in super::super) fn on_deferral(&mut self, now: Tick, items: u32) {
         self.exploration.ended(now, u64::from(items), u64::from(items));
     }
 
@@ -43,7 +43,7 @@ impl Adaptive {
         let model = self.models.get(&first.cost_class).filter(|model| model.cost.samples() > 0);
         let Some(cost) = model.map(|model| &model.cost) else { return u32::MAX };
         let time = |items: u32, weight: Weight| {
-            if cost.weights_matter() { cost.time_of(items, weight) } else { cost.time(items) }
+            if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) }
         };
         let most = most.max(time(first.items, first.weight).saturating_mul(lone_halves) / 2);
         let (mut items, mut weight) = (0_u32, Weight::default());

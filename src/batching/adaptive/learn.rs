@@ -6,20 +6,22 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::arrivals::{Arrivals, Rate};
-use super::super::batch::{BatchId, Observed, ObservedOutcome};
+use super::super::arrivals::{ArrivalEstimator, ArrivalRate};
+use super::super::batch::{BatchId, BatchOutcome, Observation};
 use super::super::call::{Call, CostClassId, KeyId, Weight};
-use super::super::ceiling::{Bounded, Extent};
-use super::super::cost::{Base, Cost, Report as CostReport, Sample as CostSample, Snapshot};
-use super::super::flow::{Completion, Departure, FlightMark, Flow, FlowMode, FlowReport, FlowSnapshot, Permit};
-use super::super::plan::{Due, Plan, PlanInput, SIZES_MAX_ITEMS};
-use super::super::slots::{Flight, Sample, Slots, UpstreamSnapshot};
-use super::super::tally::Hold;
+use super::super::ceiling::{BatchExtent, SizeMeasure};
+use super::super::cost::{CostMeasure, CostModel, CostReport, CostSample, CostSnapshot};
+use super::super::flow::{
+    Completion, ConcurrencyLimiter, Departure, FlightRecord, FlowMode, FlowReport, FlowSnapshot, Permit,
+};
+use super::super::plan::{Plan, PlanInput, PlanSchedule, SIZES_MAX_ITEMS};
+use super::super::slots::{SampleUse, SlotEstimator, SlotFlight, UpstreamSnapshot};
+use super::super::tally::HoldReason;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
-use super::explore::Deadlines;
+use super::explore::DeadlineSpread;
 use super::lone::LoneTime;
-use super::rejoin::Rejoin;
+use super::rejoin::CohortMerge;
 
 /// Minimum number of samples before the cost curve predicts the duration of a batch.
 const EXPECTED_SAMPLES: u32 = 6;
@@ -39,7 +41,7 @@ const KEYS_MAX: usize = 64;
 
 /// Learned state of an upstream under the adaptive policy, for reports.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Curves {
+pub(in super::super) struct AdaptiveReport {
     pub(in super::super) slots: u32,
     pub(in super::super) lead_nanos: u64,
     pub(in super::super) mean_nanos: u64,
@@ -50,13 +52,13 @@ pub(in super::super) struct Curves {
 
 /// Learned state of a cost class.
 #[derive(Debug, Clone)]
-pub(super) struct Model {
-    pub(super) cost: Cost,
+pub(super) struct ClassModel {
+    pub(super) cost: CostModel,
     /// Correction of `cost` for executions that had the server for themselves.
     pub(super) lone: LoneTime,
-    pub(super) flow: Flow,
+    pub(super) flow: ConcurrencyLimiter,
     /// Estimator of the lead under a concurrency limit, which also refines the limit by one.
-    pub(super) slots: Slots,
+    pub(super) slots: SlotEstimator,
     /// `true` if the last dispatch took the last slot and left at least another batch of its size
     /// in the line.
     pub(super) backlog: bool,
@@ -66,7 +68,7 @@ pub(super) struct Model {
     pub(super) plan: Option<Plan>,
     /// Instant at which the plan was installed, and the number of batches answered by then.
     pub(super) planned: Option<(Tick, u64)>,
-    pub(super) due: Due,
+    pub(super) due: PlanSchedule,
     pub(super) batches: u64,
     /// Latest dispatch instant among the requests that were answered.
     pub(super) answered_sent: Tick,
@@ -76,30 +78,30 @@ pub(super) struct Model {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Watched {
-    pub(super) arrivals: Arrivals,
+pub(super) struct KeyModel {
+    pub(super) arrivals: ArrivalEstimator,
     pub(super) class: Option<CostClassId>,
     /// Reason for which the line was last held since its last batch.
-    pub(super) held: Option<Hold>,
+    pub(super) held: Option<HoldReason>,
     /// Number of requests in flight that carry calls of this key.
     pub(super) out: u32,
-    pub(super) rejoin: Rejoin,
+    pub(super) rejoin: CohortMerge,
     pub(super) used: u64,
 }
 
 /// A batch in flight.
 #[derive(Debug, Clone)]
-pub(super) struct Sent {
-    pub(super) flight: Flight,
+pub(super) struct InFlight {
+    pub(super) flight: SlotFlight,
     /// `Model::born` of the model that the batch counts for.
     pub(super) born: u64,
-    pub(super) mark: FlightMark,
+    pub(super) mark: FlightRecord,
     pub(super) due: Tick,
     pub(super) alone: u64,
     /// Number of requests sent by then, this one included, if nothing else was in flight at
     /// dispatch.
     pub(super) first_of: Option<u64>,
-    pub(super) batch: Leaving,
+    pub(super) batch: Dispatch,
     /// `true` if the batch was sent to learn, so that its time is charged to the exploration
     /// budget.
     pub(super) trial: bool,
@@ -107,12 +109,12 @@ pub(super) struct Sent {
 
 /// A batch at dispatch.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Leaving {
+pub(in super::super) struct Dispatch {
     pub(in super::super) key: KeyId,
     pub(in super::super) class: CostClassId,
     pub(in super::super) items: u32,
     pub(in super::super) weight: Weight,
-    pub(in super::super) kind: Kind,
+    pub(in super::super) kind: DispatchKind,
     /// Number of calls, and the arrival times of the first and the last of them.
     pub(in super::super) calls: u32,
     pub(in super::super) first: Tick,
@@ -123,14 +125,14 @@ pub(in super::super) struct Leaving {
     pub(in super::super) queued: u64,
     /// Items of its merge key that stay queued.
     pub(in super::super) left: u64,
-    pub(in super::super) deadlines: Deadlines,
+    pub(in super::super) deadlines: DeadlineSpread,
     /// `true` if the batch retests a ceiling.
     pub(in super::super) asks: bool,
 }
 
 /// Purpose of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Kind {
+pub(in super::super) enum DispatchKind {
     /// A regular batch.
     Batch,
     /// A request beyond the limit, to measure whether the server has room.
@@ -146,7 +148,7 @@ pub(in super::super) enum Kind {
 
 // === impl Model ===
 
-impl Model {
+impl ClassModel {
     /// Returns the nanoseconds that a lone call takes with nothing else in flight, or `None` if no
     /// measurement supports a value.
     pub(super) fn lone_nanos(&self) -> Option<u64> {
@@ -166,7 +168,7 @@ impl Adaptive {
         }
         self.uses += 1;
         if !self.keys.contains_key(&call.key) && self.keys.len() >= KEYS_MAX {
-            forget_oldest(&mut self.keys, |watched| watched.used);
+            evict_oldest(&mut self.keys, |watched| watched.used);
         }
         let watched = self.keys.entry(call.key).or_default();
         watched.used = self.uses;
@@ -181,16 +183,16 @@ impl Adaptive {
     }
 
     /// Records an arrival that is held by a limit of the policy. `wall`: the requests it allows.
-    pub(in super::super) fn held_at(&mut self, now: Tick, class: CostClassId, wall: u32) {
+    pub(in super::super) fn on_policy_hold(&mut self, now: Tick, class: CostClassId, wall: u32) {
         self.learn_of(class);
         if let Some(model) = self.models.get_mut(&class) {
-            model.flow.hold_at(now, wall);
+            model.flow.on_policy_limit(now, wall);
         }
     }
 
     /// Records the dispatch of a batch. Returns the nanoseconds until it is expected back, or
     /// `None` if nothing is known of its cost.
-    pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Leaving) -> Option<u64> {
+    pub(in super::super) fn sent(&mut self, now: Tick, id: BatchId, batch: Dispatch) -> Option<u64> {
         self.learn_of(batch.class);
         let earliest_due = self.earliest_due(batch.class);
         let partner = self.keys.get_mut(&batch.key).is_some_and(|watched| {
@@ -202,18 +204,20 @@ impl Adaptive {
         let model = self.models.get_mut(&batch.class)?;
         let others = model.flow.flights();
         let wait = match batch.kind {
-            Kind::Batch | Kind::Plain if !model.flow.is_open() => model.slots.wait(others, earliest_due, now),
+            DispatchKind::Batch | DispatchKind::Plain if !model.flow.is_open() => {
+                model.slots.wait(others, earliest_due, now)
+            }
             _ => 0,
         };
-        let alone = model.cost.time_of(batch.items, batch.weight);
+        let alone = model.cost.predict_weighted(batch.items, batch.weight);
         let known = model.cost.samples() > 0;
         let due = Tick(now.0.saturating_add(wait).saturating_add(alone));
         let flight = model.slots.sent(now, others);
         let permit = match batch.kind {
-            Kind::Batch | Kind::Plain => Permit::Share(batch.items),
-            Kind::Probe => Permit::Probe(batch.items),
-            Kind::Pair if batch.calls > 1 => Permit::Pair,
-            Kind::Pair | Kind::Forward => Permit::Forward,
+            DispatchKind::Batch | DispatchKind::Plain => Permit::Share(batch.items),
+            DispatchKind::Probe => Permit::Probe(batch.items),
+            DispatchKind::Pair if batch.calls > 1 => Permit::Pair,
+            DispatchKind::Pair | DispatchKind::Forward => Permit::Forward,
         };
         let lonely = batch.alone || batch.calls < 2 && !partner;
         let expected = if model.cost.samples() >= EXPECTED_SAMPLES { alone } else { 0 };
@@ -221,12 +225,12 @@ impl Adaptive {
             Departure { items: batch.items, calls: batch.calls, alone: lonely, permit, queued: batch.queued, expected };
         let mark = model.flow.on_send(now, &departure);
         model.backlog = batch.left >= u64::from(batch.items.max(1)) && others + 1 >= model.slots.in_use();
-        let trial = std::mem::take(&mut self.trial) && batch.kind == Kind::Batch;
-        let trial = trial || batch.asks || matches!(batch.kind, Kind::Probe | Kind::Pair);
+        let trial = std::mem::take(&mut self.trial) && batch.kind == DispatchKind::Batch;
+        let trial = trial || batch.asks || matches!(batch.kind, DispatchKind::Probe | DispatchKind::Pair);
         let born = model.born;
         self.sends += 1;
         let first_of = self.flights.is_empty().then_some(self.sends);
-        self.flights.insert(id, Sent { flight, born, mark, due, alone, first_of, batch, trial });
+        self.flights.insert(id, InFlight { flight, born, mark, due, alone, first_of, batch, trial });
         known.then_some(due.0.saturating_sub(now.0))
     }
 
@@ -237,10 +241,10 @@ impl Adaptive {
         &mut self,
         now: Tick,
         id: BatchId,
-        observed: &Observed,
+        observed: &Observation,
         (queued, items_max): (u64, u32),
     ) -> bool {
-        let Some(Sent { flight, born, mark, first_of, batch, trial, .. }) = self.flights.remove(&id) else {
+        let Some(InFlight { flight, born, mark, first_of, batch, trial, .. }) = self.flights.remove(&id) else {
             return false;
         };
         let had_server = first_of == Some(self.sends);
@@ -252,16 +256,16 @@ impl Adaptive {
         }
         let in_flight = self.in_flight();
         let Some(model) = self.models.get_mut(&batch.class).filter(|model| model.born == born) else { return false };
-        if observed.outcome == ObservedOutcome::Ok {
+        if observed.outcome == BatchOutcome::Ok {
             model.answered_sent = model.answered_sent.max(flight.sent_at());
         }
         if !model.flow.is_open() {
             for other in self.flights.values_mut().filter(|other| other.batch.class == batch.class) {
                 other.due = model.slots.due_after_return(&other.flight, other.due, now, other.alone);
-                other.flight.saw_return(now);
+                other.flight.on_other_return(now);
             }
         }
-        let answered = observed.outcome == ObservedOutcome::Ok && batch.kind != Kind::Plain;
+        let answered = observed.outcome == BatchOutcome::Ok && batch.kind != DispatchKind::Plain;
         let done = Completion::new(answered, batch.calls, batch.first, batch.last, queued, items_max)
             .with_first_byte(observed.first_byte);
         let before = model.flow.limit();
@@ -271,17 +275,17 @@ impl Adaptive {
             // old one.
             model.slots.set_count(limit);
         }
-        if batch.kind == Kind::Forward {
+        if batch.kind == DispatchKind::Forward {
             match observed.outcome {
-                ObservedOutcome::Overloaded { .. } => self.admission.on_refusal(now, flight.sent_at(), in_flight),
-                ObservedOutcome::Ok => self.admission.on_success(in_flight + 1),
+                BatchOutcome::Overloaded { .. } => self.admission.on_refusal(now, flight.sent_at(), in_flight),
+                BatchOutcome::Ok => self.admission.on_success(in_flight + 1),
                 _ => {}
             }
         }
         // A call that cannot be merged may stream its response for an unbounded time, so only the
         // time to its first byte counts.
         let took = observed.first_byte.filter(|_| batch.alone).unwrap_or(observed.duration);
-        observed.outcome == ObservedOutcome::Ok
+        observed.outcome == BatchOutcome::Ok
             && self.learn(now, (&flight, had_server), &batch, nanos(took), before.map(|_| queued))
     }
 
@@ -291,8 +295,8 @@ impl Adaptive {
     fn learn(
         &mut self,
         now: Tick,
-        (flight, had_server): (&Flight, bool),
-        batch: &Leaving,
+        (flight, had_server): (&SlotFlight, bool),
+        batch: &Dispatch,
         took: u64,
         limited: Option<u64>,
     ) -> bool {
@@ -301,11 +305,13 @@ impl Adaptive {
         model.batches += 1;
         self.last_class = Some(batch.class);
         model.worked = model.worked.max(batch.items);
-        let alone = model.cost.time_of(batch.items, batch.weight);
+        let alone = model.cost.predict_weighted(batch.items, batch.weight);
         let sample = match batch.kind {
-            Kind::Batch | Kind::Forward if limited.is_some() => model.slots.returned(now, flight, alone),
-            _ if flight.is_alone() => Sample::Alone,
-            _ => Sample::No,
+            DispatchKind::Batch | DispatchKind::Forward if limited.is_some() => {
+                model.slots.returned(now, flight, alone)
+            }
+            _ if flight.is_alone() => SampleUse::Alone,
+            _ => SampleUse::No,
         };
         if let Some(queued) = limited {
             model.flow.refine(now, model.slots.in_use(), queued);
@@ -316,9 +322,9 @@ impl Adaptive {
             let expected = if model.cost.samples() > 0 { alone } else { took };
             model.lone.observe(took, expected);
         }
-        if sample != Sample::No {
+        if sample != SampleUse::No {
             changed = model.cost.observe(CostSample { items: batch.items, weight: batch.weight, nanos: took });
-            if sample == Sample::Alone || limited.is_some() {
+            if sample == SampleUse::Alone || limited.is_some() {
                 self.mean_time = self.mean_time - self.mean_time / MEAN_TIME_PARTS + took / MEAN_TIME_PARTS;
             }
             if changed {
@@ -346,7 +352,7 @@ impl Adaptive {
                 let reach = model.cost.largest().saturating_add(1).min(cap).min(SIZES_MAX_ITEMS);
                 plan.sizes() < reach
             }) {
-                model.due.outgrown(model.batches);
+                model.due.on_outgrown(model.batches);
             }
         }
         let (id, model) = self.models.iter_mut().find(|(_, model)| model.due.reached(model.batches))?;
@@ -369,24 +375,24 @@ impl Adaptive {
     pub(super) fn learn_of(&mut self, class: CostClassId) {
         self.uses += 1;
         if !self.models.contains_key(&class) && self.models.len() >= MODELS_MAX {
-            forget_oldest(&mut self.models, |model| model.used);
+            evict_oldest(&mut self.models, |model| model.used);
         }
         let (now, uses) = (Tick(0), self.uses);
         let known = self.known_batching;
-        let fresh = || Model {
-            cost: Cost::default(),
+        let fresh = || ClassModel {
+            cost: CostModel::default(),
             lone: LoneTime::default(),
             flow: {
-                let mut flow = Flow::new();
+                let mut flow = ConcurrencyLimiter::new();
                 flow.pin_open(now, known);
                 flow
             },
-            slots: Slots::new(),
+            slots: SlotEstimator::new(),
             backlog: false,
             born: uses,
             plan: None,
             planned: None,
-            due: Due::new(),
+            due: PlanSchedule::new(),
             batches: 0,
             answered_sent: Tick::default(),
             worked: 1,
@@ -395,8 +401,8 @@ impl Adaptive {
         self.models.entry(class).or_insert_with(fresh).used = self.uses;
     }
 
-    pub(in super::super) fn report(&self) -> Curves {
-        Curves {
+    pub(in super::super) fn report(&self) -> AdaptiveReport {
+        AdaptiveReport {
             slots: self.slots(),
             lead_nanos: self.lead_nanos(),
             mean_nanos: self.mean_time,
@@ -408,22 +414,23 @@ impl Adaptive {
 
     /// Returns `true` if every item of a class costs as much as the heaviest one in the batch.
     pub(in super::super) fn is_padded(&self, class: CostClassId) -> bool {
-        self.models.get(&class).is_some_and(|model| model.cost.base_kind() == Base::Padded)
+        self.models.get(&class).is_some_and(|model| model.cost.base_kind() == CostMeasure::Padded)
     }
 
     /// Returns the measure that approximates the server's memory use: the one that determines the
     /// cost, or the larger one while weights are not known to matter.
-    pub(in super::super) fn memory(&self, class: CostClassId) -> Bounded {
-        let ragged = self.models.get(&class).is_some_and(|model| model.cost.base_kind() == Base::Ragged);
-        if ragged { Bounded::Weight } else { Bounded::PaddedWeight }
+    pub(in super::super) fn memory(&self, class: CostClassId) -> SizeMeasure {
+        let ragged = self.models.get(&class).is_some_and(|model| model.cost.base_kind() == CostMeasure::Ragged);
+        if ragged { SizeMeasure::Weight } else { SizeMeasure::PaddedWeight }
     }
 
     /// Returns the 98th percentile of a batch's execution time in nanoseconds, or `None` before the
     /// first sample.
-    pub(in super::super) fn late(&self, class: CostClassId, extent: Extent) -> Option<u64> {
+    pub(in super::super) fn late(&self, class: CostClassId, extent: BatchExtent) -> Option<u64> {
         let cost = &self.models.get(&class).filter(|model| model.cost.samples() > 0)?.cost;
         let weight = Weight { sum: extent.sum, max: extent.heaviest };
-        let alone = if cost.weights_matter() { cost.time_of(extent.items, weight) } else { cost.time(extent.items) };
+        let alone =
+            if cost.weights_matter() { cost.predict_weighted(extent.items, weight) } else { cost.time(extent.items) };
         Some(cost.late(alone))
     }
 
@@ -436,7 +443,7 @@ impl Adaptive {
 
     /// Returns the 98th percentile of the time of a lone item by the cost curve, as the decisions
     /// on a line use it.
-    pub(in super::super) fn lone_expected(&self, class: CostClassId) -> Option<Duration> {
+    pub(in super::super) fn predicted_lone_tail(&self, class: CostClassId) -> Option<Duration> {
         let model = self.models.get(&class).filter(|model| model.cost.samples() > 0)?;
         Some(Duration::from_nanos(model.cost.late(model.cost.time(1))))
     }
@@ -447,7 +454,7 @@ impl Adaptive {
         self.models.get(&class).map_or(0, |model| model.slots.wait(model.flow.flights(), due, now))
     }
 
-    pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, Snapshot, FlowSnapshot)> {
+    pub(in super::super) fn snapshot(&self) -> Vec<(CostClassId, CostSnapshot, FlowSnapshot)> {
         self.models.iter().map(|(id, model)| (*id, model.cost.snapshot(), model.flow.snapshot())).collect()
     }
 
@@ -457,12 +464,12 @@ impl Adaptive {
         &mut self,
         now: Tick,
         class: CostClassId,
-        snapshot: &Snapshot,
+        snapshot: &CostSnapshot,
         flow: Option<FlowSnapshot>,
     ) {
         self.learn_of(class);
         let Some(model) = self.models.get_mut(&class) else { return };
-        model.cost = Cost::restore(snapshot);
+        model.cost = CostModel::restore(snapshot);
         model.worked = model.cost.largest().max(1);
         if !model.flow.is_open() || self.known_batching {
             return;
@@ -471,14 +478,14 @@ impl Adaptive {
         if kept.base_nanos == 0 && model.cost.samples() > 0 {
             kept.base_nanos = model.cost.time(1);
         }
-        model.flow = Flow::restored(now, kept);
+        model.flow = ConcurrencyLimiter::restored(now, kept);
         if kept.limit > 0 && self.begin.slots > 0 {
             model.slots.restore(UpstreamSnapshot { slots: kept.limit, ..self.begin });
         }
     }
 
     pub(in super::super) fn upstream_snapshot(&self) -> UpstreamSnapshot {
-        let limited = |model: &&Model| matches!(model.flow.mode(), FlowMode::Limited(_));
+        let limited = |model: &&ClassModel| matches!(model.flow.mode(), FlowMode::Limited(_));
         if self.models.is_empty() {
             return self.begin;
         }
@@ -519,18 +526,18 @@ impl Adaptive {
         self.last_class.and_then(|id| self.models.get(&id)).map_or(0, |model| model.slots.lead())
     }
 
-    pub(super) fn rate(&self, key: KeyId, now: Tick) -> Rate {
+    pub(super) fn rate(&self, key: KeyId, now: Tick) -> ArrivalRate {
         self.keys.get(&key).map(|watched| watched.arrivals.rate(now, self.mean_time)).unwrap_or_default()
     }
 }
 
 /// Returns the items in flight of a merge key.
-pub(super) fn out(flights: &BTreeMap<BatchId, Sent>, key: KeyId) -> u64 {
+pub(super) fn out(flights: &BTreeMap<BatchId, InFlight>, key: KeyId) -> u64 {
     flights.values().filter(|sent| sent.batch.key == key).map(|sent| u64::from(sent.batch.items)).sum()
 }
 
 /// Evicts the least recently used entry.
-fn forget_oldest<K: Ord + Copy, V>(map: &mut BTreeMap<K, V>, used: impl Fn(&V) -> u64) {
+fn evict_oldest<K: Ord + Copy, V>(map: &mut BTreeMap<K, V>, used: impl Fn(&V) -> u64) {
     if let Some(oldest) = map.iter().min_by_key(|(_, value)| used(value)).map(|(key, _)| *key) {
         map.remove(&oldest);
     }

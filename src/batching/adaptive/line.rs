@@ -3,33 +3,33 @@
 use std::time::Duration;
 
 use super::super::call::{CallId, DeadlineSource, KeyId};
-use super::super::cost::Cost;
-use super::super::decide::Walls;
-use super::super::queue::Queued;
-use super::super::skill::Skill;
+use super::super::cost::CostModel;
+use super::super::decide::BatchCaps;
+use super::super::queue::QueuedCall;
+use super::super::skill::Feature;
 use super::super::tick::Tick;
-use super::Ctx;
+use super::DecisionContext;
 
 /// A line of the queue with the values that a decision needs.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Line<'a> {
-    pub(super) ctx: Ctx<'a>,
+pub(super) struct QueueView<'a> {
+    pub(super) ctx: DecisionContext<'a>,
     pub(super) key: KeyId,
-    pub(super) head: &'a Queued,
+    pub(super) head: &'a QueuedCall,
     /// Items queued.
     pub(super) items: u32,
     /// Maximum number of items in a batch now.
     pub(super) cap: u32,
     /// Nanoseconds that a batch sent now is expected to wait upstream.
     pub(super) wait: u64,
-    pub(super) walls: Walls,
+    pub(super) walls: BatchCaps,
 }
 
 // === impl Line ===
 
-impl Line<'_> {
+impl QueueView<'_> {
     /// Returns the nanoseconds until a call's deadline; `u64::MAX` if it has none.
-    pub(super) fn slack(&self, queued: &Queued) -> u64 {
+    pub(super) fn slack(&self, queued: &QueuedCall) -> u64 {
         slack_of(queued, self.ctx.now)
     }
 
@@ -47,8 +47,8 @@ impl Line<'_> {
 
     /// Returns `true` if nothing is shed: the SLO is shorter than one execution, so shedding cannot
     /// meet it.
-    pub(super) fn infeasible(&self, cost: &Cost) -> bool {
-        if self.ctx.missing.has(Skill::Shedding) {
+    pub(super) fn infeasible(&self, cost: &CostModel) -> bool {
+        if self.ctx.missing.has(Feature::Shedding) {
             return true;
         }
         let slo = self.head.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
@@ -58,27 +58,28 @@ impl Line<'_> {
     }
 
     /// Returns the head if it would be answered too late even alone.
-    pub(super) fn late(&self, cost: &Cost) -> Option<CallId> {
+    pub(super) fn late(&self, cost: &CostModel) -> Option<CallId> {
         if cost.samples() == 0 || self.infeasible(cost) {
             return None;
         }
         let call = &self.head.call;
-        let alone = if cost.weights_matter() { cost.time_of(call.items, call.weight) } else { cost.time(call.items) };
+        let alone =
+            if cost.weights_matter() { cost.predict_weighted(call.items, call.weight) } else { cost.time(call.items) };
         (self.slack(self.head) < self.wait.saturating_add(alone)).then_some(call.id)
     }
 
     /// Returns the head if the deadline of its client is nearer than the time of a call that has
     /// the server for itself: the answer would be useless.
-    pub(super) fn late_for_caller(&self, lone: Option<u64>) -> Option<CallId> {
+    pub(super) fn head_late_for_client(&self, lone: Option<u64>) -> Option<CallId> {
         let call = &self.head.call;
         let own = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Caller)?;
-        let shed = !self.ctx.missing.has(Skill::Shedding);
+        let shed = !self.ctx.missing.has(Feature::Shedding);
         (shed && own.at.0.saturating_sub(self.ctx.now.0) < lone?).then_some(call.id)
     }
 
     /// Returns the instant until which an idle upstream may wait, under a preset that spends slack
     /// on size.
-    pub(super) fn spend(&self, cost: &Cost) -> Option<Tick> {
+    pub(super) fn preset_hold(&self, cost: &CostModel) -> Option<Tick> {
         let share = u64::from(self.ctx.hold_permille);
         if share == 0 || self.items >= self.cap {
             return None;
@@ -92,13 +93,13 @@ impl Line<'_> {
 
 /// Returns the nanoseconds until a call's answer is useless; `u64::MAX` if it never is. A timeout
 /// does not count.
-pub(in super::super) fn slack_of(queued: &Queued, now: Tick) -> u64 {
+pub(in super::super) fn slack_of(queued: &QueuedCall, now: Tick) -> u64 {
     let useful = queued.call.deadline.filter(|deadline| deadline.source != DeadlineSource::Timeout);
     useful.map_or(u64::MAX, |deadline| deadline.at.0.saturating_sub(now.0))
 }
 
 /// Returns the SLO of a call, if it has one.
-pub(in super::super) fn slo_of(queued: &Queued) -> Option<Duration> {
+pub(in super::super) fn slo_of(queued: &QueuedCall) -> Option<Duration> {
     let slo = queued.call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo)?;
     Some(slo.at.since(queued.arrived))
 }

@@ -9,10 +9,10 @@
 use std::time::Duration;
 
 use super::super::call::CostClassId;
-use super::super::class::merging::Bound;
+use super::super::class::merging::MergeLimit;
 use super::super::tick::{Tick, nanos};
 use super::Adaptive;
-use super::learn::Sent;
+use super::learn::InFlight;
 
 /// A request is overdue after this multiple of the expected duration, and not before this minimum.
 /// The slowest regular answers and a pause of the machine are below both.
@@ -34,7 +34,7 @@ pub(super) enum SpareRoom {
 
 impl Adaptive {
     /// Returns the room that overdue requests leave to a class at its limit.
-    pub(super) fn spare_room(&self, class: CostClassId, merge: Bound, now: Tick) -> SpareRoom {
+    pub(super) fn spare_room(&self, class: CostClassId, merge: MergeLimit, now: Tick) -> SpareRoom {
         let Some(model) = self.models.get(&class) else { return SpareRoom::None(None) };
         let (Some(limit), false) = (model.flow.limit(), model.flow.is_draining(now)) else {
             return SpareRoom::None(None);
@@ -62,12 +62,12 @@ impl Adaptive {
 /// Returns the instant at which a request becomes overdue. `lone`: nanoseconds of a lone call. For
 /// a request that was sent before the limit was `settled`, time counts from `settled`, because it
 /// waited behind the requests that were in flight then.
-fn overdue_from(sent: &Sent, settled: Tick, merge: Bound, lone: u64) -> Tick {
+fn overdue_from(sent: &InFlight, settled: Tick, merge: MergeLimit, lone: u64) -> Tick {
     let sent_at = sent.flight.sent_at();
     let began = sent_at.max(settled);
     // A server that does not accept lists may never answer one, so a trial of a list is compared
     // with the duration of a lone call, which is known.
-    let tries = merge == Bound::Alone(None) && sent.batch.calls > 1;
+    let tries = merge == MergeLimit::Alone(None) && sent.batch.calls > 1;
     let (expected, least) = if tries { (lone, 0) } else { (sent.due.0.saturating_sub(sent_at.0), nanos(OVERDUE_MIN)) };
     Tick(began.0.saturating_add(OVERDUE_FACTOR.saturating_mul(expected).max(least)))
 }

@@ -17,7 +17,7 @@ use super::super::call::DeadlineSource;
 use super::super::math::float;
 use super::super::tick::{Tick, nanos};
 use super::choose::fit;
-use super::{Adaptive, Answer, Cause, Hold, Kind, Line, Next, Queued, slo_of};
+use super::{Action, Adaptive, DispatchCause, DispatchKind, HoldReason, KeyDecision, QueueView, QueuedCall, slo_of};
 
 /// Part of an answered batch that must return within a quarter of the SLO, in tenths.
 const BACK: u64 = 8;
@@ -38,16 +38,16 @@ const DEARER_MAX: u64 = 64;
 
 /// Credit of a line for merging its cohorts, and the merge in progress.
 #[derive(Debug, Clone)]
-pub(super) struct Rejoin {
+pub(super) struct CohortMerge {
     credit: u64,
     /// Factor on the price. It doubles with each merge that failed.
     dearer: u64,
-    open: Option<Open>,
+    open: Option<PendingMerge>,
 }
 
 /// A merge in progress, during which the line is held.
 #[derive(Debug, Clone, Copy)]
-struct Open {
+struct PendingMerge {
     /// Nanoseconds from the answer within which the other cohort returns.
     span: u64,
     /// Held items that credit was spent on.
@@ -61,16 +61,16 @@ struct Open {
 
 // === impl Rejoin ===
 
-impl Default for Rejoin {
+impl Default for CohortMerge {
     fn default() -> Self {
         Self { credit: CREDIT_START, dearer: 1, open: None }
     }
 }
 
-impl Rejoin {
+impl CohortMerge {
     /// Starts a merge if the credit pays for the held items, which may be late. Returns `true` if
     /// it does.
-    fn begin(&mut self, open: Open) -> bool {
+    fn begin(&mut self, open: PendingMerge) -> bool {
         let price = self.price(open.paid);
         let may = price <= self.credit;
         if may {
@@ -112,7 +112,7 @@ impl Rejoin {
 
 // === impl Open ===
 
-impl Open {
+impl PendingMerge {
     /// Returns `true` if these are nearly all of the expected items.
     fn came(&self, items: u32) -> bool {
         u64::from(items) * 10 >= u64::from(self.items) * BACK
@@ -127,11 +127,11 @@ impl Adaptive {
     /// hold until an instant, cut to every bound.
     pub(super) fn rejoin(
         &mut self,
-        line: &Line<'_>,
+        line: &QueueView<'_>,
         leading: bool,
         hold_max: impl Fn() -> Duration,
-        hold: impl Fn(Tick) -> Option<Answer>,
-    ) -> Option<Answer> {
+        hold: impl Fn(Tick) -> Option<KeyDecision>,
+    ) -> Option<KeyDecision> {
         let (key, items) = (line.key, line.items);
         if self.keys.get(&key)?.rejoin.open.is_none() {
             if line.late(&self.models.get(&line.head.call.cost_class)?.cost).is_some() {
@@ -147,8 +147,8 @@ impl Adaptive {
         if leading {
             // The other cohort is not answered yet.
             watched.rejoin.wait(items);
-            self.note_hold(key, Hold::Gather);
-            return Some(Answer::NoSlot(None));
+            self.note_hold(key, HoldReason::Gather);
+            return Some(KeyDecision::NoSlot(None));
         }
         let now = line.ctx.now;
         let gone = watched.arrivals.returns().present(now).map_or(0, |(gone, _)| gone);
@@ -156,7 +156,7 @@ impl Adaptive {
         if items < open.most.min(line.cap)
             && let Some(held) = hold(until)
         {
-            self.note_hold(key, Hold::Gather);
+            self.note_hold(key, HoldReason::Gather);
             return Some(held);
         }
         if !open.came(items) && items < line.cap {
@@ -164,12 +164,13 @@ impl Adaptive {
             return None;
         }
         self.held.remove(&key);
-        let next = Next::Send { key, items: items.min(line.cap), cause: Cause::Delay, kind: Kind::Batch };
-        Some(Answer::Do(next))
+        let next =
+            Action::Send { key, items: items.min(line.cap), cause: DispatchCause::Delay, kind: DispatchKind::Batch };
+        Some(KeyDecision::Do(next))
     }
 
     /// Returns the merge to start, if one would serve more items in time from then on.
-    fn apart(&self, line: &Line<'_>, leading: bool) -> Option<Open> {
+    fn apart(&self, line: &QueueView<'_>, leading: bool) -> Option<PendingMerge> {
         let cost = &self.models.get(&line.head.call.cost_class)?.cost;
         let slo = nanos(slo_of(line.head)?);
         if self.slots() > 1 || line.ctx.queue.lines().nth(1).is_some() {
@@ -178,7 +179,10 @@ impl Adaptive {
         let now = line.ctx.now;
         let returns = self.keys.get(&line.key)?.arrivals.returns();
         let (answered, items) = if leading {
-            let own = self.flights.values().filter(|sent| sent.batch.key == line.key && sent.batch.kind == Kind::Batch);
+            let own = self
+                .flights
+                .values()
+                .filter(|sent| sent.batch.key == line.key && sent.batch.kind == DispatchKind::Batch);
             let ahead = own.min_by_key(|sent| sent.due)?;
             (ahead.due, ahead.batch.items)
         } else {
@@ -213,11 +217,12 @@ impl Adaptive {
         let rate = |items: u32, nanos: u64| f64::from(items) / float(nanos.max(1));
         let in_turns = rate(first + second, alone.saturating_add(cost.time(second.max(1))));
         let faster = rate(all, together.saturating_add(span)) > FASTER * in_turns;
-        let own = |queued: &Queued| queued.call.deadline.is_some_and(|deadline| deadline.source != DeadlineSource::Slo);
+        let own =
+            |queued: &QueuedCall| queued.call.deadline.is_some_and(|deadline| deadline.source != DeadlineSource::Slo);
         if line.ctx.queue.line(line.key).any(own) {
             return None;
         }
-        (worth && faster).then_some(Open { span, paid: line.items, items: all, most })
+        (worth && faster).then_some(PendingMerge { span, paid: line.items, items: all, most })
     }
 }
 
@@ -225,13 +230,13 @@ impl Adaptive {
 mod tests {
     use super::*;
 
-    fn open(items: u32, late: u32) -> Open {
-        Open { span: 1, paid: late, items, most: items }
+    fn open(items: u32, late: u32) -> PendingMerge {
+        PendingMerge { span: 1, paid: late, items, most: items }
     }
 
     #[test]
-    fn who_came_makes_the_next_one_cheap_and_who_did_not_makes_it_dear() {
-        let mut rejoin = Rejoin::default();
+    fn price_doubles_after_failed_merge_and_resets_after_success() {
+        let mut rejoin = CohortMerge::default();
         assert!(rejoin.begin(open(32, 16)) && rejoin.open.is_some());
         rejoin.sent(26);
         assert!(rejoin.open.is_none() && rejoin.dearer == 1, "eight tenths arrived");
@@ -245,7 +250,7 @@ mod tests {
 
     #[test]
     fn one_call_in_eight_may_be_late_for_it_at_most() {
-        let mut rejoin = Rejoin::default();
+        let mut rejoin = CohortMerge::default();
         let (mut late, mut sent) = (0_u64, 0_u64);
         for _ in 0..100_000 {
             if rejoin.begin(open(20, 4)) {

@@ -3,7 +3,7 @@
 
 use super::super::call::{CostClassId, KeyId};
 use super::super::flow::{FlowMode, OpenReason};
-use super::super::tally::Hold;
+use super::super::tally::HoldReason;
 use super::super::tick::Tick;
 use super::Adaptive;
 use super::want::most_efficient;
@@ -43,7 +43,7 @@ pub struct PlanAge {
 
 /// Values of the gauges after every batch. The curve is that of the class of the last batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Learned {
+pub struct LearnedGauges {
     /// Number of slots.
     pub slots: u32,
     /// The lead: how early a batch leaves before another one returns.
@@ -71,17 +71,17 @@ pub struct Learned {
 
 impl Adaptive {
     /// Records that a line is held. Counted once per batch and reason.
-    pub(super) fn note_hold(&mut self, key: KeyId, hold: Hold) {
+    pub(super) fn note_hold(&mut self, key: KeyId, hold: HoldReason) {
         if let Some(watched) = self.keys.get_mut(&key)
             && watched.held.replace(hold) != Some(hold)
-            && let Some(at) = Hold::ALL.iter().position(|known| *known == hold)
+            && let Some(at) = HoldReason::ALL.iter().position(|known| *known == hold)
         {
             self.holds[at] += 1;
         }
     }
 
     /// Returns the holds since the start, in the order of [`Hold::ALL`].
-    pub(in super::super) fn holds(&self) -> [u64; Hold::ALL.len()] {
+    pub(in super::super) fn holds(&self) -> [u64; HoldReason::ALL.len()] {
         self.holds
     }
 
@@ -106,9 +106,9 @@ impl Adaptive {
     }
 
     /// Returns the values of the gauges.
-    pub(in super::super) fn learned(&self) -> Learned {
+    pub(in super::super) fn learned(&self) -> LearnedGauges {
         let line = self.last_class.and_then(|id| self.models.get(&id)).map(|model| model.cost.gauges());
-        Learned {
+        LearnedGauges {
             slots: self.slots(),
             lead_nanos: self.lead_nanos(),
             standing_aside: self.last_class.and_then(|id| self.models.get(&id)).is_some_and(

@@ -9,20 +9,20 @@
 
 use super::super::call::{DeadlineSource, KeyId};
 use super::super::priority::Rank;
-use super::super::queue::Queued;
+use super::super::queue::QueuedCall;
 use super::super::tick::Tick;
-use super::fair::{self, Turn};
-use super::{Adaptive, Ctx};
+use super::fair::{self, FlowTurn};
+use super::{Adaptive, DecisionContext};
 
 /// Maximum number of lines examined for one decision. If there are more, those with the earliest
 /// deadlines are examined.
 const LINES_MAX: usize = 1024;
 
 /// Lines with their turns, in order.
-pub(super) type Order = Vec<(Turn, KeyId)>;
+pub(super) type ServiceOrder = Vec<(FlowTurn, KeyId)>;
 
 /// Estimate for the batch that a line would send now.
-struct Would {
+struct BatchEstimate {
     /// Execution time of the batch, tail included.
     takes: u64,
     /// Execution time of its first call alone, tail included.
@@ -37,9 +37,9 @@ impl Adaptive {
     /// Sorts the lines by turn.
     pub(super) fn in_turn<'a>(
         &self,
-        ctx: Ctx<'_>,
-        lines: impl Iterator<Item = (KeyId, &'a Queued)>,
-        order: &mut Order,
+        ctx: DecisionContext<'_>,
+        lines: impl Iterator<Item = (KeyId, &'a QueuedCall)>,
+        order: &mut ServiceOrder,
     ) {
         order.clear();
         let turns = lines.take(LINES_MAX).filter_map(|(key, _)| Some((self.clocks.first(ctx, key)?, key)));
@@ -53,7 +53,7 @@ impl Adaptive {
     /// Removes lines that hold only fillers while other lines exist. Fillers join other calls in
     /// their own lines, and wait while others are held, each as long as it may. Returns the instant
     /// at which the first of them has waited long enough, if a slot is free.
-    pub(super) fn without_fillers(&self, ctx: Ctx<'_>, order: &mut Order) -> Option<Tick> {
+    pub(super) fn remove_fillers(&self, ctx: DecisionContext<'_>, order: &mut ServiceOrder) -> Option<Tick> {
         let fillers = order.partition_point(|(turn, _)| turn.rank != Rank::Filler);
         if fillers == 0 || fillers == order.len() {
             return None;
@@ -76,12 +76,12 @@ impl Adaptive {
     }
 
     /// Returns the position of a line that must go before the first one.
-    fn urgent(&self, ctx: Ctx<'_>, order: &Order) -> Option<usize> {
+    fn urgent(&self, ctx: DecisionContext<'_>, order: &ServiceOrder) -> Option<usize> {
         let (first, key) = *order.first()?;
         let takes = self.would(ctx, key, first)?.takes;
-        let late = |(turn, key): &&(Turn, KeyId)| {
+        let late = |(turn, key): &&(FlowTurn, KeyId)| {
             let earlier = turn.rank == first.rank && turn.at < first.at;
-            let useful = |queued: &Queued| queued.call.deadline.filter(|d| d.source != DeadlineSource::Timeout);
+            let useful = |queued: &QueuedCall| queued.call.deadline.filter(|d| d.source != DeadlineSource::Timeout);
             let deadline = ctx.queue.get(turn.at.1).filter(|_| earlier).and_then(useful);
             let Some(deadline) = deadline else { return false };
             let Some(would) = self.would(ctx, *key, *turn) else { return false };
@@ -95,13 +95,13 @@ impl Adaptive {
         others.min_by_key(|(_, (turn, _))| turn.at).map(|(at, _)| at)
     }
 
-    fn would(&self, ctx: Ctx<'_>, key: KeyId, turn: Turn) -> Option<Would> {
+    fn would(&self, ctx: DecisionContext<'_>, key: KeyId, turn: FlowTurn) -> Option<BatchEstimate> {
         let call = &ctx.queue.get(turn.at.1)?.call;
         let model = self.models.get(&call.cost_class).filter(|model| model.cost.samples() > 0)?;
         let cap = ctx.limits.scope(call.scope).batch_items_max.min(model.worked.saturating_mul(2)).max(1);
         let items = fair::counted(ctx, key).clamp(1, cap);
         let cost = &model.cost;
-        Some(Would {
+        Some(BatchEstimate {
             takes: cost.late(cost.time(items)),
             alone: cost.late(cost.time(call.items)),
             ahead: self.clocks.largest().div_ceil(ctx.limits.share(call)),

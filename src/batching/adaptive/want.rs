@@ -1,11 +1,11 @@
 //! Chooses the size of a batch without regard to deadlines.
 
-use super::super::cost::Cost;
-use super::super::plan::Size;
-use super::super::skill::Skill;
+use super::super::cost::CostModel;
+use super::super::plan::PlanDecision;
+use super::super::skill::Feature;
 use super::super::tick::Tick;
 use super::explore::in_time;
-use super::{Adaptive, Line, fair};
+use super::{Adaptive, QueueView, fair};
 
 /// Round sizes that hardware favours. They are tried now and then, and never passed over for a size
 /// that costs more per item.
@@ -27,7 +27,7 @@ const BELOW_PERMILLE: u32 = 100;
 const BELOW_PARTS: u32 = 8;
 
 /// Size decision for a line.
-pub(super) enum Want {
+pub(super) enum SizeDecision {
     /// Send this many items.
     Send(u32),
     /// Wait for the next arrival until an instant, then send `otherwise` items.
@@ -38,14 +38,14 @@ pub(super) enum Want {
 
 impl Adaptive {
     /// Returns the size of the batch, or how long to wait for the next arrival.
-    pub(super) fn want(&mut self, line: &Line<'_>) -> Want {
+    pub(super) fn want(&mut self, line: &QueueView<'_>) -> SizeDecision {
         let most = line.items.min(line.cap).max(1);
-        if line.ctx.missing.has(Skill::Cost) {
-            return Want::Send(most);
+        if line.ctx.missing.has(Feature::Cost) {
+            return SizeDecision::Send(most);
         }
         let rate = self.rate(line.key, line.ctx.now);
 
-        let Some(model) = self.models.get(&line.head.call.cost_class) else { return Want::Send(most) };
+        let Some(model) = self.models.get(&line.head.call.cost_class) else { return SizeDecision::Send(most) };
         let per_slot = rate.per_slot(model.slots.in_use());
         let cost = &model.cost;
         let mut until = None;
@@ -56,8 +56,8 @@ impl Adaptive {
                 if plan.best().saturating_mul(10) >= plan.sizes().saturating_mul(9) { most } else { plan.best() }
             }
             Some(plan) => match plan.at(per_slot, line.items) {
-                Size::Send(size) => size,
-                Size::Wait { otherwise } => {
+                PlanDecision::Send(size) => size,
+                PlanDecision::Wait { otherwise } => {
                     let newest = fair::newest(line.ctx, line.key).unwrap_or(line.head.arrived);
                     let patience = (cost.time(line.items) / 2).min(rate.gap().saturating_mul(2)).max(1000);
                     let end = Tick(newest.0.saturating_add(patience));
@@ -73,10 +73,10 @@ impl Adaptive {
         };
         let size = size.clamp(1, most);
         if let Some(until) = until {
-            return Want::Hold { until, otherwise: size };
+            return SizeDecision::Hold { until, otherwise: size };
         }
         if cost.samples() <= SAMPLES_MIN || size <= 4 {
-            return Want::Send(size);
+            return SizeDecision::Send(size);
         }
         let starts = self.exploration.starts();
         let later = !model.backlog && self.exploration.may(line.ctx.now);
@@ -86,7 +86,7 @@ impl Adaptive {
             && self.draw.chance(TRY_PERMILLE)
         {
             self.trial = *round < size;
-            return Want::Send(*round);
+            return SizeDecision::Send(*round);
         }
         // A backlog requests large sizes only, so a size below a knee that would end it might never
         // be observed, and the backlog would never drain.
@@ -96,7 +96,7 @@ impl Adaptive {
             && self.draw.chance(BELOW_PERMILLE)
         {
             self.trial = true;
-            return Want::Send(*round);
+            return SizeDecision::Send(*round);
         }
         // Between two observed sizes the estimate may be far off: a size that is priced like a
         // larger neighbour would never be chosen, and so never observed.
@@ -105,21 +105,23 @@ impl Adaptive {
             && self.draw.chance(ABOVE_PERMILLE)
         {
             self.trial = true;
-            return Want::Send(*round);
+            return SizeDecision::Send(*round);
         }
         // Past a knee: never pay more per item than a smaller observed size does.
         let seen = ROUND.iter().copied().filter(|round| *round < size && cost.seen(*round) > 0);
-        let better = seen.reduce(|best, round| if cheaper(cost, round, best) { round } else { best });
+        let better = seen.reduce(|best, round| if is_cheaper(cost, round, best) { round } else { best });
         match better {
-            Some(round) if scaled(cost, size, round) > 11 * scaled(cost, round, size) / 10 => Want::Send(round),
-            _ => Want::Send(size),
+            Some(round) if time_times(cost, size, round) > 11 * time_times(cost, round, size) / 10 => {
+                SizeDecision::Send(round)
+            }
+            _ => SizeDecision::Send(size),
         }
     }
 }
 
 /// Returns the size up to `most` with the highest throughput, with a slight preference for larger
 /// ones.
-pub(super) fn most_efficient(cost: &Cost, most: u32) -> u32 {
+pub(super) fn most_efficient(cost: &CostModel, most: u32) -> u32 {
     let worth = |items: u32| u128::from(items) * u128::from(2000 + items);
     let better =
         |one: u32, other: u32| worth(one) * u128::from(cost.time(other)) > worth(other) * u128::from(cost.time(one));
@@ -127,11 +129,11 @@ pub(super) fn most_efficient(cost: &Cost, most: u32) -> u32 {
 }
 
 /// Returns `true` if `one` costs less per item than `other`.
-fn cheaper(cost: &Cost, one: u32, other: u32) -> bool {
-    scaled(cost, one, other) < scaled(cost, other, one)
+fn is_cheaper(cost: &CostModel, one: u32, other: u32) -> bool {
+    time_times(cost, one, other) < time_times(cost, other, one)
 }
 
 /// Returns t(one) · other. Comparing two sizes by it is comparing their time per item.
-fn scaled(cost: &Cost, one: u32, other: u32) -> u128 {
+fn time_times(cost: &CostModel, one: u32, other: u32) -> u128 {
     u128::from(cost.time(one)) * u128::from(other)
 }

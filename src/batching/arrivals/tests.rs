@@ -12,13 +12,13 @@ fn gap(draw: &mut Draw, per_second: f64) -> u64 {
 }
 
 /// 200 batches of 8 items in a closed loop; each client returns 0.1 to 0.3 ms after its answer.
-fn closed_loop() -> (Arrivals, Tick) {
+fn closed_loop() -> (ArrivalEstimator, Tick) {
     closed_loop_of(0)
 }
 
 /// The same closed loop, with this many items reported as present in each cycle.
-fn closed_loop_of(here: u64) -> (Arrivals, Tick) {
-    let (mut arrivals, mut draw, mut now) = (Arrivals::default(), Draw::new(3), Tick(0));
+fn closed_loop_of(here: u64) -> (ArrivalEstimator, Tick) {
+    let (mut arrivals, mut draw, mut now) = (ArrivalEstimator::default(), Draw::new(3), Tick(0));
     for _ in 0..200 {
         arrivals.answered(now, 8, TIME);
         let mut back: Vec<u64> = (0..8).map(|_| 100_000 + draw.bits() % 200_000).collect();
@@ -35,8 +35,8 @@ fn closed_loop_of(here: u64) -> (Arrivals, Tick) {
 
 /// A Poisson process of 1000 items per second for ten seconds. A batch of five is answered every
 /// five milliseconds.
-fn poisson() -> (Arrivals, Tick) {
-    let (mut arrivals, mut draw) = (Arrivals::default(), Draw::new(4));
+fn poisson() -> (ArrivalEstimator, Tick) {
+    let (mut arrivals, mut draw) = (ArrivalEstimator::default(), Draw::new(4));
     let mut next = gap(&mut draw, 1000.0);
     for batch in 1..2000u64 {
         while next < batch * TIME {
@@ -49,7 +49,7 @@ fn poisson() -> (Arrivals, Tick) {
 }
 
 #[test]
-fn who_is_away_is_known_where_clients_come_back() {
+fn away_clients_are_counted_in_closed_loop() {
     let (mut arrivals, now) = closed_loop();
     assert_eq!(arrivals.away(3, TIME), None, "the number of waiting clients is unknown");
     for turn in 0..10 * u64::from(PEAK_EVENTS) {
@@ -83,9 +83,9 @@ fn who_is_away_is_known_where_clients_come_back() {
 }
 
 #[test]
-fn of_independent_arrivals_nobody_is_away_however_steady_they_look() {
+fn poisson_arrivals_are_not_a_closed_loop() {
     for (rate, most) in [(100.0, 1), (300.0, 1), (1000.0, 1), (3000.0, 1), (80.0, 100), (1000.0, 10)] {
-        let (mut arrivals, mut draw) = (Arrivals::default(), Draw::new(4));
+        let (mut arrivals, mut draw) = (ArrivalEstimator::default(), Draw::new(4));
         let mut next = gap(&mut draw, rate);
         for batch in 1..4000u64 {
             let mut came = 0;
@@ -106,21 +106,21 @@ fn of_independent_arrivals_nobody_is_away_however_steady_they_look() {
 
 #[test]
 fn the_rate_follows_a_steady_stream() {
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ArrivalEstimator::default();
     for i in 0..1000u64 {
         arrivals.came(Tick(i * MS), 2, false, TIME);
     }
     let rate = arrivals.rate(Tick(1000 * MS), TIME);
     assert!((1_900_000..2_100_000).contains(&rate.0), "2000 items a second: {rate:?}");
-    assert_eq!(Rate(2_000_000).over(MS), 2000, "two items in a millisecond");
-    assert_eq!(Rate(2_000_000).gap(), 500_000);
-    assert_eq!(Rate(2_000_000).per_slot(4), Rate(500_000));
+    assert_eq!(ArrivalRate(2_000_000).over(MS), 2000, "two items in a millisecond");
+    assert_eq!(ArrivalRate(2_000_000).gap(), 500_000);
+    assert_eq!(ArrivalRate(2_000_000).per_slot(4), ArrivalRate(500_000));
 }
 
 #[test]
 fn the_rate_fades_when_nothing_comes() {
-    let mut arrivals = Arrivals::default();
-    assert_eq!(arrivals.rate(Tick(MS), TIME), Rate(0));
+    let mut arrivals = ArrivalEstimator::default();
+    assert_eq!(arrivals.rate(Tick(MS), TIME), ArrivalRate(0));
     for i in 0..100u64 {
         arrivals.came(Tick(i * MS), 1, false, TIME);
     }
@@ -132,7 +132,7 @@ fn the_rate_fades_when_nothing_comes() {
 
 #[test]
 fn longer_executions_look_further_back() {
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ArrivalEstimator::default();
     arrivals.came(Tick(0), 100, false, TIME);
     assert!(arrivals.rate(Tick(300 * MS), 50 * MS) > arrivals.rate(Tick(300 * MS), TIME));
 }
@@ -175,7 +175,7 @@ fn arrivals_expected_at_a_rate_are_the_rates_for_a_poisson_stream_and_nobody_onc
 
 #[test]
 fn a_fan_out_is_announced_by_its_first_item() {
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ArrivalEstimator::default();
     for burst in 0..50u64 {
         let start = burst * 32 * MS;
         arrivals.came(Tick(start), 1, true, TIME);
@@ -191,7 +191,7 @@ fn a_fan_out_is_announced_by_its_first_item() {
 
 #[test]
 fn lone_calls_announce_nobody() {
-    let mut arrivals = Arrivals::default();
+    let mut arrivals = ArrivalEstimator::default();
     for i in 0..50u64 {
         arrivals.came(Tick(i * 100 * MS), 1, true, TIME);
     }
@@ -211,8 +211,8 @@ fn what_is_no_longer_true_is_forgotten() {
 
 #[test]
 fn before_the_first_event_nothing_is_expected() {
-    let arrivals = Arrivals::default();
+    let arrivals = ArrivalEstimator::default();
     assert_eq!(arrivals.returns().present(Tick(5)), None);
     assert_eq!(arrivals.returns().caused(8, 0, u64::MAX), 0);
-    assert_eq!(arrivals.fan_outs().expected(Rate(u64::MAX), 0, u64::MAX), 0);
+    assert_eq!(arrivals.fan_outs().expected(ArrivalRate(u64::MAX), 0, u64::MAX), 0);
 }

@@ -10,10 +10,10 @@
 
 use std::time::Duration;
 
-use super::super::batch::{Decision, Expiry};
+use super::super::batch::{Decision, ExpiryReason};
 use super::super::call::{Call, CallId, DeadlineSource, KeyId, RejectionReason};
-use super::super::limits::Late;
-use super::super::queue::{Queue, Queued};
+use super::super::limits::LateTreatment;
+use super::super::queue::{Queue, QueuedCall};
 use super::super::tick::Tick;
 use super::Batcher;
 use super::leave::Who;
@@ -71,7 +71,7 @@ impl LateCalls {
         self.passed_by >= TURNS - 1 && !self.queue.is_empty()
     }
 
-    fn take(&mut self, queued: Queued, slo: Duration) {
+    fn take(&mut self, queued: QueuedCall, slo: Duration) {
         if self.queue.is_empty() {
             (self.passed_by, self.slo) = (0, None);
         }
@@ -88,10 +88,10 @@ impl Batcher {
     pub(super) fn defer(&mut self, now: Tick, id: CallId) -> bool {
         let Some(call) = self.queue.get(id).map(|queued| &queued.call) else { return false };
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
-        let (Some(slo), Late::Serve) = (slo, self.limits.scope(call.scope).late) else { return false };
+        let (Some(slo), LateTreatment::Serve) = (slo, self.limits.scope(call.scope).late) else { return false };
         let Some(mut queued) = self.queue.remove(id) else { return false };
         queued.call.deadline = queued.call.later.take();
-        self.adaptive.deferred(now, queued.call.items);
+        self.adaptive.on_deferral(now, queued.call.items);
         let budget = slo.at.since(queued.arrived);
         self.late.take(queued, budget);
         true
@@ -99,7 +99,7 @@ impl Batcher {
 
     /// Returns the decision of `next` for calls in time, or for late calls if it is their turn or
     /// no call in time can use the capacity.
-    pub(super) fn in_time_first(
+    pub(super) fn decide_by_lateness(
         &mut self,
         now: Tick,
         next: impl Fn(&mut Self) -> Option<Decision>,
@@ -108,7 +108,7 @@ impl Batcher {
         let owed = self.late.is_owed() && !self.adaptive.is_midway();
         let mut wake = None;
         if owed {
-            let decision = self.next_late(now, true, &next);
+            let decision = self.decide_late(now, true, &next);
             if decision.is_some() {
                 return decision;
             }
@@ -126,7 +126,7 @@ impl Batcher {
         let room = self.slot_is_free();
         if !owed && room && self.may_serve_late() {
             wake = wake.into_iter().chain(self.adaptive.wake()).min();
-            let decision = self.next_late(now, false, &next);
+            let decision = self.decide_late(now, false, &next);
             if decision.is_some() {
                 return decision;
             }
@@ -139,12 +139,17 @@ impl Batcher {
     /// use it.
     pub(super) fn may_serve_late(&self) -> bool {
         let uses =
-            |(key, head): (KeyId, &Queued)| self.scope_is_free(head.call.scope) && self.paused_until(key).is_none();
+            |(key, head): (KeyId, &QueuedCall)| self.scope_is_free(head.call.scope) && self.paused_until(key).is_none();
         !self.late.queue.is_empty() && (self.late.is_owed() || !self.queue.lines().any(uses))
     }
 
     /// Returns the decision of `next` for late calls. The two queues are swapped for it.
-    fn next_late(&mut self, now: Tick, owed: bool, next: &impl Fn(&mut Self) -> Option<Decision>) -> Option<Decision> {
+    fn decide_late(
+        &mut self,
+        now: Tick,
+        owed: bool,
+        next: &impl Fn(&mut Self) -> Option<Decision>,
+    ) -> Option<Decision> {
         debug_assert_eq!(now, self.now);
         let slo = self.late.slo.map_or(u64::MAX, |slo| u64::try_from(slo.as_nanos()).unwrap_or(u64::MAX) / SLO_PARTS);
         let mean = if owed { self.adaptive.mean_time() / MEAN_PARTS } else { u64::MAX };
@@ -160,7 +165,7 @@ impl Batcher {
     }
 
     /// Shortens a batch of late calls to its maximum time. Other batches are unchanged.
-    pub(super) fn shorten(&mut self, key: KeyId, who: Who) -> Who {
+    pub(super) fn shorten_late_batch(&mut self, key: KeyId, who: Who) -> Who {
         let Some(most) = self.late.serving else { return who };
         match who {
             Who::Front(want) => {
@@ -177,13 +182,13 @@ impl Batcher {
 
     /// Displaces late calls, the last ones first, to make room for a call that is refused for this
     /// reason. Returns the reason why the call is still refused, if it is.
-    pub(super) fn displace(&mut self, call: &Call, mut reason: RejectionReason) -> Option<RejectionReason> {
+    pub(super) fn displace_late_calls(&mut self, call: &Call, mut reason: RejectionReason) -> Option<RejectionReason> {
         if let Some(reason) = self.refuse(call, false) {
             return Some(reason);
         }
         loop {
-            let own_scope = |queued: &Queued| queued.call.scope == call.scope;
-            let fits = |queued: &Queued| match reason {
+            let own_scope = |queued: &QueuedCall| queued.call.scope == call.scope;
+            let fits = |queued: &QueuedCall| match reason {
                 RejectionReason::TenantShare => queued.call.tenant == call.tenant,
                 RejectionReason::QueueFull | RejectionReason::BytesFull => {
                     !self.scope_is_full(call) || own_scope(queued)
@@ -192,7 +197,7 @@ impl Batcher {
             let Some(id) = self.late.queue.last_where(fits) else { return Some(reason) };
             if let Some(queued) = self.late.queue.remove(id) {
                 self.adaptive.expired(self.now, &queued);
-                self.tallies.expired(queued.call.cost_class, Expiry::QueueFull, queued.call.items);
+                self.tallies.expired(queued.call.cost_class, ExpiryReason::QueueFull, queued.call.items);
             }
             self.late.displaced.push(id);
             reason = self.refuse(call, true)?;

@@ -5,20 +5,20 @@
 
 use std::time::Duration;
 
-use super::super::adaptive::{BatchWork, Ctx, Deadlines, Kind, Leaving, Next, slo_of};
-use super::super::batch::{Batch, BatchId, Cause, Decision, Lone, Member};
+use super::super::adaptive::{Action, BatchWork, DeadlineSpread, DecisionContext, Dispatch, DispatchKind, slo_of};
+use super::super::batch::{Batch, BatchId, Decision, DispatchCause, Member, UnbatchedReason};
 use super::super::call::{Call, DeadlineSource, KeyId, ScopeId, Weight};
-use super::super::ceiling::{Bounded, Extent};
-use super::super::class::BatchSize;
-use super::super::class::merging::Bound;
-use super::super::decide::{Choice, Ready, Walls, choose};
+use super::super::ceiling::{BatchExtent, SizeMeasure};
+use super::super::class::ClassSample;
+use super::super::class::merging::MergeLimit;
+use super::super::decide::{BatchCaps, Readiness, Selection, choose};
 use super::super::invariant::{InvariantId, check_invariant};
-use super::super::limits::Policy;
-use super::super::queue::Queued;
-use super::super::skill::Skill;
-use super::super::tally::Sent;
+use super::super::limits::DispatchPolicy;
+use super::super::queue::QueuedCall;
+use super::super::skill::Feature;
+use super::super::tally::DispatchEvent;
 use super::super::tick::Tick;
-use super::{Batcher, InFlight};
+use super::{Batcher, InFlightBatch};
 
 /// Maximum number of lines scanned for calls of other keys that wait beside a batch.
 const BESIDE_MAX: usize = 16;
@@ -41,7 +41,7 @@ pub(super) enum Who {
 impl Batcher {
     /// Returns the first line, by the arrival of its head, that may leave now. A line that is held
     /// does not keep the others from leaving.
-    pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, Cause)> {
+    pub(super) fn pick(&self, now: Tick) -> Option<(KeyId, DispatchCause)> {
         if !self.slot_is_free() {
             return None;
         }
@@ -49,41 +49,43 @@ impl Batcher {
         let lines = self.queue.lines().filter(|(_, head)| self.scope_is_free(head.call.scope));
         lines.filter(|(key, _)| self.paused_until(*key).is_none()).find_map(|(key, head)| {
             match self.ready(&self.queue, key, head) {
-                Ready::Now(cause) => Some((key, cause)),
-                Ready::At(_) => None,
+                Readiness::Now(cause) => Some((key, cause)),
+                Readiness::At(_) => None,
             }
         })
     }
 
     /// Returns `true` if calls remain in the line and weight kept each of them out of a batch like
     /// this one. Among chosen calls no single one marks the end of the batch, so all are checked.
-    fn too_heavy(&self, key: KeyId, batch: Weight, items: u32, walls: Walls) -> bool {
+    fn is_cut_by_weight(&self, key: KeyId, batch: Weight, items: u32, walls: BatchCaps) -> bool {
         let left = || self.queue.line(key).take(LEFT_MAX).map(|queued| &queued.call);
         let joins = |call: &Call| {
             let (more, sum) = (items.saturating_add(call.items), batch.sum.saturating_add(call.weight.sum));
-            more > walls.items || walls.hold_weight(sum, more, batch.max.max(call.weight.max))
+            more > walls.items || walls.admits_weight(sum, more, batch.max.max(call.weight.max))
         };
-        walls.bound_weight() && left().next().is_some() && !left().any(joins)
+        walls.has_weight_cap() && left().next().is_some() && !left().any(joins)
     }
 
     pub(super) fn next_adaptive(&mut self, now: Tick, hold_permille: u32) -> Option<Decision> {
         loop {
             return match self.wanted(now, hold_permille) {
-                Next::Send { key, items, cause, kind } => self.dispatch(now, key, cause, Who::Front(Some(items)), kind),
-                Next::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
+                Action::Send { key, items, cause, kind } => {
+                    self.dispatch(now, key, cause, Who::Front(Some(items)), kind)
+                }
+                Action::Chosen { key, cause, kind } => self.dispatch(now, key, cause, Who::Chosen, kind),
                 // Deferred calls move behind those that can be in time. Each is deferred at most
                 // once.
-                Next::Expire { id, .. } if self.defer(now, id) => continue,
-                Next::Expire { id, reason } => Some(self.end_early(now, id, reason)),
-                Next::Nothing => None,
+                Action::Expire { id, .. } if self.defer(now, id) => continue,
+                Action::Expire { id, reason } => Some(self.expire_call(now, id, reason)),
+                Action::Nothing => None,
             };
         }
     }
 
-    fn wanted(&mut self, now: Tick, hold_permille: u32) -> Next {
+    fn wanted(&mut self, now: Tick, hold_permille: u32) -> Action {
         let free = self.free.total(now);
         let missing = self.missing;
-        let ctx = Ctx { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
+        let ctx = DecisionContext { now, limits: &self.limits, queue: &self.queue, free, hold_permille, missing };
         let scopes = &self.scopes_in_flight;
         let scope_is_free =
             |scope: ScopeId| scopes.get(&scope).copied().unwrap_or(0) < self.limits.scope(scope).slots_max;
@@ -93,11 +95,18 @@ impl Batcher {
         self.adaptive.next(ctx, lines, &self.classes)
     }
 
-    pub(super) fn dispatch(&mut self, now: Tick, key: KeyId, cause: Cause, who: Who, kind: Kind) -> Option<Decision> {
+    pub(super) fn dispatch(
+        &mut self,
+        now: Tick,
+        key: KeyId,
+        cause: DispatchCause,
+        who: Who,
+        kind: DispatchKind,
+    ) -> Option<Decision> {
         let head = &self.queue.line(key).next()?.call;
         let (cost_class, scope, shareable) = (head.cost_class, head.scope, !head.alone);
         let (replayable, together) = (head.replayable, self.merge_bound(head));
-        let who = self.shorten(key, who);
+        let who = self.shorten_late_batch(key, who);
         let walls = self.walls(cost_class, scope);
         let cut = match who {
             Who::Front(want) => choose(self.view(), self.queue.line(key), together, walls, want)?,
@@ -106,29 +115,30 @@ impl Batcher {
                 choose(self.view(), chosen, together, walls, None)?
             }
         };
-        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut).filter(|_| together == Bound::Free) {
+        let (choice, retest) = match self.ask_again(now, key, who, kind, &cut).filter(|_| together == MergeLimit::Free)
+        {
             Some((larger, bounded)) => (larger, Some(bounded)),
             None => (cut, None),
         };
-        let Choice { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
-        if kind == Kind::Forward && self.adaptive.finds_no_gain(cost_class) {
-            lone = lone.or(Some(Lone::NoGain));
+        let Selection { ids, items, weight, heaviest: max, bytes, bound, mut lone } = choice;
+        if kind == DispatchKind::Forward && self.adaptive.finds_no_gain(cost_class) {
+            lone = lone.or(Some(UnbatchedReason::NoGain));
         }
         let (mut first, mut last) = (now, Tick(0));
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = DeadlineSpread::default();
         check_invariant!(InvariantId::WithinSlots, self.in_flight.len() < self.limits.slots as usize);
         let id = BatchId(self.next_batch);
         self.next_batch += 1;
         let mut members = Vec::with_capacity(ids.len());
         let mut start = 0;
         let (mut waited, mut slo) = (Duration::ZERO, None);
-        let adaptive = matches!(self.limits.policy, Policy::Adaptive { .. });
+        let adaptive = matches!(self.limits.policy, DispatchPolicy::Adaptive { .. });
         let alone = self.queue.flows() <= 1 && self.late.queue.flows() <= 1;
         for &call in &ids {
             let Some(queued) = self.queue.remove(call) else { continue };
             check_invariant!(InvariantId::OneKey, queued.call.key == key);
             let late = queued.call.deadline.is_some_and(|deadline| deadline.at <= now);
-            check_invariant!(InvariantId::NotLate, !late || self.missing.has(Skill::Shedding));
+            check_invariant!(InvariantId::NotLate, !late || self.missing.has(Feature::Shedding));
             waited = waited.saturating_add(now.since(queued.arrived));
             slo = slo_of(&queued).map(|left| queued.call.slo.unwrap_or(left)).or(slo);
             if adaptive {
@@ -144,23 +154,23 @@ impl Batcher {
             start += queued.call.items;
         }
         check_invariant!(InvariantId::Balanced, start == items);
-        let trial = together == Bound::Trial && members.len() > 1;
+        let trial = together == MergeLimit::Trial && members.len() > 1;
         if members.len() > 1 {
             self.classes.sent(now, cost_class, id, members.len(), trial);
         }
         if let Some(bounded) = retest {
             self.classes.testing(cost_class, bounded);
         }
-        let size = BatchSize {
-            extent: Extent { items, sum: weight, heaviest: max },
+        let size = ClassSample {
+            extent: BatchExtent { items, sum: weight, heaviest: max },
             shared: members.len() > 1,
             full: items >= walls.items,
-            memory: if adaptive { self.adaptive.memory(cost_class) } else { Bounded::PaddedWeight },
+            memory: if adaptive { self.adaptive.memory(cost_class) } else { SizeMeasure::PaddedWeight },
             retest,
         };
         self.in_flight.insert(
             id,
-            InFlight {
+            InFlightBatch {
                 key: shareable.then_some(key),
                 replayable,
                 cost_class,
@@ -173,9 +183,9 @@ impl Batcher {
         *self.scopes_in_flight.entry(scope).or_default() += 1;
         // Recorded under every policy: requests in flight count when the policy changes, and those
         // that run without overlap are cost samples.
-        let left = self.queue.line_held(key).items;
+        let left = self.queue.load_of_key(key).items;
         let in_all = Weight { sum: weight, max };
-        let leaving = Leaving {
+        let leaving = Dispatch {
             key,
             class: cost_class,
             items,
@@ -184,7 +194,7 @@ impl Batcher {
             calls: u32::try_from(members.len()).unwrap_or(u32::MAX),
             first,
             last,
-            alone: !shareable || lone.is_some_and(|lone| lone != Lone::NoGain),
+            alone: !shareable || lone.is_some_and(|lone| lone != UnbatchedReason::NoGain),
             queued: self.held_by_class(cost_class),
             left,
             deadlines,
@@ -195,19 +205,22 @@ impl Batcher {
         // The limit that cut a batch short is its cause. A drain is the cause of each of its
         // batches.
         let cause = match cause {
-            Cause::Drain => cause,
-            _ if retest.is_some() || trial => Cause::Probe,
+            DispatchCause::Drain => cause,
+            _ if retest.is_some() || trial => DispatchCause::Probe,
             _ => match (bound, who) {
                 (Some(bound), _) => bound,
-                (None, Who::Chosen) if kind == Kind::Batch && self.too_heavy(key, in_all, items, walls) => {
-                    Cause::Weight
+                (None, Who::Chosen)
+                    if kind == DispatchKind::Batch && self.is_cut_by_weight(key, in_all, items, walls) =>
+                {
+                    DispatchCause::Weight
                 }
                 (None, _) => cause,
             },
         };
-        let other =
-            |(other, head): (KeyId, &Queued)| other != key && head.call.cost_class == cost_class && !head.call.alone;
-        self.tallies.sent(Sent {
+        let other = |(other, head): (KeyId, &QueuedCall)| {
+            other != key && head.call.cost_class == cost_class && !head.call.alone
+        };
+        self.tallies.sent(DispatchEvent {
             now,
             class: cost_class,
             cause,

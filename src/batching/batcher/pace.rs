@@ -15,7 +15,7 @@ pub(super) struct FreeTime {
 
 /// Drain rate of the queue, for `Retry-After`: running means of the last executions.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Pace {
+pub(super) struct DrainRate {
     execution_ns: u64,
     items: u64,
 }
@@ -42,7 +42,7 @@ impl FreeTime {
 
 // === impl Pace ===
 
-impl Pace {
+impl DrainRate {
     /// Updates the means with weight 1/8 for the newest execution, so that they follow within a few
     /// batches.
     pub(super) fn observe(&mut self, duration: Duration, items: u32) {

@@ -23,7 +23,7 @@ const CLASSES_MAX: usize = 64;
 
 /// Count of the pauses of a cost class, for reports: a single pause ends before a report shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pauses {
+pub struct PauseStats {
     /// The cost class.
     pub class: CostClassId,
     /// Number of pauses.
@@ -38,19 +38,19 @@ pub struct Pauses {
 
 /// Merge keys that are paused.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Paused {
+pub(super) struct PausedKeys {
     keys: BTreeMap<KeyId, (Tick, CostClassId)>,
-    classes: BTreeMap<CostClassId, Pauses>,
+    classes: BTreeMap<CostClassId, PauseStats>,
 }
 
 // === impl Paused ===
 
-impl Paused {
+impl PausedKeys {
     /// Pauses a key after the upstream requested a delay.
     pub(super) fn pause(&mut self, now: Tick, key: KeyId, class: CostClassId, after: Duration) {
         self.keys.retain(|_, (until, _)| *until > now);
         let held = after.min(PAUSE_MAX);
-        self.count(Pauses { class, count: 1, last: now, asked: after, held });
+        self.count(PauseStats { class, count: 1, last: now, asked: after, held });
         let until = now.after(held);
         let known = self.keys.get(&key).map_or(until, |(known, _)| until.max(*known));
         self.keys.insert(key, (known, class));
@@ -61,9 +61,9 @@ impl Paused {
         }
     }
 
-    fn count(&mut self, pause: Pauses) {
+    fn count(&mut self, pause: PauseStats) {
         let before = self.classes.get(&pause.class).map_or(0, |known| known.count);
-        self.classes.insert(pause.class, Pauses { count: before + pause.count, ..pause });
+        self.classes.insert(pause.class, PauseStats { count: before + pause.count, ..pause });
         if self.classes.len() > CLASSES_MAX
             && let Some(oldest) = self.classes.values().min_by_key(|known| known.last).map(|known| known.class)
         {
@@ -72,7 +72,7 @@ impl Paused {
     }
 
     /// Returns the pause counts of all cost classes.
-    pub(super) fn classes(&self) -> impl Iterator<Item = Pauses> {
+    pub(super) fn classes(&self) -> impl Iterator<Item = PauseStats> {
         self.classes.values().copied()
     }
 
@@ -98,12 +98,12 @@ mod tests {
 
     #[test]
     fn pauses_are_counted_by_class_and_the_classes_are_bounded() {
-        let mut paused = Paused::default();
+        let mut paused = PausedKeys::default();
         let (short, long) = (Duration::from_millis(30), Duration::from_secs(30));
         paused.pause(Tick::from_millis(1), KeyId(1), CostClassId(7), long);
         paused.pause(Tick::from_millis(2), KeyId(2), CostClassId(7), short);
         let last = Tick::from_millis(2);
-        let expected = Pauses { class: CostClassId(7), count: 2, last, asked: short, held: short };
+        let expected = PauseStats { class: CostClassId(7), count: 2, last, asked: short, held: short };
         assert_eq!(paused.classes().collect::<Vec<_>>(), [expected]);
         for class in 100..300 {
             paused.pause(Tick::from_millis(class.into()), KeyId(1), CostClassId(class), long);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::batch::{Decision, Expiry};
+use super::super::batch::{Decision, ExpiryReason};
 use super::super::call::{Call, CallId, CostClassId, DeadlineSource, RejectionReason};
-use super::super::class::Class;
-use super::super::limits::Policy;
-use super::super::queue::Held;
+use super::super::class::ClassState;
+use super::super::limits::DispatchPolicy;
+use super::super::queue::Load;
 use super::super::tick::Tick;
 use super::Batcher;
 
@@ -48,7 +48,7 @@ impl Batcher {
     }
 
     /// Returns the total of both queues.
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> Load {
         self.queue.held().and(self.late.queue.held())
     }
 
@@ -57,7 +57,7 @@ impl Batcher {
         self.queue.held_by_class(class) + self.late.queue.held_by_class(class)
     }
 
-    fn held_by_scope(&self, call: &Call) -> Held {
+    fn held_by_scope(&self, call: &Call) -> Load {
         self.queue.held_by_scope(call.scope).and(self.late.queue.held_by_scope(call.scope))
     }
 
@@ -78,8 +78,8 @@ impl Batcher {
             let slo =
                 queued.call.deadline.filter(|d| d.source == DeadlineSource::Slo).map(|d| d.at.since(queued.arrived));
             let least = match self.limits.policy {
-                Policy::Adaptive { .. } => self.adaptive.lone_expected(queued.call.cost_class),
-                _ => self.classes.get(queued.call.cost_class).and_then(Class::fastest),
+                DispatchPolicy::Adaptive { .. } => self.adaptive.predicted_lone_tail(queued.call.cost_class),
+                _ => self.classes.get(queued.call.cost_class).and_then(ClassState::fastest),
             };
             if let (Some(slo), Some(least)) = (slo, least)
                 && least > slo
@@ -92,14 +92,14 @@ impl Batcher {
             if self.defer(now, id) {
                 continue;
             }
-            return Some(self.end_early(now, id, Expiry::Deadline));
+            return Some(self.expire_call(now, id, ExpiryReason::Deadline));
         }
         // Late calls end by a deadline of their client or by the timeout.
         let (_, id) = self.late.queue.first_deadline().filter(|(at, _)| *at <= now)?;
-        Some(self.end_early(now, id, Expiry::Deadline))
+        Some(self.expire_call(now, id, ExpiryReason::Deadline))
     }
 
-    pub(super) fn end_early(&mut self, now: Tick, id: CallId, reason: Expiry) -> Decision {
+    pub(super) fn expire_call(&mut self, now: Tick, id: CallId, reason: ExpiryReason) -> Decision {
         if let Some(queued) = self.queue.remove(id).or_else(|| self.late.queue.remove(id)) {
             self.adaptive.expired(now, &queued);
             self.tallies.expired(queued.call.cost_class, reason, queued.call.items);
@@ -111,7 +111,7 @@ impl Batcher {
     /// time and 1.5 times that so that retries spread, and at least 1.
     pub(super) fn retry_after(&mut self) -> Duration {
         let slots = match self.limits.policy {
-            Policy::Adaptive { .. } => self.adaptive.slots().clamp(1, self.limits.slots),
+            DispatchPolicy::Adaptive { .. } => self.adaptive.slots().clamp(1, self.limits.slots),
             _ => self.limits.slots,
         };
         let drain = self.pace.drain_ns(self.held().items, slots);

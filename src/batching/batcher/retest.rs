@@ -4,14 +4,14 @@
 //! answered, or refused and sent again in halves, and the replay budget must cover all members. The
 //! schedule of retests and the meaning of the answers are in `ceiling`.
 
-use super::super::adaptive::{Kind, slack_of};
+use super::super::adaptive::{DispatchKind, slack_of};
 use super::super::call::CostClassId;
 use super::super::call::KeyId;
-use super::super::ceiling::{Bounded, Extent};
-use super::super::class::merging::Bound;
-use super::super::decide::{Choice, Walls, choose, expected};
-use super::super::limits::Policy;
-use super::super::queue::Queued;
+use super::super::ceiling::{BatchExtent, SizeMeasure};
+use super::super::class::merging::MergeLimit;
+use super::super::decide::{BatchCaps, Selection, choose, expected};
+use super::super::limits::DispatchPolicy;
+use super::super::queue::QueuedCall;
 use super::super::tick::{Tick, nanos};
 use super::Batcher;
 use super::leave::Who;
@@ -20,14 +20,14 @@ use super::leave::Who;
 
 impl Batcher {
     /// Returns the limits of a line's batches.
-    pub(super) fn walls(&self, class: CostClassId, scope: super::ScopeId) -> Walls {
-        Walls::new(self.limits.scope(scope), self.classes.get(class), self.is_padded(class))
+    pub(super) fn walls(&self, class: CostClassId, scope: super::ScopeId) -> BatchCaps {
+        BatchCaps::new(self.limits.scope(scope), self.classes.get(class), self.is_padded(class))
     }
 
     /// Returns `true` if a class pays for every item as if it were the heaviest. Only the adaptive
     /// policy learns this and applies it.
     pub(super) fn is_padded(&self, class: CostClassId) -> bool {
-        matches!(self.limits.policy, Policy::Adaptive { .. }) && self.adaptive.is_padded(class)
+        matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) && self.adaptive.is_padded(class)
     }
 
     /// Returns a larger batch in place of this one, and the ceiling that it tests. Returns `None`
@@ -37,10 +37,10 @@ impl Batcher {
         now: Tick,
         key: KeyId,
         who: Who,
-        kind: Kind,
-        cut: &Choice,
-    ) -> Option<(Choice, Bounded)> {
-        if self.draining || cut.lone.is_some() || !matches!(kind, Kind::Batch | Kind::Plain) {
+        kind: DispatchKind,
+        cut: &Selection,
+    ) -> Option<(Selection, SizeMeasure)> {
+        if self.draining || cut.lone.is_some() || !matches!(kind, DispatchKind::Batch | DispatchKind::Plain) {
             return None;
         }
         let head = self.queue.get(*cut.ids.first()?)?;
@@ -53,58 +53,59 @@ impl Batcher {
         let padded = self.is_padded(class_id);
         let walls = self.walls(class_id, scope).raised(self.limits.scope(scope), padded, bounded, target);
         // A ceiling on weight ends the batch by weight, whatever number of items was requested.
-        let want = |most: Option<u32>| most.filter(|_| bounded == Bounded::Items).map(|_| walls.items);
+        let want = |most: Option<u32>| most.filter(|_| bounded == SizeMeasure::Items).map(|_| walls.items);
         let larger = match who {
-            Who::Front(most) => choose(self.view(), self.queue.line(key), Bound::Free, walls, want(most)),
+            Who::Front(most) => choose(self.view(), self.queue.line(key), MergeLimit::Free, walls, want(most)),
             Who::Chosen => {
                 // The chosen calls are followed by the others of the line.
                 let chosen = self.adaptive.chosen();
                 let first = chosen.iter().filter_map(|id| self.queue.get(*id));
                 let others = self.queue.line(key).filter(|queued| !chosen.contains(&queued.call.id));
-                choose(self.view(), first.chain(others), Bound::Free, walls, None)
+                choose(self.view(), first.chain(others), MergeLimit::Free, walls, None)
             }
         }?;
-        let extent = Extent { items: larger.items, sum: larger.weight, heaviest: larger.heaviest };
+        let extent = BatchExtent { items: larger.items, sum: larger.weight, heaviest: larger.heaviest };
         let beyond = extent.of(bounded) > class.max(bounded);
         let members = u64::try_from(larger.ids.len()).unwrap_or(u64::MAX);
         let in_hand = self.classes.replay_room(now) >= members;
         // A call that is refused alone receives the refusal as its answer, which shows nothing
         // about batches.
-        (beyond && members > 1 && in_hand && self.nobody_late(now, class_id, &larger, nanos(took)))
+        (beyond && members > 1 && in_hand && self.all_in_time(now, class_id, &larger, nanos(took)))
             .then_some((larger, bounded))
     }
 
     /// Returns `true` if this ceiling cut the batch. The adaptive policy requests no more than
     /// fits, so a batch that weight cuts holds everything that was requested.
-    fn binds(&self, key: KeyId, who: Who, cut: &Choice, bounded: Bounded) -> bool {
-        if bounded == Bounded::Items {
-            return cut.bound == Some(super::Cause::Full);
+    fn binds(&self, key: KeyId, who: Who, cut: &Selection, bounded: SizeMeasure) -> bool {
+        if bounded == SizeMeasure::Items {
+            return cut.bound == Some(super::DispatchCause::Full);
         }
-        let whole = |head: &Queued| {
+        let whole = |head: &QueuedCall| {
             let (class, scope) = (head.call.cost_class, head.call.scope);
-            choose(self.view(), self.queue.line(key), Bound::Free, self.walls(class, scope), None)
+            choose(self.view(), self.queue.line(key), MergeLimit::Free, self.walls(class, scope), None)
         };
-        cut.bound == Some(super::Cause::Weight)
+        cut.bound == Some(super::DispatchCause::Weight)
             || matches!(who, Who::Front(Some(_)))
                 && cut
                     .ids
                     .first()
                     .and_then(|id| self.queue.get(*id))
                     .and_then(whole)
-                    .is_some_and(|whole| whole.bound == Some(super::Cause::Weight) && whole.items <= cut.items)
+                    .is_some_and(|whole| whole.bound == Some(super::DispatchCause::Weight) && whole.items <= cut.items)
     }
 
     /// Returns `true` if every member is in time both if the batch is answered, and if it is
     /// refused after `took` and its halves are sent one after the other.
-    fn nobody_late(&self, now: Tick, class: CostClassId, choice: &Choice, took: u64) -> bool {
-        let members: Vec<&Queued> = choice.ids.iter().filter_map(|id| self.queue.get(*id)).collect();
+    fn all_in_time(&self, now: Tick, class: CostClassId, choice: &Selection, took: u64) -> bool {
+        let members: Vec<&QueuedCall> = choice.ids.iter().filter_map(|id| self.queue.get(*id)).collect();
         let (first, second) = members.split_at(members.len() / 2);
         let (Some(whole), Some(one), Some(other)) =
             (self.takes(class, &members), self.takes(class, first), self.takes(class, second))
         else {
             return false;
         };
-        let wait = if let Policy::Adaptive { .. } = self.limits.policy { self.adaptive.wait(now, class) } else { 0 };
+        let wait =
+            if let DispatchPolicy::Adaptive { .. } = self.limits.policy { self.adaptive.wait(now, class) } else { 0 };
         let first_needs = wait.saturating_add(whole.max(took.saturating_add(one)));
         let second_needs = wait.saturating_add(whole.max(took.saturating_add(one).saturating_add(other)));
         first.iter().all(|queued| slack_of(queued, now) >= first_needs)
@@ -113,11 +114,11 @@ impl Batcher {
 
     /// Returns the time that these calls take together, if it is known: its 98th percentile under
     /// the adaptive policy, otherwise that of the last execution with a margin.
-    fn takes(&self, class: CostClassId, members: &[&Queued]) -> Option<u64> {
-        if !matches!(self.limits.policy, Policy::Adaptive { .. }) {
+    fn takes(&self, class: CostClassId, members: &[&QueuedCall]) -> Option<u64> {
+        if !matches!(self.limits.policy, DispatchPolicy::Adaptive { .. }) {
             return self.classes.get(class).and_then(expected).map(nanos);
         }
-        let mut extent = Extent::default();
+        let mut extent = BatchExtent::default();
         for queued in members {
             extent.items += queued.call.items;
             extent.sum = extent.sum.saturating_add(queued.call.weight.sum);

@@ -3,15 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::adaptive::Curves;
+use super::super::adaptive::AdaptiveReport;
 use super::super::call::{Call, CostClassId, DeadlineSource, KeyId, ScopeId};
-use super::super::ceiling::{Bounded, CeilingReport, CeilingSnapshot, LimitSource};
-use super::super::cost::{Report as CostReport, Snapshot};
+use super::super::ceiling::{CeilingReport, CeilingSnapshot, LimitSource, SizeMeasure};
+use super::super::cost::{CostReport, CostSnapshot};
 use super::super::flow::{FlowMode, FlowReport, FlowSnapshot};
-use super::super::limits::Policy;
+use super::super::limits::DispatchPolicy;
 use super::super::tick::Tick;
 use super::Batcher;
-use super::pause::Pauses;
+use super::pause::PauseStats;
 
 /// Maximum number of pairs of cost class and route with a recorded SLO, equal to the number of cost
 /// curves.
@@ -19,7 +19,7 @@ const ASKED_MAX: usize = 64;
 
 /// Learned state of an upstream, for status reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct BatcherReport {
     /// Number of batches that the upstream runs side by side.
     pub slots: u32,
     /// The lead: nanoseconds by which the next batch may leave before another one returns.
@@ -37,9 +37,9 @@ pub struct Report {
     /// Cost classes with a merge key that the upstream paused, and the end of the pause.
     pub paused: Vec<(CostClassId, Tick)>,
     /// Pause counts by cost class.
-    pub pauses: Vec<Pauses>,
+    pub pauses: Vec<PauseStats>,
     /// SLOs that no execution can meet. Their calls are served nevertheless.
-    pub infeasible: Vec<Infeasible>,
+    pub infeasible: Vec<InfeasibleSlo>,
     /// Total execution time of batches that were sent in another size than the best known one, to
     /// learn, in nanoseconds.
     pub exploration_nanos: u64,
@@ -58,7 +58,7 @@ pub struct CeilingInForce {
 
 /// An SLO that is shorter than the time of a call that has the server for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Infeasible {
+pub struct InfeasibleSlo {
     /// The cost class.
     pub class: CostClassId,
     /// The route.
@@ -73,7 +73,7 @@ pub struct Infeasible {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClassSnapshot {
     /// The cost curve.
-    pub cost: Snapshot,
+    pub cost: CostSnapshot,
     /// The learned ceilings. Published ones are fetched again.
     pub ceilings: Vec<CeilingSnapshot>,
     /// The concurrency limiter; `None` if the snapshot has none.
@@ -82,7 +82,7 @@ pub struct ClassSnapshot {
 
 /// SLOs of recent calls, and the instant since which the limits are in force.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestedSlos {
     pub(super) limits_since: Tick,
     /// SLO of the last call, if it had one.
     slos: BTreeMap<(CostClassId, ScopeId), Option<Duration>>,
@@ -90,7 +90,7 @@ pub(super) struct Asked {
 
 // === impl Asked ===
 
-impl Asked {
+impl RequestedSlos {
     pub(super) fn came(&mut self, now: Tick, call: &Call) {
         let slo = call.deadline.filter(|deadline| deadline.source == DeadlineSource::Slo);
         let slo = slo.map(|deadline| call.slo.unwrap_or_else(|| deadline.at.since(now)));
@@ -126,9 +126,10 @@ impl Batcher {
 
     /// Returns the learned state, for status reports.
     #[must_use]
-    pub fn report(&self) -> Report {
-        let Curves { slots, lead_nanos, mean_nanos, flows, classes, exploration_nanos } = self.adaptive.report();
-        Report {
+    pub fn report(&self) -> BatcherReport {
+        let AdaptiveReport { slots, lead_nanos, mean_nanos, flows, classes, exploration_nanos } =
+            self.adaptive.report();
+        BatcherReport {
             slots,
             lead_nanos,
             mean_nanos,
@@ -144,7 +145,7 @@ impl Batcher {
     }
 
     pub(super) const fn is_adaptive(&self) -> bool {
-        matches!(self.limits.policy, Policy::Adaptive { .. })
+        matches!(self.limits.policy, DispatchPolicy::Adaptive { .. })
     }
 
     /// Returns the end of the last pause of a merge key, past or not; `None` if it is not
@@ -161,11 +162,11 @@ impl Batcher {
         self.is_adaptive().then(|| self.adaptive.flow_mode(class)).flatten()
     }
 
-    fn infeasible(&self) -> impl Iterator<Item = Infeasible> {
+    fn infeasible(&self) -> impl Iterator<Item = InfeasibleSlo> {
         self.asked.slos.iter().filter_map(|(&(class, scope), slo)| {
             let (slo, lone) = ((*slo)?, self.adaptive.lone(class)?);
             let whole = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-            (slo < lone).then(|| Infeasible { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
+            (slo < lone).then(|| InfeasibleSlo { class, scope, slo_nanos: whole(slo), lone_nanos: whole(lone) })
         })
     }
 
@@ -180,11 +181,11 @@ impl Batcher {
                 since: self.asked.limits_since,
                 retest: None,
             };
-            let weighed = if self.is_padded(class) { Bounded::PaddedWeight } else { Bounded::Weight };
-            let mut known = vec![policy(Bounded::Items, u64::from(limits.batch_items_max))];
+            let weighed = if self.is_padded(class) { SizeMeasure::PaddedWeight } else { SizeMeasure::Weight };
+            let mut known = vec![policy(SizeMeasure::Items, u64::from(limits.batch_items_max))];
             known.extend(limits.batch_weight_max.map(|max| policy(weighed, max)));
-            known.extend(self.classes.get(class).map(super::super::class::Class::ceilings).unwrap_or_default());
-            for bounded in Bounded::ALL {
+            known.extend(self.classes.get(class).map(super::super::class::ClassState::ceilings).unwrap_or_default());
+            for bounded in SizeMeasure::ALL {
                 let least = known.iter().filter(|ceiling| ceiling.bounded == bounded).min_by_key(|ceiling| ceiling.max);
                 all.extend(least.map(|ceiling| CeilingInForce { class, scope, ceiling: *ceiling }));
             }

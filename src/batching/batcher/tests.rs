@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::batching::{
-    Batch, Cause, Deadline, DeadlineSource, Expiry, KeyId, Lone, Policy, RejectionReason, ScopeLimits, TenantId, Weight,
+    Batch, Deadline, DeadlineSource, DispatchCause, DispatchPolicy, ExpiryReason, KeyId, RejectionReason, ScopeLimits,
+    TenantId, UnbatchedReason, Weight,
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -24,13 +25,13 @@ fn on_key(id: u64, key: u64) -> Call {
     Call { key: KeyId(key), ..call(id) }
 }
 
-fn ok(duration: Duration) -> Observed {
-    Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok }
+fn ok(duration: Duration) -> Observation {
+    Observation { duration, first_byte: None, outcome: BatchOutcome::Ok }
 }
 
 /// Returns a core that treats its server as a serial one from the start.
 fn serial(batcher: Batcher) -> Batcher {
-    batcher.without(Skill::StandAside)
+    batcher.without(Feature::StandAside)
 }
 
 fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
@@ -39,8 +40,8 @@ fn limits(change: impl FnOnce(&mut Limits)) -> Limits {
     limits
 }
 
-fn window(items: u32, millis: u64) -> Policy {
-    Policy::Window { items, delay: Duration::from_millis(millis) }
+fn window(items: u32, millis: u64) -> DispatchPolicy {
+    DispatchPolicy::Window { items, delay: Duration::from_millis(millis) }
 }
 
 #[track_caller]
@@ -60,7 +61,7 @@ fn a_lone_call_on_an_idle_slot_leaves_in_the_same_poll() {
     let mut batcher = Batcher::new(Limits::default(), 0);
     batcher.offer(ms(5), call(1)).unwrap();
     let batch = dispatched(&mut batcher, ms(5));
-    assert_eq!((ids(&batch), batch.cause), (vec![1], Cause::Idle));
+    assert_eq!((ids(&batch), batch.cause), (vec![1], DispatchCause::Idle));
     assert_eq!(batcher.poll(ms(5)), None);
     assert_eq!(batcher.next_wakeup(), None, "nothing wakes an empty core");
 }
@@ -90,7 +91,7 @@ fn keys_never_mix_and_none_blocks_another() {
     let batch = dispatched(&mut batcher, ms(1));
     assert_eq!(
         (ids(&batch), batch.cause),
-        (vec![2, 3, 4, 5], Cause::Full),
+        (vec![2, 3, 4, 5], DispatchCause::Full),
         "the full key is dispatched past the held one"
     );
 }
@@ -102,7 +103,7 @@ fn a_window_starts_when_an_item_and_a_free_slot_are_both_there() {
     assert_eq!(batcher.poll(ms(0)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(20)));
     let first = dispatched(&mut batcher, ms(20));
-    assert_eq!(first.cause, Cause::Delay);
+    assert_eq!(first.cause, DispatchCause::Delay);
     batcher.offer(ms(21), call(2)).unwrap();
     assert_eq!(batcher.next_wakeup(), None, "no free slot, nothing to wake for");
     batcher.complete(ms(600), first.id, ok(580 * MS));
@@ -112,7 +113,7 @@ fn a_window_starts_when_an_item_and_a_free_slot_are_both_there() {
 
 #[test]
 fn a_static_delay_counts_from_the_oldest_arrival() {
-    let policy = Policy::Static { items: 64, delay: 15 * MS };
+    let policy = DispatchPolicy::Static { items: 64, delay: 15 * MS };
     let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
     batcher.offer(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(15));
@@ -137,7 +138,7 @@ fn a_deadline_inside_the_window_sends_the_batch_early() {
     assert_eq!(batcher.poll(ms(0)), None);
     let at = batcher.next_wakeup().unwrap();
     assert!(at < ms(10));
-    assert_eq!(dispatched(&mut batcher, at).cause, Cause::Deadline);
+    assert_eq!(dispatched(&mut batcher, at).cause, DispatchCause::Deadline);
 }
 
 #[test]
@@ -148,7 +149,8 @@ fn a_batch_stops_at_every_limit_and_says_which() {
         batch_bytes_max: 1000,
         ..ScopeLimits::default()
     };
-    for (weight, bytes, expect, cause) in [(1, 1, 4, Cause::Full), (40, 1, 2, Cause::Weight), (1, 400, 2, Cause::Bytes)]
+    for (weight, bytes, expect, cause) in
+        [(1, 1, 4, DispatchCause::Full), (40, 1, 2, DispatchCause::Weight), (1, 400, 2, DispatchCause::Bytes)]
     {
         let mut batcher = Batcher::new(limits(|l| l.scopes = vec![scope.clone()]), 0);
         for id in 0..5 {
@@ -177,7 +179,7 @@ fn a_client_batch_over_the_limit_goes_alone() {
     batcher.offer(ms(0), Call { items: 10, ..call(1) }).unwrap();
     batcher.offer(ms(0), call(2)).unwrap();
     let batch = dispatched(&mut batcher, ms(0));
-    assert_eq!((ids(&batch), batch.lone), (vec![1], Some(Lone::ClientBatchFull)));
+    assert_eq!((ids(&batch), batch.lone), (vec![1], Some(UnbatchedReason::ClientBatchFull)));
 }
 
 #[test]
@@ -204,14 +206,14 @@ fn a_cancelled_call_never_leaves_and_an_abandoned_batch_is_aborted() {
     assert!(!batcher.cancel(ms(2), CallId(3)));
     assert_eq!(batcher.poll(ms(2)), Some(Decision::Abort(batch.id)));
     assert_eq!(batcher.poll(ms(2)), None);
-    batcher.complete(ms(3), batch.id, Observed { outcome: ObservedOutcome::Cancelled, ..ok(MS) });
+    batcher.complete(ms(3), batch.id, Observation { outcome: BatchOutcome::Cancelled, ..ok(MS) });
     assert_eq!(batcher.counts().in_flight, 0);
 }
 
 #[test]
 fn a_batch_of_which_one_call_remains_shows_nothing_about_merging() {
     for remains in [1, 2] {
-        let policy = Policy::Adaptive { hold_permille: 0 };
+        let policy = DispatchPolicy::Adaptive { hold_permille: 0 };
         let mut batcher = serial(Batcher::new(limits(|limits| (limits.policy, limits.slots) = (policy, 1)), 0));
         for id in 0..3 {
             batcher.offer(ms(0), call(id)).unwrap();
@@ -234,7 +236,7 @@ fn a_call_past_its_deadline_expires_and_is_never_sent() {
     let deadline = Some(Deadline { at: ms(10), source: DeadlineSource::Slo });
     batcher.offer(ms(1), Call { deadline, ..call(2) }).unwrap();
     assert_eq!(batcher.next_wakeup(), Some(ms(10)));
-    assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(2), reason: Expiry::Deadline }));
+    assert_eq!(batcher.poll(ms(10)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::Deadline }));
     batcher.complete(ms(11), first.id, ok(11 * MS));
     assert_eq!(batcher.poll(ms(11)), None);
 }
@@ -251,7 +253,7 @@ fn an_slo_that_cannot_be_met_at_all_ends_nothing() {
     batcher.offer(ms(51), slo(3)).unwrap();
     let own = Some(Deadline { at: ms(70), source: DeadlineSource::Caller });
     batcher.offer(ms(51), Call { deadline: own, ..call(4) }).unwrap();
-    assert_eq!(batcher.poll(ms(80)), Some(Decision::Expire { id: CallId(4), reason: Expiry::Deadline }));
+    assert_eq!(batcher.poll(ms(80)), Some(Decision::Expire { id: CallId(4), reason: ExpiryReason::Deadline }));
     batcher.complete(ms(100), second.id, ok(50 * MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(100))), [3], "best effort: it is served late rather than never");
 }
@@ -269,7 +271,7 @@ fn a_call_whose_slo_is_given_up_still_ends_at_its_later_deadline() {
     batcher.offer(ms(50), Call { deadline, later, ..call(3) }).unwrap();
     assert_eq!(batcher.poll(ms(75)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(90)));
-    assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(3), reason: Expiry::Deadline }));
+    assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(3), reason: ExpiryReason::Deadline }));
 }
 
 #[test]
@@ -326,9 +328,9 @@ fn after_a_mismatch_its_cost_class_goes_alone_for_a_while() {
     for id in 2..6 {
         batcher.offer(ms(0), call(id)).unwrap();
     }
-    batcher.complete(ms(1), batch.id, Observed { outcome: ObservedOutcome::Mismatched, ..ok(MS) });
+    batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::Mismatched, ..ok(MS) });
     let alone = dispatched(&mut batcher, ms(1));
-    assert_eq!((ids(&alone), alone.lone), (vec![2], Some(Lone::Quarantined)));
+    assert_eq!((ids(&alone), alone.lone), (vec![2], Some(UnbatchedReason::Quarantined)));
     batcher.complete(ms(12), alone.id, ok(MS));
     assert_eq!(ids(&dispatched(&mut batcher, ms(12))), [3, 4, 5], "merging resumes when it is over");
 }
@@ -343,9 +345,9 @@ fn a_named_limit_cuts_the_next_batches() {
     for id in 20..40 {
         batcher.offer(ms(0), call(id)).unwrap();
     }
-    batcher.complete(ms(1), batch.id, Observed { outcome: ObservedOutcome::TooLarge { limit: Some(8) }, ..ok(MS) });
+    batcher.complete(ms(1), batch.id, Observation { outcome: BatchOutcome::TooLarge { limit: Some(8) }, ..ok(MS) });
     let next = dispatched(&mut batcher, ms(1));
-    assert_eq!((next.items, next.cause), (8, Cause::Full));
+    assert_eq!((next.items, next.cause), (8, DispatchCause::Full));
 }
 
 #[test]
@@ -365,7 +367,7 @@ fn draining_waits_for_nothing() {
     batcher.offer(ms(0), call(1)).unwrap();
     assert_eq!(batcher.poll(ms(0)), None);
     batcher.drain(ms(1));
-    assert_eq!(dispatched(&mut batcher, ms(1)).cause, Cause::Drain);
+    assert_eq!(dispatched(&mut batcher, ms(1)).cause, DispatchCause::Drain);
 }
 
 #[test]
@@ -374,12 +376,12 @@ fn who_comes_after_the_drain_was_taken_back_waits_again() {
     batcher.drain(ms(1));
     batcher.offer(ms(2), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(2));
-    assert_eq!(first.cause, Cause::Drain);
+    assert_eq!(first.cause, DispatchCause::Drain);
     batcher.complete(ms(3), first.id, ok(MS));
     batcher.resume(ms(3));
     batcher.offer(ms(4), call(2)).unwrap();
     assert_eq!(batcher.poll(ms(4)), None);
-    assert_eq!(dispatched(&mut batcher, ms(24)).cause, Cause::Delay);
+    assert_eq!(dispatched(&mut batcher, ms(24)).cause, DispatchCause::Delay);
 }
 
 #[test]
@@ -421,7 +423,7 @@ fn a_window_starts_when_new_limits_bring_the_free_slot() {
 
 #[test]
 fn who_waits_when_the_policy_changes_is_not_put_behind_all_who_come_later() {
-    let adaptive = limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 });
+    let adaptive = limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 });
     let plain = limits(|l| l.scopes[0].batch_items_max = 1);
     for (before, after) in [(&plain, &adaptive), (&adaptive, &plain)] {
         let mut batcher = Batcher::new(before.clone(), 0);
@@ -439,7 +441,7 @@ fn who_waits_when_the_policy_changes_is_not_put_behind_all_who_come_later() {
 }
 
 #[test]
-fn a_smaller_batch_limit_holds_for_who_is_queued_and_not_for_what_is_in_flight() {
+fn smaller_batch_limit_applies_to_queued_calls_only() {
     let of = |items_max| limits(|l| (l.slots, l.scopes[0].batch_items_max) = (1, items_max));
     let mut batcher = Batcher::new(of(4), 0);
     for id in 0..20 {
@@ -459,7 +461,7 @@ fn a_smaller_batch_limit_holds_for_who_is_queued_and_not_for_what_is_in_flight()
 
 #[test]
 fn what_an_earlier_process_knew_of_the_upstream_is_used_and_bounded() {
-    let adaptive = limits(|l| (l.policy, l.slots) = (Policy::Adaptive { hold_permille: 0 }, 16));
+    let adaptive = limits(|l| (l.policy, l.slots) = (DispatchPolicy::Adaptive { hold_permille: 0 }, 16));
     let mut batcher = Batcher::new(adaptive, 0);
     let known = UpstreamSnapshot { slots: 4, lead_nanos: 500_000, mean_nanos: 2_000_000, explore_permille: 250 };
     batcher.restore_upstream(ms(0), known);
@@ -488,7 +490,7 @@ fn a_late_overload_of_a_larger_batch_does_not_raise_the_size_again() {
         batcher.complete(
             ms(1),
             batch.id,
-            Observed { outcome: ObservedOutcome::Overloaded { retry_after: None }, ..ok(MS) },
+            Observation { outcome: BatchOutcome::Overloaded { retry_after: None }, ..ok(MS) },
         );
     }
     assert_eq!((large.items, small.items, batcher.ceiling(CostClassId(0))), (8, 4, Some(2)));
@@ -502,7 +504,7 @@ fn while_draining_every_batch_says_so() {
     }
     batcher.drain(ms(0));
     let batch = dispatched(&mut batcher, ms(0));
-    assert_eq!((batch.items, batch.cause), (2, Cause::Drain));
+    assert_eq!((batch.items, batch.cause), (2, DispatchCause::Drain));
 }
 
 #[test]
@@ -518,7 +520,7 @@ fn a_windows_wait_beside_a_free_slot_adds_up_whatever_other_keys_do_between() {
     // full 20 ms.
     assert_eq!((batcher.poll(ms(50)), batcher.next_wakeup()), (None, Some(ms(65))));
     let second = dispatched(&mut batcher, ms(65));
-    assert_eq!((ids(&second), second.cause), (vec![2], Cause::Delay));
+    assert_eq!((ids(&second), second.cause), (vec![2], DispatchCause::Delay));
     batcher.complete(ms(70), second.id, ok(5 * MS));
     assert_eq!((batcher.poll(ms(70)), batcher.next_wakeup()), (None, Some(ms(75))));
 }
@@ -537,8 +539,8 @@ fn a_held_batch_leaves_some_ms_before_a_deadline_however_fast_the_last_one_was()
 #[test]
 fn a_batch_that_a_limit_cuts_is_not_held() {
     for (cause, change) in [
-        (Cause::Weight, (|l| l.scopes[0].batch_weight_max = Some(5)) as fn(&mut Limits)),
-        (Cause::Bytes, |l| l.scopes[0].batch_bytes_max = 50),
+        (DispatchCause::Weight, (|l| l.scopes[0].batch_weight_max = Some(5)) as fn(&mut Limits)),
+        (DispatchCause::Bytes, |l| l.scopes[0].batch_bytes_max = 50),
     ] {
         let mut batcher = Batcher::new(limits(|l| (l.policy = window(64, 20), change(l)).1), 0);
         let heavy = |id| Call { weight: Weight { sum: 3, max: 3 }, bytes: 30, ..call(id) };

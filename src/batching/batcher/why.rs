@@ -1,33 +1,33 @@
 //! Statistics of decisions and their causes, for status reports.
 
-use super::super::adaptive::{Learned, OperatingPoint, PlanAge};
+use super::super::adaptive::{LearnedGauges, OperatingPoint, PlanAge};
 use super::super::call::CostClassId;
-use super::super::class::Class;
+use super::super::class::ClassState;
 use super::super::class::merging::Suspension;
-use super::super::tally::{Tally, Totals};
+use super::super::tally::{ClassStats, DispatchTotals};
 use super::super::tick::Tick;
 use super::Batcher;
 
 /// Statistics of decisions and their causes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Why {
+pub struct DecisionStats {
     /// Totals since the start.
-    pub totals: Totals,
+    pub totals: DispatchTotals,
     /// Number of times that a change of the upstream was detected.
     pub changes: u64,
     /// Instant of the last detected change.
     pub changed: Option<Tick>,
     /// Recent statistics by cost class.
-    pub classes: Vec<ClassWhy>,
+    pub classes: Vec<ClassDecisionStats>,
 }
 
 /// Statistics and operating point of a cost class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClassWhy {
+pub struct ClassDecisionStats {
     /// The cost class.
     pub id: CostClassId,
     /// Counts over its last batches.
-    pub tally: Tally,
+    pub tally: ClassStats,
     /// Operating point on its cost curve; `None` before the first answer.
     pub point: Option<OperatingPoint>,
     /// Age of its plan; `None` if it has none.
@@ -46,24 +46,24 @@ pub struct ClassWhy {
 impl Batcher {
     /// Returns the statistics of decisions and their causes.
     #[must_use]
-    pub fn why(&self, now: Tick) -> Why {
+    pub fn why(&self, now: Tick) -> DecisionStats {
         let now = self.now.max(now);
         let classes = self.tallies.classes().map(|(id, tally)| {
             let ceiling = self.ceiling(id);
             let cap = tally.items_max.min(ceiling.unwrap_or(u32::MAX)).max(1);
-            ClassWhy {
+            ClassDecisionStats {
                 id,
                 tally,
                 point: self.adaptive.operating_point(now, id, tally.last_items, cap),
                 plan: self.adaptive.plan_age(id),
                 ceiling,
                 quarantined: self.classes.quarantined(now, id),
-                suspension: self.classes.get(id).and_then(Class::suspension),
+                suspension: self.classes.get(id).and_then(ClassState::suspension),
             }
         });
         let (changes, changed) = self.adaptive.changes();
-        Why {
-            totals: Totals { holds: self.adaptive.holds(), ..self.tallies.totals() },
+        DecisionStats {
+            totals: DispatchTotals { holds: self.adaptive.holds(), ..self.tallies.totals() },
             changes,
             changed,
             classes: classes.collect(),
@@ -72,9 +72,9 @@ impl Batcher {
 
     /// Returns the values of the gauges. The call is cheap enough to be made after every batch.
     #[must_use]
-    pub fn learned(&self) -> Learned {
+    pub fn learned(&self) -> LearnedGauges {
         let learned = self.adaptive.learned();
         // Other policies follow their settings, and their limiters learn nothing.
-        Learned { settling: learned.settling && self.is_adaptive(), ..learned }
+        LearnedGauges { settling: learned.settling && self.is_adaptive(), ..learned }
     }
 }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::batch::{BatchId, Lone, Observed, ObservedOutcome, Refusal};
+use super::super::batch::{BatchId, BatchOutcome, BatchRefusal, Observation, UnbatchedReason};
 use super::super::call::{CostClassId, KeyId};
 use super::super::limits::Limits;
 use super::super::tick::Tick;
@@ -29,13 +29,13 @@ const SILENT_FACTOR: u32 = 4;
 
 /// Number of calls that may leave together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Bound {
+pub(in super::super) enum MergeLimit {
     /// As many as the limits allow.
     Free,
     /// Two, to test whether the server accepts batches.
     Trial,
     /// One, with the reason if it is to be reported.
-    Alone(Option<Lone>),
+    Alone(Option<UnbatchedReason>),
 }
 
 /// A period without merging.
@@ -46,7 +46,7 @@ pub struct Suspension {
     /// Instant from which a batch of two is tried.
     pub retest: Tick,
     /// Response of the server to the last batch.
-    pub refusal: Refusal,
+    pub refusal: BatchRefusal,
 }
 
 /// A suspension of merging for a cost class, or its end.
@@ -62,7 +62,7 @@ pub struct MergingChange {
 
 /// An ended batch, with the properties that matter for merging.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Ended {
+pub(in super::super) struct EndedBatch {
     pub(in super::super) batch: BatchId,
     /// `None` for a call that shares no batch.
     pub(in super::super) key: Option<KeyId>,
@@ -72,7 +72,7 @@ pub(in super::super) struct Ended {
 
 /// State of merging for one cost class.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Merging {
+pub(super) struct MergeState {
     /// `true` once a batch was answered as a whole.
     validated: bool,
     /// Merge key of the last such batch.
@@ -93,7 +93,7 @@ pub(super) struct Merging {
 
 /// State of one merge key, kept since a batch of it failed.
 #[derive(Debug, Clone)]
-struct KeyMemory {
+struct KeyState {
     class: CostClassId,
     used: Tick,
     row: u32,
@@ -104,8 +104,8 @@ struct KeyMemory {
 
 /// Merge keys with a failed batch.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Keys {
-    map: BTreeMap<KeyId, KeyMemory>,
+pub(super) struct KeyQuarantine {
+    map: BTreeMap<KeyId, KeyState>,
 }
 
 /// Evidence about merging from an ended batch.
@@ -114,25 +114,25 @@ enum Evidence {
     Whole,
     LoneAnswered,
     /// Merging is certainly the cause.
-    Refused(Refusal),
+    Refused(BatchRefusal),
     /// Merging may be the cause. It is if lone calls succeed meanwhile.
-    Doubtful(Refusal),
+    Doubtful(BatchRefusal),
     None,
 }
 
 // === impl Merging ===
 
-impl Merging {
+impl MergeState {
     /// Returns the number of calls that may leave together. `eager`: batches are sent as configured
     /// before the first one was answered.
-    pub(super) fn bound(&self, now: Tick, eager: bool) -> Bound {
+    pub(super) fn bound(&self, now: Tick, eager: bool) -> MergeLimit {
         let alone = match self.suspension {
-            Some(suspension) if now < suspension.retest => return Bound::Alone(Some(Lone::Refused)),
-            Some(_) => Some(Lone::Refused),
-            None if self.validated || eager => return Bound::Free,
+            Some(suspension) if now < suspension.retest => return MergeLimit::Alone(Some(UnbatchedReason::Refused)),
+            Some(_) => Some(UnbatchedReason::Refused),
+            None if self.validated || eager => return MergeLimit::Free,
             None => None,
         };
-        if self.trial.is_some() { Bound::Alone(alone) } else { Bound::Trial }
+        if self.trial.is_some() { MergeLimit::Alone(alone) } else { MergeLimit::Trial }
     }
 
     pub(super) const fn suspension(&self) -> Option<Suspension> {
@@ -151,35 +151,35 @@ impl Merging {
         suspended
     }
 
-    fn evidence(&self, ended: Ended, observed: &Observed, last: Option<Duration>) -> Evidence {
+    fn evidence(&self, ended: EndedBatch, observed: &Observation, last: Option<Duration>) -> Evidence {
         if !ended.shared {
-            return if observed.outcome == ObservedOutcome::Ok { Evidence::LoneAnswered } else { Evidence::None };
+            return if observed.outcome == BatchOutcome::Ok { Evidence::LoneAnswered } else { Evidence::None };
         }
         match observed.outcome {
-            ObservedOutcome::Ok => Evidence::Whole,
-            ObservedOutcome::Refused(refusal) => Evidence::Refused(refusal),
+            BatchOutcome::Ok => Evidence::Whole,
+            BatchOutcome::Refused(refusal) => Evidence::Refused(refusal),
             // A mismatch quarantines the merge key first, unless no batch of any key has been
             // answered.
-            ObservedOutcome::Mismatched if !self.validated || self.trial == Some(ended.batch) => {
-                Evidence::Refused(Refusal::Mismatch)
+            BatchOutcome::Mismatched if !self.validated || self.trial == Some(ended.batch) => {
+                Evidence::Refused(BatchRefusal::Mismatch)
             }
-            ObservedOutcome::TimedOut if self.validated => Evidence::Doubtful(Refusal::Silence),
-            ObservedOutcome::TimedOut => Evidence::Refused(Refusal::Silence),
-            ObservedOutcome::Overloaded { .. } => Evidence::Doubtful(Refusal::Overload),
+            BatchOutcome::TimedOut if self.validated => Evidence::Doubtful(BatchRefusal::Silence),
+            BatchOutcome::TimedOut => Evidence::Refused(BatchRefusal::Silence),
+            BatchOutcome::Overloaded { .. } => Evidence::Doubtful(BatchRefusal::Overload),
             // The members were not retried alone and failed for good. A server that has accepted
             // batches before may have restarted.
-            ObservedOutcome::Failed | ObservedOutcome::OutOfMemory if !ended.replayable => {
+            BatchOutcome::Failed | BatchOutcome::OutOfMemory if !ended.replayable => {
                 let doubtful = self.validated;
-                if doubtful { Evidence::Doubtful(Refusal::Reset) } else { Evidence::Refused(Refusal::Reset) }
+                if doubtful { Evidence::Doubtful(BatchRefusal::Reset) } else { Evidence::Refused(BatchRefusal::Reset) }
             }
             // The clients did not wait as long as the trial took, while lone calls are answered
             // soon.
-            ObservedOutcome::Cancelled
+            BatchOutcome::Cancelled
                 if self.trial == Some(ended.batch)
                     && observed.first_byte.is_none()
                     && last.is_some_and(|last| observed.duration > last.saturating_mul(SILENT_FACTOR)) =>
             {
-                Evidence::Doubtful(Refusal::Silence)
+                Evidence::Doubtful(BatchRefusal::Silence)
             }
             _ => Evidence::None,
         }
@@ -190,8 +190,8 @@ impl Merging {
     pub(super) fn observe(
         &mut self,
         (now, base): (Tick, Duration),
-        ended: Ended,
-        observed: &Observed,
+        ended: EndedBatch,
+        observed: &Observation,
         last: Option<Duration>,
     ) -> Option<Option<Suspension>> {
         let trial = self.trial == Some(ended.batch);
@@ -241,7 +241,7 @@ impl Merging {
         self.suspension.take().map(|_| None)
     }
 
-    pub(super) fn suspend(&mut self, now: Tick, base: Duration, refusal: Refusal) -> Suspension {
+    pub(super) fn suspend(&mut self, now: Tick, base: Duration, refusal: BatchRefusal) -> Suspension {
         let length = self.next.max(base).min(Limits::QUARANTINE_MAX);
         self.next = length.saturating_mul(2).min(Limits::QUARANTINE_MAX);
         self.whole = 0;
@@ -254,13 +254,13 @@ impl Merging {
 
 // === impl Keys ===
 
-impl Keys {
+impl KeyQuarantine {
     pub(super) fn quarantined(&self, now: Tick, key: KeyId) -> bool {
         self.map.get(&key).and_then(|memory| memory.until).is_some_and(|until| now < until)
     }
 
     /// Returns `true` if a merge key of this class is in quarantine.
-    pub(super) fn any_quarantined(&self, now: Tick, class: CostClassId) -> bool {
+    pub(super) fn has_quarantined(&self, now: Tick, class: CostClassId) -> bool {
         self.map.values().any(|memory| memory.is_quarantined(now, class))
     }
 
@@ -271,10 +271,10 @@ impl Keys {
         (now, base): (Tick, Duration),
         class: CostClassId,
         key: KeyId,
-        outcome: ObservedOutcome,
+        outcome: BatchOutcome,
     ) -> bool {
         match outcome {
-            ObservedOutcome::Ok => {
+            BatchOutcome::Ok => {
                 if let Some(memory) = self.map.get_mut(&key) {
                     (memory.row, memory.whole) = (0, memory.whole + 1);
                     if memory.whole >= TRUSTED_AFTER {
@@ -283,12 +283,12 @@ impl Keys {
                 }
                 return false;
             }
-            ObservedOutcome::Mismatched | ObservedOutcome::Refused(_) => {}
+            BatchOutcome::Mismatched | BatchOutcome::Refused(_) => {}
             _ => return false,
         }
         let memory = self.entry(now, class, key);
         memory.row += 1;
-        if outcome != ObservedOutcome::Mismatched && memory.row < REFUSED_MAX {
+        if outcome != BatchOutcome::Mismatched && memory.row < REFUSED_MAX {
             return false;
         }
         let length = memory.next.max(base).min(Limits::QUARANTINE_MAX);
@@ -298,14 +298,14 @@ impl Keys {
         self.map.values().filter(|memory| memory.is_quarantined(now, class)).count() >= KEYS_END_CLASS
     }
 
-    fn entry(&mut self, now: Tick, class: CostClassId, key: KeyId) -> &mut KeyMemory {
+    fn entry(&mut self, now: Tick, class: CostClassId, key: KeyId) -> &mut KeyState {
         if !self.map.contains_key(&key) && self.map.len() >= KEYS_MAX {
             let oldest = self.map.iter().min_by_key(|(key, memory)| (memory.used, **key)).map(|(key, _)| *key);
             if let Some(oldest) = oldest {
                 self.map.remove(&oldest);
             }
         }
-        let fresh = KeyMemory { class, used: now, row: 0, whole: 0, until: None, next: Duration::ZERO };
+        let fresh = KeyState { class, used: now, row: 0, whole: 0, until: None, next: Duration::ZERO };
         let memory = self.map.entry(key).or_insert(fresh);
         memory.used = now;
         memory
@@ -314,7 +314,7 @@ impl Keys {
 
 // === impl KeyMemory ===
 
-impl KeyMemory {
+impl KeyState {
     fn is_quarantined(&self, now: Tick, class: CostClassId) -> bool {
         self.class == class && self.until.is_some_and(|until| now < until)
     }

@@ -7,8 +7,8 @@
 
 use super::super::math::ln;
 use super::NANOS_MIN;
-use super::load::{Load, Typical};
-use super::reservoir::{Reading, Reservoir};
+use super::load::{BatchLoad, TypicalLoad};
+use super::reservoir::{CostReading, Reservoir};
 
 /// Strength of the ridge regularization, in samples like the first.
 const RIDGE: f64 = 0.02;
@@ -26,7 +26,7 @@ const PIVOT_MIN: f64 = 1e-13;
 
 /// Measure that determines the cost of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Base {
+pub enum CostMeasure {
     /// The server pads: items × the weight of the heaviest one.
     Padded,
     /// The server packs: the sum of the weights.
@@ -38,7 +38,7 @@ pub enum Base {
 
 /// Linear cost a + b·n + c·x in nanoseconds. No coefficient is negative.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Line {
+pub(super) struct LinearFit {
     pub(super) batch: f64,
     pub(super) item: f64,
     pub(super) weight: f64,
@@ -46,15 +46,15 @@ pub(super) struct Line {
 
 /// The models, their running errors, and the model in use.
 #[derive(Debug, Clone)]
-pub(super) struct Models {
-    lines: [Line; 3],
+pub(super) struct LinearModels {
+    lines: [LinearFit; 3],
     errors: [f64; 3],
-    chosen: Base,
+    chosen: CostMeasure,
 }
 
 /// Normal equations of the fit. The matrix is symmetric, so only its upper half is stored.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sums {
+struct NormalEquations {
     one: [f64; 3],
     item: [f64; 2],
     weight: f64,
@@ -63,11 +63,11 @@ struct Sums {
 
 // === impl Base ===
 
-impl Base {
+impl CostMeasure {
     const ALL: [Self; 3] = [Self::Padded, Self::Ragged, Self::SizeOnly];
 
     /// Returns the factor of the weight coefficient.
-    pub(super) fn term(self, load: Load) -> f64 {
+    pub(super) fn term(self, load: BatchLoad) -> f64 {
         match self {
             Self::Padded => load.items * load.max,
             Self::Ragged => load.sum,
@@ -86,8 +86,8 @@ impl Base {
 
 // === impl Line ===
 
-impl Line {
-    fn time(self, base: Base, load: Load) -> f64 {
+impl LinearFit {
+    fn time(self, base: CostMeasure, load: BatchLoad) -> f64 {
         (self.batch + self.item * load.items + self.weight * base.term(load)).max(NANOS_MIN)
     }
 
@@ -100,19 +100,19 @@ impl Line {
 
 // === impl Models ===
 
-impl Models {
+impl LinearModels {
     /// Creates models without data. `chosen` is used until another one predicts better.
-    pub(super) fn new(chosen: Base) -> Self {
+    pub(super) fn new(chosen: CostMeasure) -> Self {
         let mut errors = ERRORS_FIRST;
-        errors.swap(chosen.index(), Base::SizeOnly.index());
-        Self { lines: [Line::default(); 3], errors, chosen }
+        errors.swap(chosen.index(), CostMeasure::SizeOnly.index());
+        Self { lines: [LinearFit::default(); 3], errors, chosen }
     }
 
-    pub(super) fn chosen(&self) -> Base {
+    pub(super) fn chosen(&self) -> CostMeasure {
         self.chosen
     }
 
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> LinearFit {
         self.lines[self.chosen.index()]
     }
 
@@ -123,26 +123,27 @@ impl Models {
     }
 
     /// Returns the time that the model in use predicts, in nanoseconds.
-    pub(super) fn time(&self, load: Load) -> f64 {
+    pub(super) fn time(&self, load: BatchLoad) -> f64 {
         self.line().time(self.chosen, load)
     }
 
     /// Returns the part of the predicted time that the weights cause.
-    pub(super) fn weight_part(&self, load: Load) -> f64 {
+    pub(super) fn weight_part(&self, load: BatchLoad) -> f64 {
         self.line().weight * self.chosen.term(load)
     }
 
     /// Updates the errors with a sample that the models have not been fitted to. Returns `true` if
     /// another model is now in use.
-    pub(super) fn judge(&mut self, reading: &Reading) -> bool {
-        for base in Base::ALL {
+    pub(super) fn judge(&mut self, reading: &CostReading) -> bool {
+        for base in CostMeasure::ALL {
             let expected = self.lines[base.index()].time(base, reading.load);
             let error = ln(reading.nanos / expected).abs().min(ERROR_MAX);
             self.errors[base.index()] += ERROR_SHARE * (error - self.errors[base.index()]);
         }
-        let better =
-            |best: Base, base: Base| if self.errors[base.index()] < self.errors[best.index()] { base } else { best };
-        let best = Base::ALL.into_iter().fold(self.chosen, better);
+        let better = |best: CostMeasure, base: CostMeasure| {
+            if self.errors[base.index()] < self.errors[best.index()] { base } else { best }
+        };
+        let best = CostMeasure::ALL.into_iter().fold(self.chosen, better);
         let change = self.errors[best.index()] < BETTER * self.error();
         if change {
             self.chosen = best;
@@ -152,13 +153,14 @@ impl Models {
 
     /// Fits all models to the samples. `first` is the time of the first sample: without other data,
     /// half of it is the cost of a batch and half the cost of an item.
-    pub(super) fn fit(&mut self, samples: &Reservoir, typical: &Typical, first: f64) {
-        let [mut padded, mut ragged] = [Sums::ridge(first, typical.load(1).max), Sums::ridge(first, typical.mean())];
+    pub(super) fn fit(&mut self, samples: &Reservoir, typical: &TypicalLoad, first: f64) {
+        let [mut padded, mut ragged] =
+            [NormalEquations::ridge(first, typical.load(1).max), NormalEquations::ridge(first, typical.mean())];
         for reading in samples.iter() {
             let share = 1.0 / reading.nanos;
             let (one, item) = (share, reading.load.items * share);
-            padded.add(one, item, Base::Padded.term(reading.load) * share);
-            ragged.add(one, item, Base::Ragged.term(reading.load) * share);
+            padded.add(one, item, CostMeasure::Padded.term(reading.load) * share);
+            ragged.add(one, item, CostMeasure::Ragged.term(reading.load) * share);
         }
         self.lines = [padded.solve(true), ragged.solve(true), padded.solve(false)];
     }
@@ -170,7 +172,7 @@ impl Models {
 
 // === impl Sums ===
 
-impl Sums {
+impl NormalEquations {
     /// Creates the regularization term, which pulls towards (`first` / 2, `first` / 2, 0). `scale`
     /// is a typical weight, so that the unit of weights does not matter.
     fn ridge(first: f64, scale: f64) -> Self {
@@ -194,13 +196,13 @@ impl Sums {
 
     /// Solves for non-negative coefficients: the last negative one is left out, and the rest is
     /// solved again.
-    fn solve(&self, weighted: bool) -> Line {
+    fn solve(&self, weighted: bool) -> LinearFit {
         let mut used = [true, true, weighted];
         loop {
             let found = self.eliminate(used);
             match found.iter().rposition(|effect| *effect < 0.0) {
                 Some(negative) => used[negative] = false,
-                None => return Line { batch: found[0], item: found[1], weight: found[2] },
+                None => return LinearFit { batch: found[0], item: found[1], weight: found[2] },
             }
         }
     }

@@ -21,7 +21,7 @@ const PADDING_SHARE: f64 = 0.05;
 
 /// Items and weights of one batch. The heaviest item weighs at least the mean and at most the sum.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct BatchLoad {
     pub(super) items: f64,
     pub(super) sum: f64,
     pub(super) max: f64,
@@ -29,21 +29,21 @@ pub(super) struct Load {
 
 /// Typical loads of the traffic.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Typical {
-    mean: Average,
-    max: [Average; SIZES.len()],
+pub(super) struct TypicalLoad {
+    mean: RunningMean,
+    max: [RunningMean; SIZES.len()],
     padding: f64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Average {
+struct RunningMean {
     value: f64,
     count: u32,
 }
 
 // === impl Load ===
 
-impl Load {
+impl BatchLoad {
     pub(super) fn new(items: u32, weight: Weight) -> Self {
         let items = f64::from(items.max(1));
         let sum = float(weight.sum).max(float(weight.max));
@@ -58,8 +58,8 @@ impl Load {
 
 // === impl Typical ===
 
-impl Typical {
-    pub(super) fn observe(&mut self, load: Load, items: u32) {
+impl TypicalLoad {
+    pub(super) fn observe(&mut self, load: BatchLoad, items: u32) {
         self.mean.observe(load.sum / load.items, MEAN_SHARE);
         if let Some(max) = self.max.get_mut(bucket(items)) {
             max.observe(load.max, MAX_SHARE);
@@ -68,12 +68,12 @@ impl Typical {
     }
 
     /// Returns the typical load of a batch of this size.
-    pub(super) fn load(&self, items: u32) -> Load {
+    pub(super) fn load(&self, items: u32) -> BatchLoad {
         self.with_max(items, self.max(bucket(items)))
     }
 
     /// Returns the typical loads of all sizes in the table of the curve.
-    pub(super) fn loads(&self) -> impl Iterator<Item = Load> {
+    pub(super) fn loads(&self) -> impl Iterator<Item = BatchLoad> {
         let starts = [0].into_iter().chain(SIZES);
         let ranges = starts.zip(SIZES).enumerate();
         ranges.flat_map(move |(bucket, (before, last))| {
@@ -92,24 +92,24 @@ impl Typical {
         self.padding
     }
 
-    fn with_max(&self, items: u32, max: f64) -> Load {
+    fn with_max(&self, items: u32, max: f64) -> BatchLoad {
         let items = f64::from(items.max(1));
         let sum = items * self.mean.value;
-        Load { items, sum, max: max.clamp(self.mean.value, sum.max(self.mean.value)) }
+        BatchLoad { items, sum, max: max.clamp(self.mean.value, sum.max(self.mean.value)) }
     }
 
     /// Returns the heaviest item of batches in this bucket, else in the nearest smaller bucket that
     /// was observed, else in the nearest larger one.
     fn max(&self, bucket: usize) -> f64 {
         let (smaller, larger) = self.max.split_at(bucket + 1);
-        let seen = |average: &&Average| average.count > 0;
+        let seen = |average: &&RunningMean| average.count > 0;
         smaller.iter().rev().find(seen).or_else(|| larger.iter().find(seen)).map_or(self.mean.value, |max| max.value)
     }
 
     /// Returns mean and heaviest items in thousandths and the padding, for a snapshot; 0 for a size
     /// that was not observed.
     pub(super) fn keep(&self) -> (u64, Vec<u64>, u64) {
-        let milli = |average: &Average| if average.count > 0 { whole(average.value * 1e3).max(1) } else { 0 };
+        let milli = |average: &RunningMean| if average.count > 0 { whole(average.value * 1e3).max(1) } else { 0 };
         (milli(&self.mean), self.max.iter().map(milli).collect(), whole(self.padding * 1e3))
     }
 
@@ -125,7 +125,7 @@ impl Typical {
 
 // === impl Average ===
 
-impl Average {
+impl RunningMean {
     /// Updates the mean: an arithmetic mean of the first values, later an exponential one (EWMA).
     fn observe(&mut self, value: f64, share: f64) {
         self.count = self.count.saturating_add(1);

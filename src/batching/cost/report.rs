@@ -1,11 +1,11 @@
 //! Snapshots and reports of a cost curve, in integers.
 
 use super::super::math::whole;
-use super::{Base, Cost, Sample};
+use super::{CostMeasure, CostModel, CostSample};
 
 /// Mean execution time of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Point {
+pub struct CurvePoint {
     /// Items in the batch.
     pub items: u32,
     /// Mean time from dispatch to answer, at typical weights.
@@ -17,15 +17,15 @@ pub struct Point {
 /// State of a cost curve from which a later process starts. It is small and has little weight, so
 /// that the first batches correct a wrong one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct CostSnapshot {
     /// Model in use.
-    pub base: Base,
+    pub base: CostMeasure,
     /// Time of the first sample; 0: nothing was learned.
     pub first_nanos: u64,
     /// The newest 3 samples of each kind of batch.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<CostSample>,
     /// Mean times by size.
-    pub points: Vec<Point>,
+    pub points: Vec<CurvePoint>,
     /// Size of the largest batch.
     pub largest: u32,
     /// Tail ratio.
@@ -44,9 +44,9 @@ pub struct Snapshot {
 
 /// Learned cost curve, for reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
+pub struct CostReport {
     /// Model in use.
-    pub base: Base,
+    pub base: CostMeasure,
     /// Constant cost of a batch (a), in nanoseconds.
     pub batch_nanos: u64,
     /// Cost of an item (b), in nanoseconds.
@@ -58,7 +58,7 @@ pub struct Report {
     /// `true` if weights determine the selection of calls for a batch.
     pub weights_matter: bool,
     /// Mean times by size.
-    pub points: Vec<Point>,
+    pub points: Vec<CurvePoint>,
     /// Number of samples since the last change.
     pub samples: u32,
     /// Running error of the linear model.
@@ -69,18 +69,18 @@ pub struct Report {
 
 /// The linear model and its error, without the points: cheap enough to compute after every batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Gauges {
+pub(in super::super) struct CostGauges {
     pub(in super::super) batch_nanos: u64,
     pub(in super::super) item_nanos: u64,
     pub(in super::super) error_permille: u64,
     pub(in super::super) tail_permille: u64,
 }
 
-impl Cost {
+impl CostModel {
     /// Returns the linear model and its error.
-    pub(in super::super) fn gauges(&self) -> Gauges {
+    pub(in super::super) fn gauges(&self) -> CostGauges {
         let line = self.models.line();
-        Gauges {
+        CostGauges {
             batch_nanos: whole(line.batch),
             item_nanos: whole(line.item),
             error_permille: whole(self.models.error() * 1e3),

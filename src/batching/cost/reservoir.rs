@@ -4,8 +4,8 @@
 //! push out the only large one.
 
 use super::super::math::{float, whole};
-use super::load::{Load, bucket};
-use super::{KEPT, Sample};
+use super::load::{BatchLoad, bucket};
+use super::{CostSample, KEPT};
 
 /// Number of samples in a cell.
 const CELL: usize = 8;
@@ -16,34 +16,34 @@ const CELLS_MAX: usize = 96;
 
 /// A batch and its execution time.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Reading {
+pub(super) struct CostReading {
     pub(super) items: u32,
-    pub(super) load: Load,
+    pub(super) load: BatchLoad,
     pub(super) nanos: f64,
 }
 
 /// The samples, at most [`CELLS_MAX`] × [`CELL`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct Reservoir {
-    cells: Vec<Cell>,
+    cells: Vec<ReservoirCell>,
     clock: u64,
 }
 
 #[derive(Debug, Clone)]
-struct Cell {
+struct ReservoirCell {
     kind: (usize, u32),
     /// Ring buffer. Its order does not matter for a fit.
-    readings: Vec<Reading>,
+    readings: Vec<CostReading>,
     next: usize,
     touched: u64,
 }
 
 // === impl Reading ===
 
-impl Reading {
-    pub(super) fn new(sample: Sample) -> Self {
+impl CostReading {
+    pub(super) fn new(sample: CostSample) -> Self {
         let nanos = float(sample.nanos).clamp(super::NANOS_MIN, super::NANOS_MAX);
-        Self { items: sample.items.max(1), load: Load::new(sample.items, sample.weight), nanos }
+        Self { items: sample.items.max(1), load: BatchLoad::new(sample.items, sample.weight), nanos }
     }
 
     fn kind(&self) -> (usize, u32) {
@@ -51,8 +51,8 @@ impl Reading {
     }
 }
 
-impl From<&Reading> for Sample {
-    fn from(reading: &Reading) -> Self {
+impl From<&CostReading> for CostSample {
+    fn from(reading: &CostReading) -> Self {
         let weight = super::Weight { sum: whole(reading.load.sum), max: whole(reading.load.max) };
         Self { items: reading.items, weight, nanos: whole(reading.nanos) }
     }
@@ -61,7 +61,7 @@ impl From<&Reading> for Sample {
 // === impl Reservoir ===
 
 impl Reservoir {
-    pub(super) fn put(&mut self, reading: Reading) {
+    pub(super) fn put(&mut self, reading: CostReading) {
         self.clock += 1;
         let kind = reading.kind();
         let at = self.cells.iter().position(|cell| cell.kind == kind).unwrap_or_else(|| self.open(kind));
@@ -75,13 +75,13 @@ impl Reservoir {
     }
 
     /// Returns all samples.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Reading> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &CostReading> {
         self.cells.iter().flat_map(|cell| &cell.readings)
     }
 
     /// Returns the newest [`NEWEST`] samples of each cell, oldest first within a cell.
-    pub(super) fn newest(&self) -> impl Iterator<Item = &Reading> {
-        self.cells.iter().flat_map(Cell::newest)
+    pub(super) fn newest(&self) -> impl Iterator<Item = &CostReading> {
+        self.cells.iter().flat_map(ReservoirCell::newest)
     }
 
     /// Drops all but the newest samples of each cell and multiplies their times by a factor.
@@ -101,7 +101,7 @@ impl Reservoir {
     /// Returns the index of a cell for a kind of batch that has none.
     fn open(&mut self, kind: (usize, u32)) -> usize {
         if self.cells.len() < CELLS_MAX {
-            self.cells.push(Cell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
+            self.cells.push(ReservoirCell { kind, readings: Vec::with_capacity(CELL), next: 0, touched: 0 });
             return self.cells.len() - 1;
         }
         let oldest = self.cells.iter().enumerate().min_by_key(|(_, cell)| cell.touched).map_or(0, |(at, _)| at);
@@ -116,8 +116,8 @@ impl Reservoir {
 
 // === impl Cell ===
 
-impl Cell {
-    fn newest(&self) -> impl Iterator<Item = &Reading> {
+impl ReservoirCell {
+    fn newest(&self) -> impl Iterator<Item = &CostReading> {
         let (newer, older) = self.readings.split_at(self.next.min(self.readings.len()));
         let surplus = self.readings.len().saturating_sub(NEWEST);
         older.iter().chain(newer).skip(surplus)

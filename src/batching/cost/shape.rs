@@ -27,7 +27,7 @@ const NOISE_MIN: f64 = 1e-6;
 
 /// Mean time of one size, at typical weights.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Mean {
+pub(super) struct SizeMean {
     pub(super) items: u32,
     pub(super) nanos: f64,
     pub(super) count: u32,
@@ -35,9 +35,9 @@ pub(super) struct Mean {
 
 /// Means by size, the noise around them, and the curve through them if it is needed.
 #[derive(Debug, Clone)]
-pub(super) struct Shape {
+pub(super) struct CostShape {
     /// Sorted by size, at most [`SIZE_MAX`].
-    means: Vec<Mean>,
+    means: Vec<SizeMean>,
     noise: f64,
     /// Points (items, nanoseconds), non-decreasing in both; empty while the line fits.
     curve: Vec<(u32, f64)>,
@@ -47,18 +47,18 @@ pub(super) struct Shape {
 
 // === impl Shape ===
 
-impl Default for Shape {
+impl Default for CostShape {
     fn default() -> Self {
         Self { means: Vec::new(), noise: NOISE_FIRST, curve: Vec::new(), pools: Vec::new() }
     }
 }
 
-impl Shape {
+impl CostShape {
     pub(super) fn put(&mut self, items: u32, nanos: f64) {
         let items = items.clamp(1, SIZE_MAX);
         let at = self.means.partition_point(|mean| mean.items < items);
         if self.means.get(at).is_none_or(|mean| mean.items != items) {
-            self.means.insert(at, Mean { items, nanos, count: 1 });
+            self.means.insert(at, SizeMean { items, nanos, count: 1 });
             return;
         }
         let Some(mean) = self.means.get_mut(at) else { return };
@@ -77,7 +77,7 @@ impl Shape {
     /// for 1 to [`SIZE_MAX`] items.
     pub(super) fn draw(&mut self, line: &[f64]) {
         self.curve.clear();
-        if !self.means.is_empty() && self.misfits(line) {
+        if !self.means.is_empty() && self.is_line_rejected(line) {
             self.pool(line);
             let pooled = self.pools.iter().flat_map(|(nanos, _, sizes)| std::iter::repeat_n(*nanos, *sizes));
             self.curve.extend(self.means.iter().map(|mean| mean.items).zip(pooled));
@@ -122,7 +122,7 @@ impl Shape {
     }
 
     /// Returns the means, sorted by size.
-    pub(super) fn means(&self) -> &[Mean] {
+    pub(super) fn means(&self) -> &[SizeMean] {
         &self.means
     }
 
@@ -157,12 +157,12 @@ impl Shape {
     }
 
     /// Restores means, in any order, and noise from a snapshot.
-    pub(super) fn restored(means: impl Iterator<Item = Mean>, noise: f64) -> Self {
+    pub(super) fn restored(means: impl Iterator<Item = SizeMean>, noise: f64) -> Self {
         let mut shape = Self { noise: noise.clamp(NOISE_MIN, NOISE_SAMPLE_MAX), ..Self::default() };
         for mean in means {
             let items = mean.items.clamp(1, SIZE_MAX);
             if let Err(at) = shape.means.binary_search_by_key(&items, |known| known.items) {
-                shape.means.insert(at, Mean { items, ..mean });
+                shape.means.insert(at, SizeMean { items, ..mean });
             }
         }
         shape
@@ -170,7 +170,7 @@ impl Shape {
 
     /// Lack-of-fit test. Returns `true` if the squared deviations from the line, per degree of
     /// freedom that its two parameters leave, are too large for the noise.
-    fn misfits(&self, line: &[f64]) -> bool {
+    fn is_line_rejected(&self, line: &[f64]) -> bool {
         let (mut squares, mut largest, mut sizes) = (0.0f64, 0.0f64, 0u32);
         for mean in self.means.iter().filter(|mean| mean.count >= TESTED_COUNT) {
             let off = mean.nanos / line[index(mean.items)] - 1.0;

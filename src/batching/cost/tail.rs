@@ -36,7 +36,7 @@ const NEWEST: usize = 4;
 
 /// Learned tail ratio q: a percentile of z over a sliding window.
 #[derive(Debug, Clone)]
-pub(super) struct Tail {
+pub(super) struct TailRatio {
     ring: [f64; RING],
     len: usize,
     next: usize,
@@ -46,7 +46,7 @@ pub(super) struct Tail {
 
 /// Change detector: a run counter for outliers and an EWMA for drift.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Watch {
+pub(super) struct ChangeDetector {
     run: u32,
     drift: f64,
     /// Logarithms of the newest values of z.
@@ -55,7 +55,7 @@ pub(super) struct Watch {
 
 /// Classification of a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum SampleClass {
     /// A regular sample.
     Normal,
     /// A stall, or the first sign of a change. It is not learned from.
@@ -68,13 +68,13 @@ pub(super) enum Verdict {
 
 // === impl Tail ===
 
-impl Default for Tail {
+impl Default for TailRatio {
     fn default() -> Self {
         Self { ring: [0.0; RING], len: 0, next: 0, since: 0, permille: Q_FIRST }
     }
 }
 
-impl Tail {
+impl TailRatio {
     pub(super) fn observe(&mut self, z: f64) {
         self.ring[self.next] = z;
         self.next = (self.next + 1) % RING;
@@ -118,37 +118,37 @@ impl Tail {
 
 // === impl Watch ===
 
-impl Watch {
+impl ChangeDetector {
     /// Classifies a sample. `guessed`: the prediction was an extrapolation, which is no measure for
     /// a drift.
-    pub(super) fn observe(&mut self, z: f64, guessed: bool) -> Verdict {
+    pub(super) fn observe(&mut self, z: f64, guessed: bool) -> SampleClass {
         if (FAST..=SLOW).contains(&z) {
-            return if guessed { Verdict::Normal } else { self.normal(z) };
+            return if guessed { SampleClass::Normal } else { self.normal(z) };
         }
         self.run += if z > SLOW { SLOW_STEP } else { FAST_STEP };
         if self.run < RUN_MAX {
-            return Verdict::Outlier;
+            return SampleClass::Outlier;
         }
         *self = Self::default();
-        Verdict::Changed
+        SampleClass::Changed
     }
 
-    fn normal(&mut self, z: f64) -> Verdict {
+    fn normal(&mut self, z: f64) -> SampleClass {
         let off = ln(z);
         self.run = self.run.saturating_sub(1);
         self.drift += DRIFT_SHARE * (off - self.drift);
         self.newest.rotate_left(1);
         self.newest[NEWEST - 1] = off;
         if self.drift.abs() <= DRIFT_MAX {
-            return Verdict::Normal;
+            return SampleClass::Normal;
         }
-        let factor = exp(self.drifted());
+        let factor = exp(self.drift_estimate());
         *self = Self::default();
-        Verdict::Drifted(factor)
+        SampleClass::Drifted(factor)
     }
 
     /// Returns the EWMA, or the weakest of the newest samples if all of them are beyond it.
-    fn drifted(&self) -> f64 {
+    fn drift_estimate(&self) -> f64 {
         if self.drift > 0.0 {
             self.newest.iter().copied().fold(f64::INFINITY, f64::min).max(self.drift)
         } else {

@@ -13,8 +13,8 @@ const MIXED: [u32; 16] = [1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64]
 struct Random(u64);
 
 /// A cost curve and the random source of the server it learns from.
-struct Bench {
-    cost: Cost,
+struct CurveBench {
+    cost: CostModel,
     random: Random,
 }
 
@@ -55,9 +55,9 @@ impl Random {
     }
 }
 
-impl Bench {
+impl CurveBench {
     fn new(seed: u64) -> Self {
-        Self { cost: Cost::default(), random: Random(seed) }
+        Self { cost: CostModel::default(), random: Random(seed) }
     }
 
     /// Returns a curve after this many batches of mixed sizes that took `curve(n)` milliseconds.
@@ -76,7 +76,7 @@ impl Bench {
     }
 
     fn exactly(&mut self, items: u32, millis: f64) -> bool {
-        self.cost.observe(Sample { items, weight: same(items), nanos: whole(millis * 1e6) })
+        self.cost.observe(CostSample { items, weight: same(items), nanos: whole(millis * 1e6) })
     }
 
     fn feed(&mut self, batches: u32, sizes: &[u32], curve: impl Fn(u32) -> f64) {

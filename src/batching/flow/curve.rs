@@ -76,7 +76,7 @@ const BEYOND_SAMPLES: f64 = 2.0;
 /// Load curve: mean latency by the number in flight.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LoadCurve {
-    cells: [Cell; CELLS],
+    cells: [LoadCell; CELLS],
     completions: VecDeque<Tick>,
     /// Number of samples since one was off.
     since_off: u32,
@@ -84,7 +84,7 @@ pub(super) struct LoadCurve {
 
 /// Requests that were sent with a similar number in flight. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Cell {
+pub(super) struct LoadCell {
     pub(super) latency: f64,
     pub(super) beside: f64,
     /// Mean of the numbers in flight at dispatch and at completion.
@@ -116,7 +116,7 @@ pub(super) struct Knee {
 
 impl LoadCurve {
     pub(super) fn clear(&mut self) {
-        self.cells = [Cell::default(); CELLS];
+        self.cells = [LoadCell::default(); CELLS];
         self.completions.clear();
     }
 
@@ -124,7 +124,7 @@ impl LoadCurve {
     pub(super) fn begin(&mut self, lone: f64) {
         self.clear();
         if lone > 0.0 {
-            self.cells[0] = Cell { latency: lone, beside: 1.0, around: 1.0, samples: BEGIN_SAMPLES, off: 0 };
+            self.cells[0] = LoadCell { latency: lone, beside: 1.0, around: 1.0, samples: BEGIN_SAMPLES, off: 0 };
         }
     }
 
@@ -154,7 +154,7 @@ impl LoadCurve {
             ServerChange::Quicker
         });
         if changed.is_some() {
-            self.cells = [Cell::default(); CELLS];
+            self.cells = [LoadCell::default(); CELLS];
         }
         self.cells[index].add(beside, (beside + f64::from(after) + 1.0) / 2.0, latency);
         self.forget_stale(index);
@@ -171,7 +171,7 @@ impl LoadCurve {
         lower
             .iter_mut()
             .filter(|lower| lower.throughput() > OFF_FACTOR * rate)
-            .for_each(|lower| *lower = Cell::default());
+            .for_each(|lower| *lower = LoadCell::default());
     }
 
     /// Returns `true` if a cell's last sample was off, not many samples ago. The server may have
@@ -194,7 +194,7 @@ impl LoadCurve {
     }
 
     /// Returns the cells that have samples.
-    pub(super) fn cells(&self) -> impl Iterator<Item = &Cell> + Clone {
+    pub(super) fn cells(&self) -> impl Iterator<Item = &LoadCell> + Clone {
         self.cells.iter().filter(|cell| cell.samples > 0.0)
     }
 
@@ -222,7 +222,7 @@ impl LoadCurve {
         if self.cells().nth(1).is_none() || samples < SAMPLES_MIN {
             return None;
         }
-        let rate = self.cells().map(Cell::throughput_beside).fold(self.measured_rate().unwrap_or(0.0), f64::max);
+        let rate = self.cells().map(LoadCell::throughput_beside).fold(self.measured_rate().unwrap_or(0.0), f64::max);
         let unqueued = (rate * first.latency).max(1.0);
         let below = self.cells().filter(|cell| cell.beside <= unqueued);
         let (sum, weight) =
@@ -235,10 +235,10 @@ impl LoadCurve {
     /// two was measured to be cheaper than two calls.
     pub(super) fn knee(&self, paired: bool) -> Option<Knee> {
         let knee = self.estimate()?;
-        let known = |cell: &Cell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
+        let known = |cell: &LoadCell| knee.at <= 2.0 || cell.samples >= LOADED_SAMPLES;
         let loaded = self.cells().filter(|cell| cell.beside >= LOADED * knee.at && known(cell));
         let first = loaded.clone().next()?;
-        let flat = |cell: &Cell| cell.throughput() >= FLAT * knee.rate;
+        let flat = |cell: &LoadCell| cell.throughput() >= FLAT * knee.rate;
         let part = if self.cells().filter(|cell| cell.beside >= FLAT_FROM * knee.at).all(flat) {
             THROUGHPUT_ONCE
         } else {
@@ -251,7 +251,7 @@ impl LoadCurve {
         let least = self.cells().map(|cell| cell.latency).fold(knee.base, f64::min);
         let near = loaded.clone().filter(|cell| cell.beside <= INTERCEPT_KNEES * knee.at);
         // After a queue was released at once, there may be too few cells near the knee.
-        let sent = |cell: &Cell| cell.beside;
+        let sent = |cell: &LoadCell| cell.beside;
         let most = if paired { INTERCEPT_PAIRED } else { INTERCEPT };
         let meets = if near.clone().nth(1).is_some() { intercept(near, sent) } else { intercept(loaded.clone(), sent) };
         // While the number in flight grows, a call on a server without a queue is also slowed by
@@ -261,7 +261,7 @@ impl LoadCurve {
         if meets > most * least || seen > INTERCEPT_SEEN * least {
             return None;
         }
-        let queued = |cell: &&Cell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
+        let queued = |cell: &&LoadCell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
         let beyond: f64 = self.cells().filter(queued).map(|cell| cell.samples).sum();
         (beyond >= BEYOND_SAMPLES).then_some(knee)
     }
@@ -269,7 +269,7 @@ impl LoadCurve {
 
 /// Returns the latency at which the weighted least-squares line over the number in flight meets
 /// zero requests.
-fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>, load: impl Fn(&Cell) -> f64) -> f64 {
+fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> f64 {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
         weight += cell.samples;
@@ -285,7 +285,7 @@ fn intercept<'a>(cells: impl Iterator<Item = &'a Cell>, load: impl Fn(&Cell) -> 
 
 // === impl Cell ===
 
-impl Cell {
+impl LoadCell {
     fn add(&mut self, beside: f64, around: f64, latency: f64) {
         self.samples = (self.samples + 1.0).min(MEMORY);
         self.latency += (latency - self.latency) / self.samples;

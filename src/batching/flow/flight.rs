@@ -9,7 +9,7 @@ use super::permit::Permit;
 
 /// The record of a request in flight.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct FlightMark {
+pub(in super::super) struct FlightRecord {
     pub(super) sent: Tick,
     pub(super) beside: u32,
     pub(super) alone: bool,

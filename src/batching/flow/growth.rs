@@ -28,12 +28,12 @@ const BASE_REQUESTS: (f64, f64) = (8.0, 64.0);
 
 /// Largest batch allowed, and the measured cost of the newest size.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Growth {
+pub(super) struct BatchCap {
     /// Items; `u32::MAX` once all sizes are allowed.
     cap: u32,
-    lone: Mean,
-    lone_items: Mean,
-    pay: Mean,
+    lone: SampleMean,
+    lone_items: SampleMean,
+    pay: SampleMean,
     /// Requests since the base was measured.
     requests: u32,
     /// `true` if the base was measured again because a batch looked expensive beside an older one.
@@ -42,14 +42,14 @@ pub(super) struct Growth {
 
 /// Mean of the first samples.
 #[derive(Debug, Clone, Copy, Default)]
-struct Mean {
+struct SampleMean {
     sum: f64,
     count: u32,
 }
 
 /// A lone call under the limit. Latencies are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Base {
+pub(super) struct LoneBase {
     pub(super) latency: f64,
     /// Part of the latency in service.
     pub(super) service: f64,
@@ -58,7 +58,7 @@ pub(super) struct Base {
 
 /// Conclusion from a sample.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Growing {
+pub(super) enum GrowthOutcome {
     /// No conclusion yet.
     Nothing,
     /// The base is known: latency and items of a lone call.
@@ -71,10 +71,10 @@ pub(super) enum Growing {
 
 // === impl Growth ===
 
-impl Growth {
+impl BatchCap {
     /// Creates a state in which all sizes are allowed.
     pub(super) fn whole() -> Self {
-        let none = Mean::default();
+        let none = SampleMean::default();
         Self { cap: u32::MAX, lone: none, lone_items: none, pay: none, requests: 0, renewed: false }
     }
 
@@ -113,16 +113,16 @@ impl Growth {
         &mut self,
         (items, calls): (u32, u32),
         latency: f64,
-        base: Base,
+        base: LoneBase,
         limit: f64,
         most: u32,
-    ) -> Growing {
+    ) -> GrowthOutcome {
         if self.cap == 1 {
             return self.observe_lone(items, calls, latency, limit);
         }
         self.requests = self.requests.saturating_add(1);
         if self.is_whole() || calls < 2 || !self.is_newest(items) {
-            return Growing::Nothing;
+            return GrowthOutcome::Nothing;
         }
         // If the limit is above the server's own, lone calls have waited, and a batch among them no
         // longer than they have.
@@ -138,46 +138,46 @@ impl Growth {
             (false, false) => UNCLEAR_SIZES,
         };
         if self.pay.count < need {
-            return Growing::Nothing;
+            return GrowthOutcome::Nothing;
         }
-        self.pay = Mean::default();
+        self.pay = SampleMean::default();
         let requests = limit * if self.renewed { BASE_REQUESTS.1 } else { BASE_REQUESTS.0 };
         if ratio > PAYS_MAX && f64::from(self.requests) > requests {
             *self = Self { renewed: true, ..Self::lone() };
-            return Growing::Nothing;
+            return GrowthOutcome::Nothing;
         }
         if ratio > PAYS_MAX {
-            return Growing::NoGain { ratio };
+            return GrowthOutcome::NoGain { ratio };
         }
         if items < self.cap {
-            return Growing::Nothing;
+            return GrowthOutcome::Nothing;
         }
         self.renewed = false;
         self.cap = self.cap.saturating_mul(2);
         if self.cap > most {
             self.cap = u32::MAX;
         }
-        Growing::Larger
+        GrowthOutcome::Larger
     }
 
-    fn observe_lone(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> Growing {
+    fn observe_lone(&mut self, items: u32, calls: u32, latency: f64, limit: f64) -> GrowthOutcome {
         if calls != 1 {
-            return Growing::Nothing;
+            return GrowthOutcome::Nothing;
         }
         self.lone.add(latency);
         self.lone_items.add(f64::from(items));
         if f64::from(self.lone.count) < LONE_MIN.max(limit.min(LONE_MAX)) {
-            return Growing::Nothing;
+            return GrowthOutcome::Nothing;
         }
         let (latency, items) = (self.lone.value(), self.lone_items.value());
         self.cap = u32::try_from(super::super::math::whole((2.0 * items).ceil())).unwrap_or(u32::MAX).max(2);
-        Growing::Base { latency, items }
+        GrowthOutcome::Base { latency, items }
     }
 }
 
 // === impl Mean ===
 
-impl Mean {
+impl SampleMean {
     fn add(&mut self, value: f64) {
         self.sum += value;
         self.count += 1;

@@ -4,11 +4,11 @@
 use super::super::math::{float, whole};
 use super::super::tick::Tick;
 use super::curve::Knee;
-use super::growth::Growth;
+use super::growth::BatchCap;
 use super::level::span;
-use super::probe::Probe;
+use super::probe::UpwardProbe;
 use super::schedule::ROOM_REST;
-use super::{Flow, OpenReason, after};
+use super::{ConcurrencyLimiter, OpenReason, after};
 
 /// Factor on the knee for the new limit: the knee is an estimate, and a request too many costs
 /// little.
@@ -32,7 +32,7 @@ const ROOM_FOUND: f64 = 2.0;
 
 /// The drain that follows a jump, until the server has no more requests than the limit allows.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Draining {
+pub(super) struct LimitDrain {
     pub(super) until: Tick,
     /// Start of the drain and requests in flight then; `None` once its time was extended.
     pub(super) begun: Option<(Tick, u32)>,
@@ -40,7 +40,7 @@ pub(super) struct Draining {
 
 // === impl Flow ===
 
-impl Flow {
+impl ConcurrencyLimiter {
     /// Sets the limit at once if the first waves or the load curve have a knee.
     pub(super) fn jump(&mut self, now: Tick) {
         let wave_knee = self.wave_knee.take();
@@ -72,9 +72,9 @@ impl Flow {
         let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
         self.gate = None;
         self.harm.on_limit(now, self.level.recent_lone);
-        self.rest_room(now, float(limit));
+        self.back_off_room(now, float(limit));
         self.set_limit(float(limit));
-        self.growth = Growth::lone();
+        self.growth = BatchCap::lone();
         self.level.restart();
         self.level.lone = knee.base;
         self.level.lone_items = 1.0;
@@ -82,7 +82,7 @@ impl Flow {
         self.level.batch_items = 0.0;
         self.sojourns.clear();
         let until = after(now, DRAIN * over + knee.base);
-        self.draining = Some(Draining { until, begun: Some((now, self.flights)) });
+        self.draining = Some(LimitDrain { until, begun: Some((now, self.flights)) });
         self.knee = Some(knee);
         self.refine_from = knee.at;
         let schedule = &mut self.schedule;
@@ -91,7 +91,8 @@ impl Flow {
         schedule.since = now;
         schedule.trial_gap = 0.0;
         schedule.trial = after(now, 4.0 * knee.base + drains);
-        self.probe = Probe { id: self.probe.id, next: after(now, drains + 3.0 * knee.base), ..Probe::default() };
+        self.probe =
+            UpwardProbe { id: self.probe.id, next: after(now, drains + 3.0 * knee.base), ..UpwardProbe::default() };
     }
 
     /// Tracks the drain to a new limit. Returns `false` while the answers are to requests from
@@ -103,10 +104,10 @@ impl Flow {
             self.schedule.since = now;
             self.sojourns.clear();
         } else if now > draining.until {
-            match self.prolong(now, draining) {
+            match self.extend_drain(now, draining) {
                 Some(prolonged) => self.draining = Some(prolonged),
                 None => {
-                    self.rest_jumps(now);
+                    self.back_off_jumps(now);
                     self.release(now, OpenReason::NoQueue);
                 }
             }
@@ -116,7 +117,7 @@ impl Flow {
 
     /// Extends the time, once, for a server that drains steadily but more slowly than measured,
     /// because it has become slower since.
-    fn prolong(&mut self, now: Tick, draining: Draining) -> Option<Draining> {
+    fn extend_drain(&mut self, now: Tick, draining: LimitDrain) -> Option<LimitDrain> {
         let (begun, flights) = draining.begun?;
         let (drained, time) = (f64::from(flights.saturating_sub(self.flights)), span(begun, now));
         let over = f64::from(self.flights) - self.limit.unwrap_or(1.0);
@@ -124,12 +125,12 @@ impl Flow {
         let knee = self.knee.as_mut()?;
         let prolongs = drained * DRAIN_SLOWER >= knee.rate * time;
         knee.rate = knee.rate.min(drained / time);
-        prolongs.then(|| Draining { until: after(now, rest), begun: None })
+        prolongs.then(|| LimitDrain { until: after(now, rest), begun: None })
     }
 
     /// Lengthens the rest before the next search for room, if the jump leads to about the limit
     /// that was given up for more room.
-    fn rest_room(&mut self, now: Tick, limit: f64) {
+    fn back_off_room(&mut self, now: Tick, limit: f64) {
         let Some((previous, since)) = self.schedule.room.take() else { return };
         if limit > ROOM_FOUND * previous || span(since, now) > ROOM_REST.1 {
             self.schedule.room_gap = 0.0;
@@ -140,7 +141,7 @@ impl Flow {
     }
 
     /// Lengthens the rest before the next jump and trial, because a conclusion changed nothing.
-    pub(in super::super) fn rest_jumps(&mut self, now: Tick) {
+    pub(in super::super) fn back_off_jumps(&mut self, now: Tick) {
         let base = self.level.lone;
         let least = (JUMP_REST_MIN.0 * base).max(JUMP_REST_MIN.1);
         let most = (JUMP_REST_MAX.0 * base).max(JUMP_REST_MAX.1);

@@ -4,12 +4,12 @@
 use super::super::math::float;
 use super::super::tick::Tick;
 use super::curve::ServerChange;
-use super::flight::{Completion, FlightMark};
-use super::growth::{Base, Growing};
+use super::flight::{Completion, FlightRecord};
+use super::growth::{GrowthOutcome, LoneBase};
 use super::level::span;
 use super::permit::Permit;
 use super::sojourn::Sojourn;
-use super::{Flow, Gate, OpenReason};
+use super::{ConcurrencyLimiter, OpenReason, QueueRelease};
 
 /// Ratio of the latency of lone calls under the new limit to the latency expected from the base,
 /// from which the base was measured before a change of the server. It is beyond the noise of a few
@@ -28,9 +28,9 @@ const UNMERGED_ANSWERS: u32 = 4;
 
 // === impl Flow ===
 
-impl Flow {
+impl ConcurrencyLimiter {
     /// Records the end of a request.
-    pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightMark, mut done: Completion) {
+    pub(in super::super) fn on_completion(&mut self, now: Tick, mark: &FlightRecord, mut done: Completion) {
         self.now = self.now.max(now);
         done.items = mark.items;
         self.batches = self.batches.saturating_sub(u32::from(done.calls > 1));
@@ -40,7 +40,8 @@ impl Flow {
             self.merged_items = self.merged_items.saturating_sub(u64::from(mark.items));
             self.newest = self.newest.saturating_sub(u32::from(mark.newest));
         }
-        self.gate = self.gate.filter(|_| done.queued > 0).map(|gate| Gate { limit: gate.limit + gate.step, ..gate });
+        self.gate =
+            self.gate.filter(|_| done.queued > 0).map(|gate| QueueRelease { limit: gate.limit + gate.step, ..gate });
         if !done.answered {
             self.wave.give_up();
         }
@@ -69,7 +70,7 @@ impl Flow {
         let here = done.here;
         self.sojourns.push(Sojourn { arrived: done.first, mean, here, items: mark.items, beside: mark.beside });
         if self.observe_harm(now, mean, &done) {
-            self.rest_jumps(now);
+            self.back_off_jumps(now);
             return self.release(now, OpenReason::NoQueue);
         }
         if mark.alone {
@@ -86,7 +87,7 @@ impl Flow {
         (self.last_merged, self.unmerged) = (now, 0);
         self.answered += u64::from(mark.items);
         if mark.permit == Permit::Pair {
-            self.learn_pair(now, latency);
+            self.observe_pair(now, latency);
         }
         if self.trial.is_some() {
             self.learn_trial(now, mark, &done);
@@ -107,7 +108,7 @@ impl Flow {
         self.limit.is_some() && self.harm.observe_limited(now, done.first, sojourn, done.calls)
     }
 
-    fn learn_lone(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+    fn learn_lone(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
         // Calls with many items, or with heavy ones, take longer in service. The comparison uses
         // their wait and the service time of a typical call.
         let typical = self.level.observe_service(mark.expected);
@@ -139,13 +140,13 @@ impl Flow {
     }
 
     /// Records an answer under a limit that is not on trial.
-    fn learn_limited(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
-        self.learn_companion(now, mark, latency);
+    fn learn_limited(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
+        self.observe_companion(now, mark, latency);
         if self.limit.is_none() {
             return;
         }
         match mark.permit {
-            Permit::Probe(_) => return self.learn_probe(now, mark, latency),
+            Permit::Probe(_) => return self.observe_probe(now, mark, latency),
             _ if mark.sent < self.schedule.since => return,
             _ => {}
         }
@@ -158,17 +159,17 @@ impl Flow {
     }
 
     /// Records a request under a limit as evidence of the cost of its size.
-    fn grow(&mut self, now: Tick, mark: &FlightMark, latency: f64, done: &Completion) {
+    fn grow(&mut self, now: Tick, mark: &FlightRecord, latency: f64, done: &Completion) {
         let limit = self.limit.unwrap_or(1.0);
         let service = self.knee.map_or(self.level.lone, |knee| knee.base.min(self.level.lone));
-        let base = Base { latency: self.level.lone, service, items: self.level.lone_items };
+        let base = LoneBase { latency: self.level.lone, service, items: self.level.lone_items };
         match self.growth.observe((mark.items, done.calls), latency, base, limit, done.items_max) {
-            Growing::Nothing => {}
-            Growing::Base { latency, .. } if !self.growth.is_renewed() && self.answers_less(limit, latency) => {
-                self.rest_jumps(now);
+            GrowthOutcome::Nothing => {}
+            GrowthOutcome::Base { latency, .. } if !self.growth.is_renewed() && self.is_rate_lower(limit, latency) => {
+                self.back_off_jumps(now);
                 self.release(now, OpenReason::NoQueue);
             }
-            Growing::Base { latency, items } => {
+            GrowthOutcome::Base { latency, items } => {
                 (self.level.lone, self.level.lone_items) = (latency, items);
                 if self.growth.is_renewed() {
                     self.harm.on_change();
@@ -176,13 +177,13 @@ impl Flow {
                 self.renew_base(limit, latency);
                 self.level.restart();
             }
-            Growing::Larger => {
+            GrowthOutcome::Larger => {
                 self.level.batches = self.level.batches.min(1);
                 self.schedule.since = now;
                 self.sojourns.clear();
             }
-            Growing::NoGain { ratio } => {
-                self.rest_jumps(now);
+            GrowthOutcome::NoGain { ratio } => {
+                self.back_off_jumps(now);
                 self.release(now, OpenReason::NoGain { permille: super::super::math::whole(ratio * 1000.0) });
             }
         }
@@ -201,7 +202,7 @@ impl Flow {
 
     /// Returns `true` if lone calls under the limit are answered at a much lower rate than before
     /// the jump.
-    fn answers_less(&self, limit: f64, latency: f64) -> bool {
+    fn is_rate_lower(&self, limit: f64, latency: f64) -> bool {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
         limit >= RATE_LIMIT_MIN && limit / latency < RATE_KEPT * before
     }

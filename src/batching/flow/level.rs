@@ -20,7 +20,7 @@ const ITEM_COST: (f64, f64) = (0.02, 1.0);
 
 /// Latency model. Times are in nanoseconds.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Level {
+pub(super) struct LatencyModel {
     /// Latency of a lone call below the limit; 0 before one was measured.
     pub(super) lone: f64,
     /// Items of that call.
@@ -40,7 +40,7 @@ pub(super) struct Level {
 
 // === impl Level ===
 
-impl Level {
+impl LatencyModel {
     pub(super) fn restart(&mut self) {
         self.batches = 0;
         self.off = 0;

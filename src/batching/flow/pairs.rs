@@ -1,8 +1,8 @@
 //! Pairs while open: two calls in four hundred are sent together, to measure the cost of a batch.
 
 use super::super::tick::Tick;
-use super::permit::{Ask, Permit};
-use super::{Flow, after};
+use super::permit::{Permit, PermitRequest};
+use super::{ConcurrencyLimiter, after};
 
 /// Minimum number of requests in flight with mergeable calls for pairs and trials while open. With
 /// fewer, a partner takes too long to arrive.
@@ -26,7 +26,7 @@ const PAIR_REST: (f64, f64) = (10e9, 300e9);
 
 /// Pairs that were sent while open, to measure the cost of a batch of two.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pairs {
+pub(super) struct PairTest {
     pub(super) count: u32,
     /// Cost of a pair ÷ cost of a lone call sent under the same load.
     pub(super) cost: f64,
@@ -39,7 +39,7 @@ pub(super) struct Pairs {
 
 // === impl Pairs ===
 
-impl Pairs {
+impl PairTest {
     pub(super) const fn new() -> Self {
         Self { count: 0, cost: 1.0, cheap: None, next: PAIR_FIRST, hold_until: None }
     }
@@ -47,8 +47,8 @@ impl Pairs {
 
 // === impl Flow ===
 
-impl Flow {
-    pub(super) fn permit_open(&mut self, ask: &Ask) -> Permit {
+impl ConcurrencyLimiter {
+    pub(super) fn permit_open(&mut self, ask: &PermitRequest) -> Permit {
         let due = !self.pinned
             && self.answered >= self.pairs.next
             && self.pairs.count < 2
@@ -71,7 +71,7 @@ impl Flow {
         Permit::Forward
     }
 
-    pub(super) fn learn_pair(&mut self, now: Tick, latency: f64) {
+    pub(super) fn observe_pair(&mut self, now: Tick, latency: f64) {
         let cost = latency / self.level.recent_lone.max(self.level.near_lone).max(1.0);
         self.pairs.cost = if self.pairs.count == 0 { cost } else { (self.pairs.cost + cost) / 2.0 };
         self.pairs.count += 1;

@@ -2,11 +2,11 @@
 
 use super::super::math::float;
 use super::super::tick::Tick;
-use super::{Flow, count};
+use super::{ConcurrencyLimiter, count};
 
 /// A line that requests a permit.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Ask {
+pub(in super::super) struct PermitRequest {
     pub(in super::super) now: Tick,
     /// `true` if the first call may not be merged.
     pub(in super::super) alone: bool,
@@ -37,9 +37,9 @@ pub(in super::super) enum Permit {
 
 // === impl Flow ===
 
-impl Flow {
+impl ConcurrencyLimiter {
     /// Returns the permit for a line of the class.
-    pub(in super::super) fn permit(&mut self, ask: &Ask) -> Permit {
+    pub(in super::super) fn permit(&mut self, ask: &PermitRequest) -> Permit {
         self.now = self.now.max(ask.now);
         // A released queue leaves in order, a few requests at a time.
         if let Some(gate) = self.gate {
@@ -49,7 +49,7 @@ impl Flow {
             return self.permit_open(ask);
         }
         let in_force = self.in_force.or(self.limit).unwrap_or(f64::INFINITY);
-        if self.splits(ask) {
+        if self.begin_split(ask) {
             return Permit::Share(self.share(2.0, ask.queued));
         }
         if f64::from(self.flights) < in_force.floor().max(1.0) {

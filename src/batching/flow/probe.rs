@@ -2,9 +2,9 @@
 
 use super::super::math::float;
 use super::super::tick::Tick;
-use super::flight::FlightMark;
-use super::permit::{Ask, Permit};
-use super::{Flow, after, count};
+use super::flight::FlightRecord;
+use super::permit::{Permit, PermitRequest};
+use super::{ConcurrencyLimiter, after, count};
 
 /// Largest limit that is probed upward, by as many additional requests. Larger ones are raised by
 /// trials.
@@ -35,7 +35,7 @@ const COMPANION_SLOWED: f64 = 1.4;
 
 /// State of the upward probes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Probe {
+pub(super) struct UpwardProbe {
     pub(super) id: u32,
     pub(super) left: u32,
     pub(super) sum: f64,
@@ -56,11 +56,11 @@ pub(super) struct Probe {
 
 // === impl Flow ===
 
-impl Flow {
+impl ConcurrencyLimiter {
     /// Returns `true` if a batch is to be split for a probe, and starts the probe.
-    pub(super) fn splits(&mut self, ask: &Ask) -> bool {
+    pub(super) fn begin_split(&mut self, ask: &PermitRequest) -> bool {
         let serial = self.limit.is_some_and(|limit| limit < 2.0) && self.trial.is_none() && self.draining.is_none();
-        let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_wall();
+        let known = self.growth.cap() > 2 && self.level.batches >= 3 && self.is_below_policy_limit();
         let early = ask.now < self.schedule.room_from;
         if !serial
             || !known
@@ -77,20 +77,20 @@ impl Flow {
     }
 
     fn begin_probe(&mut self, now: Tick) {
-        self.probe = Probe {
+        self.probe = UpwardProbe {
             id: self.probe.id.wrapping_add(1),
             left: self.limit.map_or(1, count),
             next: after(now, (PROBE_GAP * self.level.batch).max(PROBE_GAP_MIN)),
             split: after(now, (SPLIT_GAP * self.level.batch).max(SPLIT_GAP_MIN)),
             hits: self.probe.hits,
-            ..Probe::default()
+            ..UpwardProbe::default()
         };
     }
 
     /// Returns `true` if an upward probe may leave now. Starts one that is due.
-    pub(super) fn probes(&mut self, ask: &Ask) -> bool {
+    pub(super) fn probes(&mut self, ask: &PermitRequest) -> bool {
         let now = ask.now;
-        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_wall();
+        let small = self.limit.is_some_and(|limit| limit <= PROBE_LIMIT_MAX) && self.is_below_policy_limit();
         let early =
             float(now.since(self.last_sent).as_nanos().try_into().unwrap_or(u64::MAX)) < PROBE_EARLY * self.level.batch;
         if !small
@@ -111,7 +111,7 @@ impl Flow {
         may
     }
 
-    pub(super) fn learn_probe(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+    pub(super) fn observe_probe(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
         if mark.probe != self.probe.id || self.probe.done {
             return;
         }
@@ -122,7 +122,7 @@ impl Flow {
     }
 
     /// Records the answer to a request that was in flight at the probe's dispatch.
-    pub(super) fn learn_companion(&mut self, now: Tick, mark: &FlightMark, latency: f64) {
+    pub(super) fn observe_companion(&mut self, now: Tick, mark: &FlightRecord, latency: f64) {
         let beside = self.probe.companions > 0 && mark.sent <= self.probe.sent;
         if beside && !matches!(mark.permit, Permit::Probe(_)) {
             self.probe.companions -= 1;
@@ -134,7 +134,7 @@ impl Flow {
     /// Returns the expected time of a request with its slot idle, in nanoseconds and at least 1:
     /// the smaller one of the predictions by size and by cost. In the first second either may be
     /// twice too long, and a probe that queued would look like one that did not.
-    fn expect(&self, mark: &FlightMark) -> f64 {
+    fn expect(&self, mark: &FlightRecord) -> f64 {
         let by_size = self.level.predict(f64::from(mark.items), self.pairs.cost);
         let by_cost = if mark.expected > 0 { float(mark.expected) } else { by_size };
         by_size.min(by_cost).max(1.0)

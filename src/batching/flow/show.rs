@@ -1,6 +1,6 @@
 //! Reports of a limiter, and its snapshot across restarts.
 
-use super::Flow;
+use super::ConcurrencyLimiter;
 use super::curve::CELLS;
 use crate::batching::math::{float, whole};
 use crate::batching::tick::Tick;
@@ -103,7 +103,7 @@ pub struct FlowSnapshot {
 
 // === impl Flow ===
 
-impl Flow {
+impl ConcurrencyLimiter {
     /// Returns the state from which a later process may start.
     pub(in super::super) fn snapshot(&self) -> FlowSnapshot {
         let (limit, no_gain_permille) = match self.mode() {
@@ -124,7 +124,7 @@ impl Flow {
         if kept.no_gain_permille > 0 {
             flow.level.lone = float(kept.base_nanos);
             flow.reason = OpenReason::NoGain { permille: kept.no_gain_permille };
-            flow.rest_jumps(now);
+            flow.back_off_jumps(now);
         }
         flow
     }

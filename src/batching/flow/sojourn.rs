@@ -36,7 +36,7 @@ pub(super) struct Sojourn {
 
 /// Mean values with which a trial is compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Before {
+pub(super) struct SojournBase {
     /// Mean sojourn time, in nanoseconds.
     pub(super) mean: f64,
     /// Mean number of items queued and in flight.
@@ -59,7 +59,7 @@ impl Sojourns {
 
     /// Returns the mean sojourn time of the last `need` items, if `span` items that arrived since
     /// `since` were answered and the number in flight was steady.
-    pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<Before> {
+    pub(super) fn steady_mean(&self, since: Tick, span: u64, need: u64) -> Option<SojournBase> {
         let recent = || self.ring.iter().rev().take_while(|sojourn| sojourn.arrived >= since);
         let (mut items, mut sum, mut here, mut counted, mut top) = (0, 0.0, 0.0, 0, 0);
         let mut entries = 0;
@@ -82,6 +82,6 @@ impl Sojourns {
         let high = |sojourn: &&Sojourn| f64::from(sojourn.beside) >= STEADY_PART * f64::from(top);
         let at_top: u64 = recent().take(entries).filter(high).map(|sojourn| u64::from(sojourn.items)).sum();
         (float(at_top) >= STEADY_SHARE * float(items))
-            .then(|| Before { mean: sum / float(counted), here: here / float(counted) })
+            .then(|| SojournBase { mean: sum / float(counted), here: here / float(counted) })
     }
 }

@@ -1,12 +1,12 @@
 //! Steps of the limit: trials that are due, and the limit that results from one.
 
 use super::super::tick::Tick;
-use super::flight::{Completion, FlightMark};
-use super::growth::Growth;
+use super::flight::{Completion, FlightRecord};
+use super::growth::BatchCap;
 use super::pairs::{OPEN_MIN, PAIR_COST_MAX};
 use super::probe::PROBE_GAP;
-use super::trial::{Ended, Trial};
-use super::{Flow, after};
+use super::trial::{LimitTrial, TrialResult};
+use super::{ConcurrencyLimiter, after};
 
 /// Factors of the trials: the first one lowers an open limit to this part of the number in flight;
 /// later ones lower a limit to one of these parts, the second after a steep gain; upward ones raise
@@ -32,8 +32,8 @@ const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
 
 // === impl Flow ===
 
-impl Flow {
-    pub(super) fn learn_trial(&mut self, now: Tick, mark: &FlightMark, done: &Completion) {
+impl ConcurrencyLimiter {
+    pub(super) fn learn_trial(&mut self, now: Tick, mark: &FlightRecord, done: &Completion) {
         let Some(trial) = &mut self.trial else { return };
         let limit = trial.next_limit(self.in_force.unwrap_or(trial.target));
         self.in_force = Some(limit);
@@ -41,8 +41,8 @@ impl Flow {
         self.end_trial(now, &ended);
     }
 
-    fn end_trial(&mut self, now: Tick, ended: &Ended) {
-        let Ended { trial, mean, kept, steep } = *ended;
+    fn end_trial(&mut self, now: Tick, ended: &TrialResult) {
+        let TrialResult { trial, mean, kept, steep } = *ended;
         (self.trial, self.in_force) = (None, None);
         self.slower = false;
         self.schedule.steep = steep;
@@ -64,7 +64,7 @@ impl Flow {
         if trial.previous.is_none() {
             self.harm.on_limit(now, self.level.recent_lone);
             self.level.lone = 0.0;
-            self.growth = Growth::whole();
+            self.growth = BatchCap::whole();
             self.schedule.upward = false;
         }
         self.level.restart();
@@ -99,7 +99,7 @@ impl Flow {
         let need = total.clamp(TRIAL_ANSWERS.0, TRIAL_ANSWERS.1);
         let span = if limit.is_none() { TRIAL_WAVES * need } else { need };
         let Some(base) = self.sojourns.steady_mean(self.schedule.since, span, need) else { return };
-        let upward = self.schedule.upward && self.is_below_wall() && limit.is_some_and(|limit| limit > 2.0);
+        let upward = self.schedule.upward && self.is_below_policy_limit() && limit.is_some_and(|limit| limit > 2.0);
         if !upward && limit.is_some_and(|limit| base.here < HELD_MIN * limit) {
             return;
         }
@@ -110,7 +110,7 @@ impl Flow {
             None => STEP_FIRST,
         };
         let target = (flights * factor).floor().max(1.0);
-        let trial = Trial::new(now, limit, flights, target, base, need);
+        let trial = LimitTrial::new(now, limit, flights, target, base, need);
         self.in_force = Some(trial.first_limit());
         self.trial = Some(trial);
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::tick::Tick;
-use super::{Ask, Completion, Departure, Flow, FlowMode, OpenReason, Permit};
+use super::{Completion, ConcurrencyLimiter, Departure, FlowMode, OpenReason, Permit, PermitRequest};
 
 /// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
@@ -11,7 +11,7 @@ const MS: u64 = 1_000_000;
 /// A simulated server that runs this many requests at once, in order of arrival. A batch of n takes
 /// `1 + (n - 1) * per_item` lone calls.
 #[derive(Clone, Copy)]
-struct World {
+struct ServerModel {
     workers: u32,
     lone: u64,
     per_item: f64,
@@ -21,13 +21,13 @@ struct World {
 struct Request {
     items: u32,
     arrived: Vec<u64>,
-    mark: super::FlightMark,
+    mark: super::FlightRecord,
 }
 
 /// Closed-loop clients in front of a limiter and a server.
-struct Loop {
-    flow: Flow,
-    world: World,
+struct ClosedLoop {
+    flow: ConcurrencyLimiter,
+    world: ServerModel,
     mergeable: bool,
     /// Number of first calls that arrive in any order, as over connections that are opened side by
     /// side.
@@ -40,10 +40,10 @@ struct Loop {
     now: u64,
 }
 
-impl Loop {
-    fn new(world: World, callers: usize, mergeable: bool) -> Self {
+impl ClosedLoop {
+    fn new(world: ServerModel, callers: usize, mergeable: bool) -> Self {
         Self {
-            flow: Flow::new(),
+            flow: ConcurrencyLimiter::new(),
             world,
             mergeable,
             mixed: 0,
@@ -58,7 +58,7 @@ impl Loop {
 
     fn send(&mut self) {
         while let Some(first) = self.queue.first().copied() {
-            let ask = Ask {
+            let ask = PermitRequest {
                 now: Tick(self.now),
                 alone: !self.mergeable,
                 arrived: Tick(first),
@@ -120,11 +120,11 @@ impl Loop {
     }
 }
 
-const SERIAL: World = World { workers: 1, lone: 20 * MS, per_item: 0.05 };
+const SERIAL: ServerModel = ServerModel { workers: 1, lone: 20 * MS, per_item: 0.05 };
 
 #[test]
 fn a_serial_server_is_limited_to_one_and_merged_for() {
-    let mut callers = Loop::new(SERIAL, 48, true);
+    let mut callers = ClosedLoop::new(SERIAL, 48, true);
     callers.run(2000);
     assert_eq!(callers.flow.mode(), FlowMode::Limited(1));
     assert!(callers.run(2000) >= 10 * 100, "directly there are 100");
@@ -132,7 +132,7 @@ fn a_serial_server_is_limited_to_one_and_merged_for() {
 
 #[test]
 fn a_server_with_room_for_all_is_never_limited() {
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     for _ in 0..20 {
         let answered = callers.run(1000);
         assert!((2200..=2400).contains(&answered), "{answered}");
@@ -142,7 +142,7 @@ fn a_server_with_room_for_all_is_never_limited() {
 
 #[test]
 fn four_workers_are_found() {
-    let mut callers = Loop::new(World { workers: 4, ..SERIAL }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 4, ..SERIAL }, 48, true);
     callers.run(3000);
     let FlowMode::Limited(limit) = callers.flow.mode() else { panic!("open") };
     assert!((4..=12).contains(&limit), "{limit}");
@@ -152,13 +152,13 @@ fn four_workers_are_found() {
 #[test]
 fn a_queue_is_seen_in_the_first_two_waves_whatever_their_order() {
     for (workers, limit) in [(1, 1), (4, 4), (8, 9)] {
-        let mut callers = Loop::new(World { workers, ..SERIAL }, 48, true);
+        let mut callers = ClosedLoop::new(ServerModel { workers, ..SERIAL }, 48, true);
         callers.mixed = 48;
         callers.run(u64::from(2000 / workers));
         let FlowMode::Limited(found) = callers.flow.mode() else { panic!("open with {workers} workers") };
         assert!(found.abs_diff(limit) <= 2, "{found} with {workers} workers");
     }
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     callers.mixed = 48;
     callers.run(2000);
     assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
@@ -166,7 +166,7 @@ fn a_queue_is_seen_in_the_first_two_waves_whatever_their_order() {
 
 #[test]
 fn calls_that_cannot_be_merged_are_never_held() {
-    let mut callers = Loop::new(SERIAL, 48, false);
+    let mut callers = ClosedLoop::new(SERIAL, 48, false);
     callers.run(5000);
     assert!(matches!(callers.flow.mode(), FlowMode::Open(_)));
     assert!(callers.queue.is_empty());
@@ -174,7 +174,7 @@ fn calls_that_cannot_be_merged_are_never_held() {
 
 #[test]
 fn where_a_batch_costs_as_much_as_its_calls_they_are_forwarded() {
-    let mut callers = Loop::new(World { workers: 1, lone: 20 * MS, per_item: 1.0 }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 1, lone: 20 * MS, per_item: 1.0 }, 48, true);
     callers.run(8000);
     let FlowMode::Open(OpenReason::NoGain { permille }) = callers.flow.mode() else {
         panic!("{:?}", callers.flow.mode())
@@ -185,7 +185,7 @@ fn where_a_batch_costs_as_much_as_its_calls_they_are_forwarded() {
 
 #[test]
 fn more_workers_are_noticed_within_seconds() {
-    let mut callers = Loop::new(SERIAL, 48, true);
+    let mut callers = ClosedLoop::new(SERIAL, 48, true);
     callers.run(3000);
     callers.world.workers = 64;
     callers.run(3000);
@@ -194,7 +194,7 @@ fn more_workers_are_noticed_within_seconds() {
 
 #[test]
 fn fewer_workers_are_noticed_too() {
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
     callers.run(2000);
     callers.world.workers = 1;
     callers.run(30_000);
@@ -203,7 +203,7 @@ fn fewer_workers_are_noticed_too() {
 
 #[test]
 fn few_callers_notice_fewer_workers_too() {
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 8, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 8, true);
     callers.run(2000);
     callers.world.workers = 1;
     callers.run(10_000);
@@ -212,7 +212,7 @@ fn few_callers_notice_fewer_workers_too() {
 
 #[test]
 fn few_callers_of_a_slower_server_are_not_held() {
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 8, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 8, true);
     callers.run(2000);
     callers.world.lone *= 20;
     callers.run(2000);
@@ -222,9 +222,9 @@ fn few_callers_of_a_slower_server_are_not_held() {
 
 #[test]
 fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
-    let mut flow = Flow::limited(1, 20 * MS);
+    let mut flow = ConcurrencyLimiter::limited(1, 20 * MS);
     let mut now = 10_000 * MS;
-    let mut answer_lone = |flow: &mut Flow, queued: u64| {
+    let mut answer_lone = |flow: &mut ConcurrencyLimiter, queued: u64| {
         let departure = Departure { items: 1, calls: 1, alone: true, permit: Permit::Share(1), queued, expected: 0 };
         let mark = flow.on_send(Tick(now), &departure);
         let arrived = Tick(now);
@@ -241,7 +241,7 @@ fn a_limit_outlives_a_pause_and_ends_where_nothing_is_merged() {
 
 #[test]
 fn a_server_that_batches_by_itself_stays_open() {
-    let mut callers = Loop::new(SERIAL, 48, true);
+    let mut callers = ClosedLoop::new(SERIAL, 48, true);
     callers.flow.pin_open(Tick(0), true);
     callers.run(5000);
     assert_eq!(callers.flow.mode(), FlowMode::Open(OpenReason::ServerBatches));
@@ -249,16 +249,16 @@ fn a_server_that_batches_by_itself_stays_open() {
 
 #[test]
 fn a_limit_from_before_is_left_where_the_server_has_room() {
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
-    callers.flow = Flow::limited(1, 20 * MS);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
+    callers.flow = ConcurrencyLimiter::limited(1, 20 * MS);
     callers.run(4000);
     assert!(callers.run(1000) >= 2200, "directly there are 2400");
 }
 
 #[test]
 fn calls_that_a_limit_of_the_policy_holds_are_merged_and_it_is_kept() {
-    let mut callers = Loop::new(World { workers: 64, ..SERIAL }, 48, true);
-    callers.flow.hold_at(Tick(0), 2);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 64, ..SERIAL }, 48, true);
+    callers.flow.on_policy_limit(Tick(0), 2);
     callers.run(3000);
     assert_eq!(callers.flow.mode(), FlowMode::Limited(2));
     assert!(callers.run(1000) >= 500, "one by one, two at once, there are 100");
@@ -266,7 +266,7 @@ fn calls_that_a_limit_of_the_policy_holds_are_merged_and_it_is_kept() {
 
 #[test]
 fn requests_are_counted_once_however_they_end() {
-    let mut flow = Flow::new();
+    let mut flow = ConcurrencyLimiter::new();
     let departure = Departure { items: 3, calls: 2, alone: false, permit: Permit::Share(3), queued: 0, expected: 0 };
     let marks: Vec<_> = (0..5).map(|at| flow.on_send(Tick(at), &departure)).collect();
     assert_eq!(flow.flights(), 5);
@@ -278,7 +278,7 @@ fn requests_are_counted_once_however_they_end() {
 
 #[test]
 fn a_limit_on_trial_is_not_refined() {
-    let mut callers = Loop::new(World { workers: 4, ..SERIAL }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 4, ..SERIAL }, 48, true);
     callers.run(3000);
     for _ in 0..100_000 {
         if callers.flow.trial.is_some() {
@@ -296,10 +296,10 @@ fn a_limit_on_trial_is_not_refined() {
 
 #[test]
 fn a_batch_that_leaves_early_is_no_larger_than_the_others() {
-    let mut callers = Loop::new(World { workers: 4, ..SERIAL }, 48, true);
+    let mut callers = ClosedLoop::new(ServerModel { workers: 4, ..SERIAL }, 48, true);
     callers.run(3000);
     let share = callers.flow.lead_share(callers.queue.len() as u64);
     assert!((6..=16).contains(&share), "{share} of 48 beside four others");
-    let serial = Flow::limited(1, 20 * MS);
+    let serial = ConcurrencyLimiter::limited(1, 20 * MS);
     assert_eq!(serial.lead_share(47), u32::MAX);
 }

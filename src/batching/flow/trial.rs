@@ -7,7 +7,7 @@ use super::after;
 use super::flight::Completion;
 use super::level::span;
 use super::pairs::{HOLD, OPEN_MIN};
-use super::sojourn::Before;
+use super::sojourn::SojournBase;
 
 /// Ratio of the mean sojourn time to the base below which a trial is kept: between noise and the
 /// step of a saturated server.
@@ -34,7 +34,7 @@ const STEP: f64 = 0.5;
 
 /// A trial in progress.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Trial {
+pub(super) struct LimitTrial {
     /// Limit before; `None`: open.
     pub(super) previous: Option<f64>,
     /// Requests in flight before.
@@ -54,8 +54,8 @@ pub(super) struct Trial {
 
 /// Result of a trial.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ended {
-    pub(super) trial: Trial,
+pub(super) struct TrialResult {
+    pub(super) trial: LimitTrial,
     pub(super) mean: f64,
     pub(super) kept: bool,
     pub(super) steep: bool,
@@ -63,8 +63,15 @@ pub(super) struct Ended {
 
 // === impl Trial ===
 
-impl Trial {
-    pub(super) fn new(now: Tick, previous: Option<f64>, flights: f64, target: f64, before: Before, need: u64) -> Self {
+impl LimitTrial {
+    pub(super) fn new(
+        now: Tick,
+        previous: Option<f64>,
+        flights: f64,
+        target: f64,
+        before: SojournBase,
+        need: u64,
+    ) -> Self {
         Self {
             previous,
             flights,
@@ -105,7 +112,7 @@ impl Trial {
     }
 
     /// Records an answer under the limit in force. Returns the result if the trial is over.
-    pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<Ended> {
+    pub(super) fn observe(&mut self, now: Tick, limit: f64, beside: u32, done: &Completion) -> Option<TrialResult> {
         if self.ready.is_none() && limit <= self.target {
             self.ready = Some(now);
         }
@@ -135,7 +142,7 @@ impl Trial {
             Some(previous) => self.target / previous,
             None => self.target / self.flights.max(1.0),
         };
-        Some(Ended { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
+        Some(TrialResult { trial: *self, mean, kept, steep: mean < self.base * proportion * STEEP })
     }
 }
 
@@ -146,8 +153,8 @@ mod tests {
     /// Returns `true` if a lower limit is kept under which each call took 8 of 10 ms, with this
     /// many items in the system.
     fn kept(here: u64) -> bool {
-        let before = Before { mean: 10e6, here: 20.0 };
-        let mut trial = Trial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
+        let before = SojournBase { mean: 10e6, here: 20.0 };
+        let mut trial = LimitTrial::new(Tick(0), Some(20.0), 20.0, 14.0, before, 24);
         let answer = |at: u64| {
             let arrived = Tick(at.saturating_sub(8_000_000));
             Completion { here, ..Completion::new(true, 1, arrived, arrived, 6, 64) }

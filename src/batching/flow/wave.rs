@@ -45,11 +45,11 @@ pub(super) struct WaveTest {
     calls: VecDeque<WaveCall>,
     /// Number of the first of these calls.
     offset: usize,
-    stage: Stage,
+    stage: WaveStage,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-enum Stage {
+enum WaveStage {
     #[default]
     Over,
     /// The server was idle before the call of this number.
@@ -70,7 +70,7 @@ struct WaveCall {
 }
 
 /// The calls of both waves.
-struct Waves {
+struct WavePair {
     first: Vec<WaveCall>,
     second: Vec<WaveCall>,
     /// Requests in flight once the first wave was sent.
@@ -97,13 +97,13 @@ impl WaveTest {
     /// Starts a test at the next call: the server is idle, or nearly so compared with the calls
     /// that follow.
     pub(super) fn on_idle(&mut self) {
-        self.stage = Stage::Start(self.offset + self.calls.len());
+        self.stage = WaveStage::Start(self.offset + self.calls.len());
     }
 
     /// Starts a test because latencies have changed. The outstanding calls are the first wave.
     pub(super) fn on_change(&mut self) {
-        if matches!(self.stage, Stage::Over) {
-            self.stage = Stage::Change(self.offset + self.calls.len());
+        if matches!(self.stage, WaveStage::Over) {
+            self.stage = WaveStage::Change(self.offset + self.calls.len());
             self.calls.iter_mut().for_each(|call| call.pending = call.latency.is_none());
         }
     }
@@ -111,7 +111,7 @@ impl WaveTest {
     /// Ends the test and drops all calls, because one failed, was merged, or was sent under a
     /// limit.
     pub(super) fn give_up(&mut self) {
-        self.stage = Stage::Over;
+        self.stage = WaveStage::Over;
         self.offset += self.calls.len();
         self.calls.clear();
     }
@@ -122,41 +122,41 @@ impl WaveTest {
         let call = number.checked_sub(self.offset).and_then(|index| self.calls.get_mut(index))?;
         call.latency = Some(latency);
         let (waves, burst_max, ratio) = match self.stage {
-            Stage::Over => return None,
-            Stage::Start(from) => (self.start(from)?, BURST, RATIO.0),
-            Stage::Change(from) => (self.change(from)?, f64::INFINITY, RATIO.1),
+            WaveStage::Over => return None,
+            WaveStage::Start(from) => (self.start(from)?, BURST, RATIO.0),
+            WaveStage::Change(from) => (self.change(from)?, f64::INFINITY, RATIO.1),
         };
         let knee = waves.conclude(burst_max, ratio)?;
-        self.stage = Stage::Over;
+        self.stage = WaveStage::Over;
         knee
     }
 
-    fn start(&mut self, from: usize) -> Option<Waves> {
+    fn start(&mut self, from: usize) -> Option<WavePair> {
         let Some(from) = from.checked_sub(self.offset) else {
-            self.stage = Stage::Over;
+            self.stage = WaveStage::Over;
             return None;
         };
         let calls = || self.calls.iter().skip(from);
         let highest = calls().map(|call| call.beside).max()?;
         let count = calls().position(|call| call.beside == highest)? + 1;
-        Waves::new(calls().take(count), calls().skip(count), f64::from(highest))
+        WavePair::new(calls().take(count), calls().skip(count), f64::from(highest))
     }
 
-    fn change(&mut self, from: usize) -> Option<Waves> {
+    fn change(&mut self, from: usize) -> Option<WavePair> {
         let Some(from) = from.checked_sub(self.offset) else {
-            self.stage = Stage::Over;
+            self.stage = WaveStage::Over;
             return None;
         };
         let first = self.calls.iter().take(from).filter(|call| call.pending);
         let beside: f64 = first.clone().map(|call| f64::from(call.beside)).sum();
         let mean = beside / float(first.clone().count() as u64);
-        Waves::new(first, self.calls.iter().skip(from), mean)
+        WavePair::new(first, self.calls.iter().skip(from), mean)
     }
 }
 
 // === impl Waves ===
 
-impl Waves {
+impl WavePair {
     /// Returns the waves, or `None` until both were sent and answered.
     fn new<'a>(
         first: impl Iterator<Item = &'a WaveCall>,
@@ -191,14 +191,14 @@ impl Waves {
             return Some(None);
         }
         let rate = beside / after.mean.max(1.0);
-        let at = unqueued(&self.first, rate);
+        let at = unqueued_calls(&self.first, rate);
         Some(Some(Knee { at, base: at / rate, rate }))
     }
 }
 
 /// Returns the number of calls of a first wave that did not queue: the fixed point of Little's law,
 /// approached from above.
-fn unqueued(first: &[WaveCall], rate: f64) -> f64 {
+fn unqueued_calls(first: &[WaveCall], rate: f64) -> f64 {
     let mut fastest: Vec<f64> = first.iter().filter_map(|call| call.latency).collect();
     fastest.sort_by(f64::total_cmp);
     let mut count = fastest.len();

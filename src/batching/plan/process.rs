@@ -9,7 +9,7 @@
 //! here.
 
 use super::super::math::{exp, float, whole};
-use super::{Size, number};
+use super::{PlanDecision, number};
 
 /// Maximum number of sweeps.
 const SWEEPS_MAX: u32 = 250;
@@ -30,25 +30,25 @@ const LANES: usize = 4;
 const FULL: f64 = 1e3;
 
 /// The decision process of one load.
-pub(super) struct Process<'a> {
+pub(super) struct LoadProcess<'a> {
     /// Items per millisecond.
     rate: f64,
     /// Length of a transformed step.
     step: f64,
-    sends: Vec<Send>,
+    sends: Vec<SendAction>,
     menu: &'a [usize],
 }
 
 /// Effect of sending a batch of one size.
-struct Send {
+struct SendAction {
     /// Items that arrive during the execution wait half of it on average.
     cost: f64,
     /// Transformed steps per execution, inverted.
     share: f64,
-    arrivals: Arrivals,
+    arrivals: ArrivalDistribution,
 }
 
-enum Arrivals {
+enum ArrivalDistribution {
     /// Probabilities of 0, 1, 2… arrivals.
     Exact(Box<[f64; ARRIVALS]>),
     /// Few, medium and many arrivals: whole items, and the fraction of the next one.
@@ -56,27 +56,27 @@ enum Arrivals {
 }
 
 /// Best action of one state.
-struct Choice {
+struct BestAction {
     value: f64,
-    size: Size,
+    size: PlanDecision,
 }
 
 // === impl Process ===
 
-impl<'a> Process<'a> {
+impl<'a> LoadProcess<'a> {
     /// Creates the process for executions of `times[n - 1]` milliseconds, `rate` arrivals per
     /// millisecond, and these sizes.
     pub(super) fn new(times: &[f64], rate: f64, menu: &'a [usize]) -> Self {
         let step = (1.0 / rate).min(times[0]) * 0.99;
-        let sends = times.iter().map(|time| Send::new(*time, rate, step)).collect();
+        let sends = times.iter().map(|time| SendAction::new(*time, rate, step)).collect();
         Self { rate, step, sends, menu }
     }
 
     /// Returns the best action for each queue length in `values`. The iteration starts from these
     /// values and leaves the new ones there.
-    pub(super) fn solve(&self, values: &mut [f64]) -> Vec<Size> {
+    pub(super) fn solve(&self, values: &mut [f64]) -> Vec<PlanDecision> {
         let last = values.len() - 1;
-        let mut sizes = vec![Size::Wait { otherwise: 0 }; values.len()];
+        let mut sizes = vec![PlanDecision::Wait { otherwise: 0 }; values.len()];
         // The last value is repeated beyond the longest queue, so that no state needs a bounds
         // check.
         let mut padded = vec![0.0; values.len() + ARRIVALS];
@@ -102,7 +102,7 @@ impl<'a> Process<'a> {
         sizes
     }
 
-    fn choose(&self, queued: usize, last: usize, padded: &[f64]) -> Choice {
+    fn choose(&self, queued: usize, last: usize, padded: &[f64]) -> BestAction {
         let present = float(u64::from(number(queued)));
         let here = padded[queued];
         let full = if queued == last { FULL * self.rate } else { 0.0 };
@@ -118,26 +118,26 @@ impl<'a> Process<'a> {
         }
         let size = number(best.1);
         if best.0 < wait {
-            Choice { value: best.0, size: Size::Send(size) }
+            BestAction { value: best.0, size: PlanDecision::Send(size) }
         } else {
-            Choice { value: wait, size: Size::Wait { otherwise: size } }
+            BestAction { value: wait, size: PlanDecision::Wait { otherwise: size } }
         }
     }
 }
 
 // === impl Send ===
 
-impl Send {
+impl SendAction {
     fn new(time: f64, rate: f64, step: f64) -> Self {
         let mean = rate * time;
-        let arrivals = if mean < EXACT_BELOW { exact(mean) } else { three(mean) };
+        let arrivals = if mean < EXACT_BELOW { poisson_probabilities(mean) } else { gauss_hermite_points(mean) };
         Self { cost: mean / 2.0, share: step / time, arrivals }
     }
 
     /// Returns the expected value after an execution that leaves this many items in the queue.
     fn after(&self, left: usize, last: usize, padded: &[f64]) -> f64 {
         match &self.arrivals {
-            Arrivals::Exact(probabilities) => {
+            ArrivalDistribution::Exact(probabilities) => {
                 let mut lanes = [0.0; LANES];
                 let values = &padded[left..left + ARRIVALS];
                 for (p, v) in probabilities.chunks_exact(LANES).zip(values.chunks_exact(LANES)) {
@@ -147,7 +147,7 @@ impl Send {
                 }
                 (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
             }
-            Arrivals::Three(points) => {
+            ArrivalDistribution::Three(points) => {
                 let [few, middling, many] = points.map(|(whole, part)| {
                     let index = (left + whole).min(last);
                     padded[index] + part * (padded[index + 1] - padded[index])
@@ -158,7 +158,7 @@ impl Send {
     }
 }
 
-fn exact(mean: f64) -> Arrivals {
+fn poisson_probabilities(mean: f64) -> ArrivalDistribution {
     let mut probabilities = Box::new([0.0; ARRIVALS]);
     let (mut probability, mut count) = (exp(-mean), 0.0);
     for slot in probabilities.iter_mut() {
@@ -166,17 +166,17 @@ fn exact(mean: f64) -> Arrivals {
         count += 1.0;
         probability *= mean / count;
     }
-    Arrivals::Exact(probabilities)
+    ArrivalDistribution::Exact(probabilities)
 }
 
 /// Approximates the distribution by Gauss–Hermite quadrature: the mean with weight 2/3, and √3
 /// standard deviations to either side with weight 1/6 each.
-fn three(mean: f64) -> Arrivals {
+fn gauss_hermite_points(mean: f64) -> ArrivalDistribution {
     let spread = (3.0 * mean).sqrt();
-    Arrivals::Three([mean - spread, mean, mean + spread].map(split))
+    ArrivalDistribution::Three([mean - spread, mean, mean + spread].map(split_fraction))
 }
 
-fn split(x: f64) -> (usize, f64) {
+fn split_fraction(x: f64) -> (usize, f64) {
     // Rounds down: `whole` rounds to the nearest number, and it is the only conversion from a float
     // here.
     let nearest = whole(x);

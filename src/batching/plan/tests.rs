@@ -24,15 +24,15 @@ fn planned(times: Vec<u64>) -> Plan {
 }
 
 /// Returns a rate in items per second.
-fn rate(items: u64) -> Rate {
-    Rate(items * 1000)
+fn rate(items: u64) -> ArrivalRate {
+    ArrivalRate(items * 1000)
 }
 
 #[test]
 fn on_a_line_what_is_queued_leaves_at_once_at_low_load() {
     let plan = planned(affine(64));
     for queued in 1..=20 {
-        assert_eq!(plan.at(rate(200), queued), Size::Send(queued), "{queued}");
+        assert_eq!(plan.at(rate(200), queued), PlanDecision::Send(queued), "{queued}");
     }
     assert_eq!((plan.sizes(), plan.best()), (64, 64));
 }
@@ -41,24 +41,29 @@ fn on_a_line_what_is_queued_leaves_at_once_at_low_load() {
 fn on_a_line_only_a_handful_waits_and_all_of_the_rest_leaves_at_high_load() {
     let plan = planned(affine(64));
     for queued in 8..=48 {
-        assert_eq!(plan.at(rate(2500), queued), Size::Send(queued), "{queued}");
+        assert_eq!(plan.at(rate(2500), queued), PlanDecision::Send(queued), "{queued}");
     }
-    let waiting = |load| (1..=64).filter(|queued| matches!(plan.at(rate(load), *queued), Size::Wait { .. })).count();
+    let waiting =
+        |load| (1..=64).filter(|queued| matches!(plan.at(rate(load), *queued), PlanDecision::Wait { .. })).count();
     assert!(waiting(200) == 0 && waiting(600) <= 1 && waiting(2500) <= 6, "{} {}", waiting(600), waiting(2500));
 }
 
 #[test]
 fn far_below_the_lowest_load_nobody_waits_for_the_next() {
     let flat = planned(times(32, |_| 20_000));
-    let (lowest, one) = (128, Size::Send(1));
-    assert_eq!(flat.at(rate(lowest), 1), Size::Wait { otherwise: 1 }, "calls that arrive soon are free there");
+    let (lowest, one) = (128, PlanDecision::Send(1));
+    assert_eq!(flat.at(rate(lowest), 1), PlanDecision::Wait { otherwise: 1 }, "calls that arrive soon are free there");
     assert_eq!((flat.at(rate(lowest * 2 / 5), 1), flat.at(rate(5), 1), flat.at(rate(0), 1)), (one, one, one));
 }
 
 #[test]
 fn a_rare_long_queue_is_cut_where_the_first_would_wait_for_the_last() {
     let plan = planned(affine(64));
-    assert_eq!(plan.at(rate(200), 63), Size::Send(32), "two of 12 ms after each other beat one of 20 ms for all");
+    assert_eq!(
+        plan.at(rate(200), 63),
+        PlanDecision::Send(32),
+        "two of 12 ms after each other beat one of 20 ms for all"
+    );
 }
 
 #[test]
@@ -66,17 +71,18 @@ fn powers_of_two_are_preferred_where_only_they_are_paid_for() {
     let plan = planned(pow2(64));
     for queued in [9, 17, 18, 33, 34, 35] {
         let size = plan.at(rate(1600), queued);
-        assert!(matches!(size, Size::Send(n) if n.is_power_of_two() && n <= queued), "{size:?} of {queued}");
+        assert!(matches!(size, PlanDecision::Send(n) if n.is_power_of_two() && n <= queued), "{size:?} of {queued}");
     }
 }
 
 #[test]
 fn just_below_a_power_of_two_the_plan_waits_where_that_pays() {
     let plan = planned(pow2(64));
-    let waits = (1..=64).filter(|queued| matches!(plan.at(rate(1600), *queued), Size::Wait { .. })).collect::<Vec<_>>();
+    let waits =
+        (1..=64).filter(|queued| matches!(plan.at(rate(1600), *queued), PlanDecision::Wait { .. })).collect::<Vec<_>>();
     assert!(waits.iter().any(|queued| (queued + 1).is_power_of_two()), "{waits:?}");
     for queued in waits {
-        let Size::Wait { otherwise } = plan.at(rate(1600), queued) else { continue };
+        let PlanDecision::Wait { otherwise } = plan.at(rate(1600), queued) else { continue };
         assert!((1..=queued).contains(&otherwise), "{otherwise} of {queued}");
     }
 }
@@ -87,7 +93,7 @@ fn a_batch_stops_at_the_knee() {
     assert_eq!(plan.best(), 16);
     for queued in 16..=64 {
         let size = plan.at(rate(2300), queued);
-        assert!(matches!(size, Size::Send(n) if (12..=18).contains(&n)), "{size:?} of {queued}");
+        assert!(matches!(size, PlanDecision::Send(n) if (12..=18).contains(&n)), "{size:?} of {queued}");
     }
 }
 
@@ -96,7 +102,7 @@ fn tiles_are_filled() {
     let plan = planned(times(64, |n| 2000 + 4000 * n.div_ceil(8)));
     assert_eq!(plan.best(), 64);
     let size = plan.at(rate(1300), 9);
-    assert_eq!(size, Size::Send(8), "the ninth would cost as much as eight more");
+    assert_eq!(size, PlanDecision::Send(8), "the ninth would cost as much as eight more");
 }
 
 #[test]
@@ -106,7 +112,7 @@ fn every_answer_is_within_the_queue_and_the_sizes() {
         let plan = planned(curve);
         for load in [0, 1, 50, 1000, 100_000, u64::MAX / 1000] {
             for queued in [0, 1, 2, 63, 64, 129, 280, u32::MAX] {
-                let (Size::Send(n) | Size::Wait { otherwise: n }) = plan.at(rate(load), queued);
+                let (PlanDecision::Send(n) | PlanDecision::Wait { otherwise: n }) = plan.at(rate(load), queued);
                 assert!(n >= 1 && n <= queued.max(1) && n <= plan.sizes(), "{n} of {queued}");
             }
         }
@@ -129,7 +135,7 @@ fn the_load_nearest_by_ratio_is_used() {
         let row = plan.row(rate(items));
         assert_eq!(row, &plan.rows[index], "{items}");
     }
-    assert_eq!(plan.rows[6].rate, Rate(whole(0.92 * best * 1000.0)));
+    assert_eq!(plan.rows[6].rate, ArrivalRate(whole(0.92 * best * 1000.0)));
 }
 
 #[test]
@@ -157,7 +163,7 @@ fn starting_from_an_earlier_plan_leads_to_nearly_the_same_one() {
 
 #[test]
 fn plans_come_after_twenty_batches_and_then_ever_more_rarely() {
-    let mut due = Due::new();
+    let mut due = PlanSchedule::new();
     let mut made = Vec::new();
     for batches in 0..20_000 {
         let times = vec![batches * MS + MS];
@@ -170,7 +176,7 @@ fn plans_come_after_twenty_batches_and_then_ever_more_rarely() {
 
 #[test]
 fn no_plan_is_made_while_no_time_has_moved_three_percent() {
-    let mut due = Due::new();
+    let mut due = PlanSchedule::new();
     assert!(due.due(20, &[1000, 2000]));
     assert!(due.reached(50));
     assert!(!due.due(50, &[1000, 2059]));
@@ -181,7 +187,7 @@ fn no_plan_is_made_while_no_time_has_moved_three_percent() {
 
 #[test]
 fn after_a_change_a_plan_comes_ten_batches_later_even_if_the_times_are_the_same() {
-    let mut due = Due::new();
+    let mut due = PlanSchedule::new();
     assert!(due.due(20, &[1000]));
     due.changed(30);
     assert!(!due.due(39, &[1000]));

@@ -18,7 +18,7 @@ const ROOM_MAX: usize = 1024;
 
 /// A sorted set of keys.
 #[derive(Debug, Clone)]
-pub(in super::super) struct Order<K> {
+pub(in super::super) struct SortedDeque<K> {
     /// Keys with `true` if live, `false` for a tombstone. The first one is always live.
     row: VecDeque<(K, bool)>,
     live: usize,
@@ -26,13 +26,13 @@ pub(in super::super) struct Order<K> {
 
 // === impl Order ===
 
-impl<K> Default for Order<K> {
+impl<K> Default for SortedDeque<K> {
     fn default() -> Self {
         Self { row: VecDeque::new(), live: 0 }
     }
 }
 
-impl<K: Ord + Copy> Order<K> {
+impl<K: Ord + Copy> SortedDeque<K> {
     pub(in super::super) const fn is_empty(&self) -> bool {
         self.live == 0
     }
@@ -90,7 +90,7 @@ impl<K: Ord + Copy> Order<K> {
     }
 
     #[cfg(test)]
-    pub(super) fn len_with_gaps(&self) -> usize {
+    pub(super) fn len_with_tombstones(&self) -> usize {
         self.row.len()
     }
 }
@@ -102,8 +102,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_what_a_set_holds_in_the_same_order() {
-        let (mut order, mut set, mut random) = (Order::default(), BTreeSet::new(), 1_u64);
+    fn order_matches_btree_set() {
+        let (mut order, mut set, mut random) = (SortedDeque::default(), BTreeSet::new(), 1_u64);
         for _ in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let key = (random >> 40) % 200;
@@ -115,7 +115,7 @@ mod tests {
             assert_eq!((order.first(), order.is_empty()), (set.first().copied(), set.is_empty()));
             assert_eq!(order.last(), set.last().copied());
             assert_eq!(order.after(key), set.range(key + 1..).next().copied());
-            assert!(order.len_with_gaps() <= 2 * set.len() + GAPS_MAX);
+            assert!(order.len_with_tombstones() <= 2 * set.len() + GAPS_MAX);
         }
         assert!(order.iter().eq(set.iter().copied()));
         assert!(order.iter().rev().eq(set.iter().rev().copied()));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_peak_leaves_no_room_behind() {
-        let mut order = Order::default();
+        let mut order = SortedDeque::default();
         (0..100_000).for_each(|key| order.insert(key));
         assert!((0..100_000).all(|key| order.remove(key)));
         assert!(order.row.capacity() <= ROOM_MAX);

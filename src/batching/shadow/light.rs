@@ -28,8 +28,8 @@ const FALL: f64 = 0.5;
 
 /// Load curve: mean latency by the number in flight.
 #[derive(Debug, Clone, Default)]
-pub(super) struct LightLoads {
-    cells: [Cell; CELLS],
+pub(super) struct LightLoadBound {
+    cells: [LightCell; CELLS],
     /// Maximum number in flight at a light load.
     bound: f64,
 }
@@ -44,7 +44,7 @@ pub(super) struct LoadVerdict {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Cell {
+struct LightCell {
     beside: f64,
     latency: f64,
     samples: f64,
@@ -52,7 +52,7 @@ struct Cell {
 
 // === impl LightLoads ===
 
-impl LightLoads {
+impl LightLoadBound {
     /// Records and classifies a call that was sent with `beside` calls in flight, itself included.
     pub(super) fn judge(&mut self, beside: u32, nanos: u64) -> LoadVerdict {
         self.observe(beside, float(nanos));
@@ -74,7 +74,7 @@ impl LightLoads {
     /// throughput times the latency at the lowest load.
     fn most(&self) -> Option<f64> {
         let first = self.cells().next()?;
-        let rate = self.cells().map(Cell::throughput).fold(0.0, f64::max);
+        let rate = self.cells().map(LightCell::throughput).fold(0.0, f64::max);
         Some((rate * first.latency).max(1.0))
     }
 
@@ -86,14 +86,14 @@ impl LightLoads {
         most < SERIAL_MAX && last.latency > SLOWED * first.latency
     }
 
-    fn cells(&self) -> impl Iterator<Item = &Cell> {
+    fn cells(&self) -> impl Iterator<Item = &LightCell> {
         self.cells.iter().filter(|cell| cell.samples >= SAMPLES_MIN)
     }
 }
 
 // === impl Cell ===
 
-impl Cell {
+impl LightCell {
     fn throughput(&self) -> f64 {
         let beside = if self.beside < SERIAL_MAX { self.beside } else { self.beside - RESIDUAL };
         beside / self.latency.max(1.0)
@@ -104,8 +104,8 @@ impl Cell {
 mod tests {
     use super::*;
 
-    fn loads(points: &[(u32, f64)]) -> LightLoads {
-        let mut loads = LightLoads::default();
+    fn loads(points: &[(u32, f64)]) -> LightLoadBound {
+        let mut loads = LightLoadBound::default();
         for (beside, latency) in points.iter().flat_map(|point| [point; 10]) {
             loads.observe(*beside, *latency);
         }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_bound_that_falls_says_that_it_was_mistaken() {
-        let mut loads = LightLoads::default();
+        let mut loads = LightLoadBound::default();
         let steady: Vec<LoadVerdict> = (0..20).map(|_| loads.judge(48, 240_000_000)).collect();
         assert!(steady[1..].iter().all(|verdict| !verdict.mistaken), "{steady:?}");
         let idle: Vec<LoadVerdict> = (0..4).map(|_| loads.judge(1, 5_000_000)).collect();
@@ -136,6 +136,6 @@ mod tests {
     fn one_load_alone_does_not_make_a_server_serial() {
         let steady = loads(&[(48, 240e6)]);
         assert!(!steady.is_serial() && steady.most().unwrap() > 40.0);
-        assert_eq!(LightLoads::default().most(), None);
+        assert_eq!(LightLoadBound::default().most(), None);
     }
 }

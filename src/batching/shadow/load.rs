@@ -24,7 +24,7 @@ const SLOWED: u64 = 1200;
 
 /// A call that was answered successfully.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Answered {
+pub(super) struct AnsweredCall {
     /// Predicted time of the call alone, in nanoseconds.
     pub(super) takes: u64,
     /// Measured time.
@@ -37,14 +37,14 @@ pub(super) struct Answered {
 
 /// Estimator of the number of calls that a server runs at once.
 #[derive(Debug, Clone, Default)]
-pub(super) struct ServerLoad {
-    look: Look,
-    looks: VecDeque<Seen>,
+pub(super) struct ConcurrencyEstimator {
+    look: LoadWindow,
+    looks: VecDeque<LoadMeasurement>,
 }
 
 /// Sums of the measurement in progress.
 #[derive(Debug, Clone, Copy, Default)]
-struct Look {
+struct LoadWindow {
     calls: u32,
     work: u64,
     time: u64,
@@ -56,7 +56,7 @@ struct Look {
 
 /// Result of a measurement: the calls that ran at once, in thousandths.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct LoadMeasurement {
     milli: u64,
     /// `true` if others waited inside the server, so that it runs no more than these.
     saturated: bool,
@@ -64,9 +64,9 @@ struct Seen {
 
 // === impl ServerLoad ===
 
-impl ServerLoad {
-    pub(super) fn observe(&mut self, answered: Answered) {
-        let Answered { takes, took, busy, beside } = answered;
+impl ConcurrencyEstimator {
+    pub(super) fn observe(&mut self, answered: AnsweredCall) {
+        let AnsweredCall { takes, took, busy, beside } = answered;
         let look = &mut self.look;
         look.calls += 1;
         look.work = look.work.saturating_add(takes);
@@ -82,7 +82,7 @@ impl ServerLoad {
             return;
         }
         let seen = look.seen();
-        self.look = Look::default();
+        self.look = LoadWindow::default();
         if self.looks.len() >= LOOKS {
             self.looks.pop_front();
         }
@@ -115,17 +115,17 @@ impl ServerLoad {
 
 // === impl Look ===
 
-impl Look {
-    fn seen(&self) -> Seen {
+impl LoadWindow {
+    fn seen(&self) -> LoadMeasurement {
         let per_mille =
             |one: u64, other: u64| u64::try_from(u128::from(one) * 1000 / u128::from(other.max(1))).unwrap_or(u64::MAX);
         let ran = per_mille(self.work, self.time);
         if self.accompanied < ACCOMPANIED_MIN {
-            return Seen { milli: ran, saturated: false };
+            return LoadMeasurement { milli: ran, saturated: false };
         }
         let saturated = per_mille(self.accompanied_took, self.accompanied_takes) > SLOWED;
         let milli = if saturated { ran } else { ran.max(u64::from(self.peak) * 1000) };
-        Seen { milli, saturated }
+        LoadMeasurement { milli, saturated }
     }
 }
 
@@ -133,22 +133,22 @@ impl Look {
 mod tests {
     use super::*;
 
-    fn load(answers: impl Iterator<Item = Answered>) -> ServerLoad {
-        let mut load = ServerLoad::default();
+    fn load(answers: impl Iterator<Item = AnsweredCall>) -> ConcurrencyEstimator {
+        let mut load = ConcurrencyEstimator::default();
         answers.for_each(|answered| load.observe(answered));
         load
     }
 
-    fn same(count: usize, answered: Answered) -> impl Iterator<Item = Answered> {
+    fn same(count: usize, answered: AnsweredCall) -> impl Iterator<Item = AnsweredCall> {
         std::iter::repeat_n(answered, count)
     }
 
     #[test]
     fn calls_that_are_not_slowed_beside_others_run_at_once() {
-        let free = Answered { takes: 200, took: 205, busy: 25, beside: 9 };
+        let free = AnsweredCall { takes: 200, took: 205, busy: 25, beside: 9 };
         let free = load(same(128, free));
         assert_eq!((free.side_by_side(), free.places()), (9, usize::MAX));
-        let queued = Answered { takes: 5, took: 45, busy: 5, beside: 9 };
+        let queued = AnsweredCall { takes: 5, took: 45, busy: 5, beside: 9 };
         let queued = load(same(128, queued));
         assert_eq!((queued.side_by_side(), queued.places()), (1, 1));
     }
@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn a_queue_replaces_what_was_known_and_room_seen_later_adds_to_it() {
         let (free, queued) = (
-            Answered { takes: 200, took: 200, busy: 5, beside: 40 },
-            Answered { takes: 200, took: 1200, busy: 25, beside: 48 },
+            AnsweredCall { takes: 200, took: 200, busy: 5, beside: 40 },
+            AnsweredCall { takes: 200, took: 1200, busy: 25, beside: 48 },
         );
         assert_eq!(load(same(640, free).chain(same(640, queued))).side_by_side(), 8);
         assert_eq!(load(same(640, queued).chain(same(64, free))).side_by_side(), 40);
@@ -165,15 +165,15 @@ mod tests {
 
     #[test]
     fn idle_times_change_nothing() {
-        let free = Answered { takes: 200, took: 200, busy: 5, beside: 40 };
-        let lone = Answered { takes: 200, took: 200, busy: 200, beside: 1 };
+        let free = AnsweredCall { takes: 200, took: 200, busy: 5, beside: 40 };
+        let lone = AnsweredCall { takes: 200, took: 200, busy: 200, beside: 1 };
         assert_eq!(load(same(64, free).chain(same(2000, lone))).side_by_side(), 40);
         assert!(load(same(100_000, lone)).looks.len() <= LOOKS);
     }
 
     #[test]
     fn a_slower_pace_under_load_shows() {
-        let slow = Answered { takes: 5, took: 20, busy: 10, beside: 2 };
+        let slow = AnsweredCall { takes: 5, took: 20, busy: 10, beside: 2 };
         let load = load(same(64, slow));
         assert_eq!((load.side_by_side(), load.pace()), (1, 500));
     }

@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::call::{CallId, CostClassId, Weight};
-use super::super::cost::{Cost, Sample};
+use super::super::cost::{CostModel, CostSample};
 use super::super::draw::Draw;
 use super::super::tick::{Tick, nanos};
-use super::light::{LightLoads, LoadVerdict};
-use super::load::{Answered, ServerLoad};
+use super::light::{LightLoadBound, LoadVerdict};
+use super::load::{AnsweredCall, ConcurrencyEstimator};
 
 /// Minimum number of samples for a prediction. From there on the core uses its curve too.
 const LEARNED: u32 = 8;
@@ -44,35 +44,35 @@ const FASTEST_CALLS: u32 = 512;
 
 /// A model of the server that answers the batches of the shadow.
 #[derive(Debug, Clone)]
-pub(super) struct Server {
-    classes: BTreeMap<CostClassId, Class>,
+pub(super) struct ServerModel {
+    classes: BTreeMap<CostClassId, ClassCosts>,
     uses: u64,
-    passing: BTreeMap<CallId, Passing>,
+    passing: BTreeMap<CallId, ForwardedCall>,
     /// Instant of the last answer.
     last: Tick,
-    load: ServerLoad,
+    load: ConcurrencyEstimator,
     draw: Draw,
 }
 
 /// Measurements of one cost class.
 #[derive(Debug, Clone, Default)]
-struct Class {
+struct ClassCosts {
     /// Curve of calls that had the server for themselves.
-    lone: Cost,
+    lone: CostModel,
     /// Curve of calls at light loads.
-    light: Cost,
-    loads: LightLoads,
+    light: CostModel,
+    loads: LightLoadBound,
     /// Curve of the times between answers of a busy server, valid if it runs one call after the
     /// other.
-    busy: Cost,
-    gathered: Gathered,
-    fastest: Fastest,
+    busy: CostModel,
+    gathered: BusySample,
+    fastest: MinLatency,
     used: u64,
 }
 
 /// Answers of a busy server that do not form a sample yet.
 #[derive(Debug, Clone, Copy, Default)]
-struct Gathered {
+struct BusySample {
     calls: u32,
     items: u64,
     weight: Weight,
@@ -81,7 +81,7 @@ struct Gathered {
 
 /// Least latency of the last calls, in nanoseconds: in the current period and in the one before.
 #[derive(Debug, Clone, Copy)]
-struct Fastest {
+struct MinLatency {
     calls: u32,
     now: u64,
     before: u64,
@@ -89,7 +89,7 @@ struct Fastest {
 
 /// A call in flight.
 #[derive(Debug, Clone, Copy)]
-struct Passing {
+struct ForwardedCall {
     sent: Tick,
     /// Number of calls in flight at its dispatch, itself included.
     beside: u32,
@@ -101,14 +101,14 @@ struct Passing {
 
 // === impl Server ===
 
-impl Server {
+impl ServerModel {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             classes: BTreeMap::new(),
             uses: 0,
             passing: BTreeMap::new(),
             last: Tick::default(),
-            load: ServerLoad::default(),
+            load: ConcurrencyEstimator::default(),
             draw: Draw::new(seed),
         }
     }
@@ -131,27 +131,27 @@ impl Server {
             self.passing.values_mut().for_each(|only| only.lone = false);
         }
         let beside = u32::try_from(self.passing.len() + 1).unwrap_or(u32::MAX);
-        self.passing.insert(id, Passing { sent: now, beside, lone, work });
+        self.passing.insert(id, ForwardedCall { sent: now, beside, lone, work });
     }
 
     /// Records that a call was answered, or that no answer will arrive.
     pub(super) fn ended(&mut self, now: Tick, id: CallId, well: bool) {
-        let Some(Passing { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
+        let Some(ForwardedCall { sent, beside, lone, work }) = self.passing.remove(&id) else { return };
         let busy = nanos(now.since(sent.max(self.last)));
         self.last = self.last.max(now);
         let (true, Some((id, items, weight))) = (well, work) else { return };
         let took = nanos(now.since(sent));
         let class = self.class(id);
-        class.learn(Sample { items, weight, nanos: took }, beside, lone);
+        class.learn(CostSample { items, weight, nanos: took }, beside, lone);
         if let Some(sample) = class.gathered.add(items, weight, busy) {
             class.busy.observe(sample);
         }
-        if let Some(takes) = class.cost().map(|cost| cost.time_of(items, weight)) {
-            self.load.observe(Answered { takes, took, busy, beside });
+        if let Some(takes) = class.cost().map(|cost| cost.predict_weighted(items, weight)) {
+            self.load.observe(AnsweredCall { takes, took, busy, beside });
         }
     }
 
-    fn class(&mut self, id: CostClassId) -> &mut Class {
+    fn class(&mut self, id: CostClassId) -> &mut ClassCosts {
         self.uses += 1;
         if !self.classes.contains_key(&id) && self.classes.len() >= CLASSES_MAX {
             let oldest = self.classes.iter().min_by_key(|(_, class)| class.used).map(|(id, _)| *id);
@@ -164,14 +164,14 @@ impl Server {
 
     /// Returns `true` if the time of a batch of this class can be predicted.
     pub(super) fn knows(&self, id: CostClassId) -> bool {
-        self.classes.get(&id).and_then(Class::cost).is_some()
+        self.classes.get(&id).and_then(ClassCosts::cost).is_some()
     }
 
     /// Returns the time of one execution, in nanoseconds.
     pub(super) fn time(&mut self, id: CostClassId, items: u32, weight: Weight) -> u64 {
         let Some(class) = self.classes.get(&id) else { return 0 };
         let (Some(cost), fastest) = (class.cost(), class.fastest.least()) else { return 0 };
-        let time = if cost.weights_matter() { cost.time_of(items, weight) } else { cost.time(items) };
+        let time = if cost.weights_matter() { cost.predict_weighted(items, weight) } else { cost.time(items) };
         let time = if self.draw.chance(LATE_PERMILLE) { cost.late(time) } else { time };
         // Under load the server may be slower than lone calls show.
         let pace = self.load.pace().clamp(PACE_MIN, 1000);
@@ -191,29 +191,30 @@ impl Server {
     /// Returns by class the nanoseconds of a lone call, and the most items of a call that was
     /// learned from.
     pub(super) fn learned(&self) -> impl Iterator<Item = (CostClassId, u64, u32)> {
-        let learned = |(id, class): (&CostClassId, &Class)| Some((*id, class.cost()?.time(1), class.cost()?.largest()));
+        let learned =
+            |(id, class): (&CostClassId, &ClassCosts)| Some((*id, class.cost()?.time(1), class.cost()?.largest()));
         self.classes.iter().filter_map(learned)
     }
 }
 
 // === impl Class ===
 
-impl Class {
+impl ClassCosts {
     /// Returns the most reliable curve that has enough samples.
-    fn cost(&self) -> Option<&Cost> {
+    fn cost(&self) -> Option<&CostModel> {
         let busy = self.loads.is_serial().then_some(&self.busy);
         [Some(&self.lone), Some(&self.light), busy].into_iter().flatten().find(|cost| cost.samples() >= LEARNED)
     }
 
     /// Learns from a call that was answered successfully.
-    fn learn(&mut self, sample: Sample, beside: u32, lone: bool) {
+    fn learn(&mut self, sample: CostSample, beside: u32, lone: bool) {
         self.fastest.observe(sample.nanos);
         if lone {
             self.lone.observe(sample);
         }
         let LoadVerdict { light, mistaken } = self.loads.judge(beside, sample.nanos);
         if mistaken {
-            self.light = Cost::default();
+            self.light = CostModel::default();
         }
         if light {
             self.light.observe(sample);
@@ -223,13 +224,13 @@ impl Class {
 
 // === impl Fastest ===
 
-impl Default for Fastest {
+impl Default for MinLatency {
     fn default() -> Self {
         Self { calls: 0, now: u64::MAX, before: u64::MAX }
     }
 }
 
-impl Fastest {
+impl MinLatency {
     fn observe(&mut self, nanos: u64) {
         self.now = self.now.min(nanos);
         self.calls += 1;
@@ -247,9 +248,9 @@ impl Fastest {
 
 // === impl Gathered ===
 
-impl Gathered {
+impl BusySample {
     /// Adds an answer. Returns a sample of the mean call once there are enough of them.
-    fn add(&mut self, items: u32, weight: Weight, nanos: u64) -> Option<Sample> {
+    fn add(&mut self, items: u32, weight: Weight, nanos: u64) -> Option<CostSample> {
         self.calls += 1;
         self.items += u64::from(items);
         self.weight.sum = self.weight.sum.saturating_add(weight.sum);
@@ -260,7 +261,7 @@ impl Gathered {
         }
         let of = u64::from(BUSY_CALLS);
         let all = std::mem::take(self);
-        Some(Sample {
+        Some(CostSample {
             items: u32::try_from((all.items + of / 2) / of).unwrap_or(u32::MAX).max(1),
             weight: Weight { sum: all.weight.sum / of, max: all.weight.max / of },
             nanos: all.nanos / of,
@@ -269,7 +270,7 @@ impl Gathered {
 }
 
 #[cfg(test)]
-impl Server {
+impl ServerModel {
     /// Returns the number of cost classes and of calls that are tracked.
     pub(super) fn sizes(&self) -> (usize, usize) {
         (self.classes.len(), self.passing.len())

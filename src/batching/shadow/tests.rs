@@ -1,6 +1,6 @@
 use super::super::call::KeyId;
 use super::super::draw::Draw;
-use super::super::limits::{Policy, ScopeLimits};
+use super::super::limits::{DispatchPolicy, ScopeLimits};
 use super::super::tick::nanos;
 use super::*;
 
@@ -8,21 +8,26 @@ const US: u64 = 1000;
 
 fn limits() -> Limits {
     let scope = ScopeLimits { batch_items_max: 64, ..ScopeLimits::default() };
-    Limits { policy: Policy::Adaptive { hold_permille: 0 }, slots: 16, scopes: vec![scope], ..Limits::default() }
+    Limits {
+        policy: DispatchPolicy::Adaptive { hold_permille: 0 },
+        slots: 16,
+        scopes: vec![scope],
+        ..Limits::default()
+    }
 }
 
 /// A server that runs as many calls side by side as it has `places`, each in turn. `takes` returns
 /// the time of a call with this many items.
-struct Real {
+struct RealServer {
     places: Vec<u64>,
     takes: fn(u32) -> u64,
 }
 
 /// Result of forwarding calls to such a server: one call of `items` items every `every` nanoseconds
 /// on average.
-struct Run {
+struct ForwardedRun {
     shadow: Shadow,
-    would: Vec<Would>,
+    would: Vec<ShadowOutcome>,
     /// Number of calls, and number of predicted calls.
     came: (u64, u64),
     /// Sum of the times that the forwarded calls took.
@@ -30,19 +35,19 @@ struct Run {
     calls: u64,
 }
 
-fn pass(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> Run {
+fn pass(real: RealServer, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> ForwardedRun {
     pass_keys(real, every, calls, items, (1, limits()), seed)
 }
 
 /// Like [`pass`], with calls of this many merge keys in turn, within these limits.
 fn pass_keys(
-    mut real: Real,
+    mut real: RealServer,
     every: u64,
     calls: u64,
     items: fn(&mut Draw) -> u32,
     (keys, limits): (u64, Limits),
     seed: u64,
-) -> Run {
+) -> ForwardedRun {
     let mut draw = Draw::new(seed);
     let mut shadow = Shadow::new(limits, seed);
     let mut would = Vec::new();
@@ -70,28 +75,28 @@ fn pass_keys(
     }
     shadow.advance(Tick(at + 60_000_000_000));
     would.extend(shadow.would());
-    Run { shadow, would, came: (calls, predicted), passed, calls }
+    ForwardedRun { shadow, would, came: (calls, predicted), passed, calls }
 }
 
 /// Returns the mean latency in nanoseconds, the mean items in a batch in thousandths, and the calls
 /// answered.
-fn told(run: &Run) -> (u64, u64, u64) {
+fn told(run: &ForwardedRun) -> (u64, u64, u64) {
     let (mut latency, mut answered, mut sent, mut batches) = (0, 0, 0, 0);
     for would in &run.would {
         match would {
-            Would::Leave { items, .. } => (sent, batches) = (sent + u64::from(*items), batches + 1),
-            Would::End { how: End::Answered, latency: took, .. } => {
+            ShadowOutcome::Leave { items, .. } => (sent, batches) = (sent + u64::from(*items), batches + 1),
+            ShadowOutcome::End { how: ShadowEnd::Answered, latency: took, .. } => {
                 latency += nanos(*took);
                 answered += 1;
             }
-            Would::End { .. } => {}
+            ShadowOutcome::End { .. } => {}
         }
     }
     (latency / answered, 1000 * sent / batches, answered)
 }
 
 #[test]
-fn nothing_is_said_before_it_is_known_what_a_call_takes() {
+fn no_prediction_before_eight_lone_calls() {
     let mut shadow = Shadow::new(limits(), 1);
     for id in 0..7 {
         let at = Tick::from_millis(id * 100);
@@ -106,17 +111,19 @@ fn nothing_is_said_before_it_is_known_what_a_call_takes() {
     assert!(shadow.came(at, at, Call::new(CallId(8))));
     shadow.advance(Tick::from_millis(3000));
     let told = shadow.would();
-    let [Would::Leave { items: 1, .. }, Would::End { latency, how: End::Answered, .. }] = &told[..] else {
+    let [ShadowOutcome::Leave { items: 1, .. }, ShadowOutcome::End { latency, how: ShadowEnd::Answered, .. }] =
+        &told[..]
+    else {
         panic!("{told:?}")
     };
     assert!(latency.as_millis().abs_diff(5) <= 1, "{latency:?}");
-    assert_eq!(shadow.known(), Known { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
+    assert_eq!(shadow.known(), ShadowKnowledge { side_by_side: 1, classes: vec![(CostClassId(0), 5_000_000, 1)] });
 }
 
 #[test]
 fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
     // A serial server at 5 ms a call. 180 calls per second are nine tenths of its capacity.
-    let real = Real { places: vec![0], takes: |_| 5000 * US };
+    let real = RealServer { places: vec![0], takes: |_| 5000 * US };
     let run = pass(real, 5_500 * US, 4000, |_| 1, 3);
     let (latency, items, answered) = told(&run);
     let passed = run.passed / run.calls;
@@ -127,7 +134,7 @@ fn a_server_that_is_too_slow_for_single_calls_would_be_fed_in_batches() {
 
 #[test]
 fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
-    let real = Real { places: vec![0], takes: |_| 5000 * US };
+    let real = RealServer { places: vec![0], takes: |_| 5000 * US };
     let run = pass(real, 4_000 * US, 3000, |_| 1, 4);
     let known = run.shadow.known();
     assert_eq!(known.side_by_side, 1);
@@ -138,7 +145,7 @@ fn a_server_that_is_never_idle_is_learned_from_the_time_between_its_answers() {
 #[test]
 fn what_clients_send_in_batches_of_their_own_says_what_batches_take() {
     // 4 ms, and half a millisecond per item.
-    let real = Real { places: vec![0], takes: |items| 4000 * US + 500 * US * u64::from(items) };
+    let real = RealServer { places: vec![0], takes: |items| 4000 * US + 500 * US * u64::from(items) };
     let run = pass(real, 30_000 * US, 2000, |draw| [1, 2, 4, 8, 16][usize::try_from(draw.bits() % 5).unwrap()], 5);
     let known = run.shadow.known();
     assert_eq!(known.classes[0].2, 16);
@@ -203,7 +210,7 @@ fn a_server_that_is_slower_under_load_is_predicted_to_be() {
 
 #[test]
 fn the_same_calls_say_the_same() {
-    let run = || pass(Real { places: vec![0, 0], takes: |_| 5000 * US }, 2_600 * US, 1500, |_| 1, 8);
+    let run = || pass(RealServer { places: vec![0, 0], takes: |_| 5000 * US }, 2_600 * US, 1500, |_| 1, 8);
     let (one, other) = (run(), run());
     assert_eq!(one.would, other.would);
     assert_ne!(told(&one).2, 0);
@@ -227,10 +234,12 @@ fn who_leaves_is_out_of_the_shadow_as_well() {
     for id in 10..14 {
         shadow.left(at, CallId(id));
     }
-    let ends = |would: Vec<Would>| would.into_iter().filter(|one| matches!(one, Would::End { .. })).collect::<Vec<_>>();
+    let ends = |would: Vec<ShadowOutcome>| {
+        would.into_iter().filter(|one| matches!(one, ShadowOutcome::End { .. })).collect::<Vec<_>>()
+    };
     let told = ends(shadow.would());
     assert_eq!(told.len(), 4, "{told:?}");
-    assert!(told.iter().all(|one| matches!(one, Would::End { how: End::Cancelled, .. })), "{told:?}");
+    assert!(told.iter().all(|one| matches!(one, ShadowOutcome::End { how: ShadowEnd::Cancelled, .. })), "{told:?}");
     shadow.advance(Tick::from_millis(9000));
     assert!(ends(shadow.would()).is_empty() && shadow.calls.is_empty() && shadow.running.is_empty());
 }
@@ -254,12 +263,12 @@ fn what_is_remembered_is_bounded() {
 
 /// Batches the calls of [`pass`] in a core before such a server. Returns the mean latency in
 /// nanoseconds and the mean items in a batch in thousandths.
-fn batched(real: Real, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
+fn batched(real: RealServer, every: u64, calls: u64, items: fn(&mut Draw) -> u32, seed: u64) -> (u64, u64) {
     batched_keys(real, every, calls, items, (1, limits()), seed)
 }
 
 fn batched_keys(
-    mut real: Real,
+    mut real: RealServer,
     every: u64,
     calls: u64,
     items: fn(&mut Draw) -> u32,
@@ -299,7 +308,7 @@ fn batched_keys(
             core.complete(
                 now,
                 batch,
-                Observed { duration: took, first_byte: Some(took), outcome: ObservedOutcome::Ok },
+                Observation { duration: took, first_byte: Some(took), outcome: BatchOutcome::Ok },
             );
         }
         while let Some((at, id, items)) = next.filter(|(at, ..)| Tick(*at) <= now) {
@@ -320,9 +329,9 @@ fn what_is_predicted_is_about_what_batching_then_does() {
     let takes = |items: u32| 4000 * US + 500 * US * u64::from(items);
     for (seed, every) in [(11, 12_000), (12, 8_000), (13, 6_500)] {
         let mix: fn(&mut Draw) -> u32 = |draw| [1, 1, 2, 4][usize::try_from(draw.bits() % 4).unwrap()];
-        let run = pass(Real { places: vec![0], takes }, every * US, 6000, mix, seed);
+        let run = pass(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
         let (predicted, items, _) = told(&run);
-        let (real, real_items) = batched(Real { places: vec![0], takes }, every * US, 6000, mix, seed);
+        let (real, real_items) = batched(RealServer { places: vec![0], takes }, every * US, 6000, mix, seed);
         let off = |one: u64, other: u64| 1000 * one.abs_diff(other) / other;
         assert!(off(predicted, real) < 200, "every {every} us: {predicted} ns predicted, {real} ns in fact");
         assert!(
@@ -371,7 +380,7 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
         },
     ];
     for Case { name, places, takes, every, items, keys } in cases {
-        let real = || Real { places: vec![0; places], takes };
+        let real = || RealServer { places: vec![0; places], takes };
         let run = pass_keys(real(), every, 6000, items, (keys, open()), 21);
         let (predicted, batch, answered) = told(&run);
         let (latency, real_batch) = batched_keys(real(), every, 6000, items, (keys, open()), 21);
@@ -380,7 +389,7 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
         assert!(off(predicted, latency) < 200, "{name}: {predicted} ns predicted, {latency} ns in fact");
         assert!(off(batch, real_batch) < 150, "{name}: {batch} items predicted, {real_batch} in fact, by 1000");
         let least = run.would.iter().filter_map(|would| match would {
-            Would::End { how: End::Answered, latency, .. } => Some(nanos(*latency)),
+            ShadowOutcome::End { how: ShadowEnd::Answered, latency, .. } => Some(nanos(*latency)),
             _ => None,
         });
         assert!(least.min().unwrap() >= takes(1), "{name}: less than the fastest lone call");
@@ -390,8 +399,14 @@ fn the_prediction_is_what_the_core_then_does_before_servers_of_each_kind() {
 #[test]
 fn a_server_that_always_runs_many_at_once_is_not_taken_for_a_fast_serial_one() {
     // Never idle after the first calls: an answer every 4 ms, each after 200 ms.
-    let run =
-        pass_keys(Real { places: vec![0; 64], takes: |_| 200_000 * US }, 4200 * US, 3000, |_| 1, (48, open()), 22);
+    let run = pass_keys(
+        RealServer { places: vec![0; 64], takes: |_| 200_000 * US },
+        4200 * US,
+        3000,
+        |_| 1,
+        (48, open()),
+        22,
+    );
     let known = run.shadow.known();
     let (_, lone, _) = known.classes[0];
     assert!(lone.abs_diff(200_000 * US) < 10_000 * US, "{lone}");

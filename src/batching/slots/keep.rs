@@ -4,7 +4,7 @@
 //! vanished meanwhile is detected like any other.
 
 use super::super::math::{float, whole};
-use super::{COUNT_MAX, EXPLORE_MIN, EXPLORE_START, Slots};
+use super::{COUNT_MAX, EXPLORE_MIN, EXPLORE_START, SlotEstimator};
 
 /// State of the slot estimate from which a later process starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,7 @@ pub struct UpstreamSnapshot {
 
 // === impl Slots ===
 
-impl Slots {
+impl SlotEstimator {
     pub(in super::super) fn snapshot(&self, mean_nanos: u64) -> UpstreamSnapshot {
         let explore_permille = u32::try_from(whole(self.explore * 1000.0)).unwrap_or(1000);
         UpstreamSnapshot { slots: self.in_use(), lead_nanos: self.lead(), mean_nanos, explore_permille }

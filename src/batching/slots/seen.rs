@@ -24,7 +24,7 @@ const STARTED: f64 = 0.2;
 
 /// Record of a batch in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) struct Flight {
+pub(in super::super) struct SlotFlight {
     pub(super) sent: Tick,
     pub(super) others: u32,
     pub(super) explores: bool,
@@ -34,7 +34,7 @@ pub(in super::super) struct Flight {
 
 /// Use of a returned batch's execution time as a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Sample {
+pub(in super::super) enum SampleUse {
     /// The batch ran alone: a sample for the cost curve and for T.
     Alone,
     /// The batch ran on a slot of its own beside others: a sample for the cost curve.
@@ -46,7 +46,7 @@ pub(in super::super) enum Sample {
 
 /// A returned batch as the rules evaluate it. All times are in nanoseconds.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Seen {
+pub(super) struct Observation {
     /// Expected time of such a batch alone.
     pub(super) alone: f64,
     /// Time that it took beyond that.
@@ -65,7 +65,7 @@ pub(super) struct Seen {
 
 // === impl Flight ===
 
-impl Flight {
+impl SlotFlight {
     /// Returns the instant of dispatch.
     pub(in super::super) const fn sent_at(&self) -> Tick {
         self.sent
@@ -77,7 +77,7 @@ impl Flight {
     }
 
     /// Records the return of another batch, successful or not, while this one is in flight.
-    pub(in super::super) fn saw_return(&mut self, now: Tick) {
+    pub(in super::super) fn on_other_return(&mut self, now: Tick) {
         if let Some(free) = self.returns.iter_mut().find(|at| at.is_none()) {
             *free = Some(now);
         }
@@ -91,8 +91,8 @@ impl Flight {
 
 // === impl Seen ===
 
-impl Seen {
-    pub(super) fn new(now: Tick, flight: &Flight, alone: u64) -> Self {
+impl Observation {
+    pub(super) fn new(now: Tick, flight: &SlotFlight, alone: u64) -> Self {
         let took = float(now.0.saturating_sub(flight.sent.0));
         let alone = float(alone.max(1));
         let after = |at: Tick| float(at.0.saturating_sub(flight.sent.0));

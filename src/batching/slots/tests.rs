@@ -16,13 +16,13 @@ struct Server {
 }
 
 /// A proxy with a full batch queued at any time, or with one every `gap`.
-struct World {
+struct SlotBench {
     server: Server,
-    slots: Slots,
+    slots: SlotEstimator,
     draw: Draw,
     now: u64,
     /// Flight, expected completion, actual completion.
-    out: Vec<(Flight, u64, u64)>,
+    out: Vec<(SlotFlight, u64, u64)>,
     slots_max: u32,
     samples: u64,
     mean_time: f64,
@@ -49,11 +49,11 @@ impl Server {
     }
 }
 
-impl World {
+impl SlotBench {
     fn new(server: Server, slots_max: u32, seed: u64) -> Self {
         Self {
             server,
-            slots: Slots::new(),
+            slots: SlotEstimator::new(),
             draw: Draw::new(seed),
             now: 0,
             out: Vec::new(),
@@ -73,8 +73,8 @@ impl World {
         self.out.iter().map(|(_, due, _)| Tick(*due)).min()
     }
 
-    fn decide(&mut self) -> Slot {
-        let view = View {
+    fn decide(&mut self) -> SlotAvailability {
+        let view = SlotInputs {
             in_flight: self.in_flight(),
             earliest_due: self.earliest_due(),
             slots_max: self.slots_max,
@@ -93,21 +93,21 @@ impl World {
         self.most_out = self.most_out.max(self.in_flight());
     }
 
-    fn take_back(&mut self) {
+    fn complete_first(&mut self) {
         let first = (0..self.out.len()).min_by_key(|i| self.out[*i].2).expect("something is out");
         let (flight, _, back) = self.out.remove(first);
         self.now = back;
         let alone = self.server.alone();
         for (other, due, _) in &mut self.out {
             *due = self.slots.due_after_return(other, Tick(*due), Tick(back), alone).0;
-            other.saw_return(Tick(back));
+            other.on_other_return(Tick(back));
         }
         self.answered += 1;
         let sample = self.slots.returned(Tick(back), &flight, self.server.alone());
-        if sample == Sample::Alone {
+        if sample == SampleUse::Alone {
             self.mean_time += 0.1 * (float(back - flight.sent.0) - self.mean_time);
         }
-        self.samples += u64::from(sample != Sample::No);
+        self.samples += u64::from(sample != SampleUse::No);
     }
 
     /// Runs with a batch waiting at any time, until this many more were answered.
@@ -116,12 +116,12 @@ impl World {
         while self.answered < end {
             let next_back = self.out.iter().map(|out| out.2).min();
             match self.decide() {
-                Slot::Free => self.send(),
-                Slot::At(at) if next_back.is_none_or(|back| at.0 < back) => {
+                SlotAvailability::Free => self.send(),
+                SlotAvailability::At(at) if next_back.is_none_or(|back| at.0 < back) => {
                     assert!(at.0 > self.now, "an instant that is past is no reason to wait");
                     self.now = at.0;
                 }
-                Slot::At(_) | Slot::No => self.take_back(),
+                SlotAvailability::At(_) | SlotAvailability::No => self.complete_first(),
             }
         }
     }
@@ -137,7 +137,7 @@ impl World {
 #[test]
 fn four_slots_are_found_from_one() {
     for seed in 0..20 {
-        let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
         world.run(400);
         assert_eq!(world.slots.in_use(), 4, "seed {seed}");
         let pace = world.pace(2000);
@@ -149,7 +149,7 @@ fn four_slots_are_found_from_one() {
 #[test]
 fn a_dozen_slots_are_found_although_every_wait_is_then_short() {
     for seed in 0..10 {
-        let mut world = World::new(Server::new(12, 200_000, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
         world.run(400);
         let pace = world.pace(2000);
         assert!(pace > 12 * 125 * 95 / 100, "all twelve are kept busy: {pace} with seed {seed}");
@@ -160,7 +160,7 @@ fn a_dozen_slots_are_found_although_every_wait_is_then_short() {
 #[test]
 fn two_slots_with_host_work_are_two_slots_and_a_lead() {
     for seed in 0..10 {
-        let mut world = World::new(Server::new(2, 3 * MS, 10 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(2, 3 * MS, 10 * MS), 16, seed);
         world.run(300);
         let pace = world.pace(1000);
         assert!(pace >= 190, "200 a second is all the device can do: {pace} with seed {seed}");
@@ -172,7 +172,7 @@ fn two_slots_with_host_work_are_two_slots_and_a_lead() {
 #[test]
 fn slots_that_vanish_are_given_up() {
     for (seed, left) in [(1, 1), (2, 2), (3, 3), (4, 1), (5, 2)] {
-        let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
         world.run(500);
         assert!(world.slots.in_use() >= 4, "seed {seed}");
         world.server.free.truncate(left);
@@ -185,7 +185,7 @@ fn slots_that_vanish_are_given_up() {
 #[test]
 fn many_slots_that_vanish_at_once_are_given_up_although_every_batch_then_looks_stalled() {
     for seed in 0..5 {
-        let mut world = World::new(Server::new(12, 200_000, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(12, 200_000, 8 * MS), 16, seed);
         world.run(500);
         assert!(world.slots.in_use() >= 12, "{} with seed {seed}", world.slots.in_use());
         world.server.free.truncate(1);
@@ -197,7 +197,7 @@ fn many_slots_that_vanish_at_once_are_given_up_although_every_batch_then_looks_s
 #[test]
 fn now_and_then_a_stall_costs_no_slot() {
     for seed in 0..5 {
-        let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, seed);
         world.server.stall_permille = 10;
         world.run(500);
         for _ in 0..50 {
@@ -210,7 +210,7 @@ fn now_and_then_a_stall_costs_no_slot() {
 #[test]
 fn a_lead_of_the_hosts_work_is_found() {
     for seed in 0..20 {
-        let mut world = World::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, seed);
         world.run(600);
         let lead = world.slots.lead();
         assert_eq!(world.slots.in_use(), 1, "seed {seed}");
@@ -223,7 +223,7 @@ fn a_lead_of_the_hosts_work_is_found() {
 #[test]
 fn a_plain_server_keeps_one_slot_and_no_lead() {
     for seed in 0..20 {
-        let mut world = World::new(Server::new(1, 0, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(1, 0, 8 * MS), 16, seed);
         for _ in 0..100 {
             world.run(30);
             assert_eq!(world.slots.in_use(), 1, "seed {seed}");
@@ -234,7 +234,7 @@ fn a_plain_server_keeps_one_slot_and_no_lead() {
 
 #[test]
 fn a_lead_that_has_become_too_long_is_cut() {
-    let mut world = World::new(Server::new(1, 3 * MS, 10 * MS), 16, 3);
+    let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 3);
     world.run(600);
     world.server.time += world.server.host;
     world.server.host = 0;
@@ -245,7 +245,7 @@ fn a_lead_that_has_become_too_long_is_cut() {
 #[test]
 fn the_wall_is_never_passed() {
     for (slots, wall) in [(8, 3), (8, 1), (2, 2), (100, 64)] {
-        let mut world = World::new(Server::new(slots, 200_000, 8 * MS), wall, 5);
+        let mut world = SlotBench::new(Server::new(slots, 200_000, 8 * MS), wall, 5);
         world.run(3000);
         assert!(world.most_out <= wall, "{} of {wall}", world.most_out);
         assert!(world.slots.in_use() <= wall);
@@ -254,12 +254,12 @@ fn the_wall_is_never_passed() {
 
 #[test]
 fn a_wall_that_is_lowered_holds_at_once() {
-    let mut world = World::new(Server::new(8, 200_000, 8 * MS), 16, 5);
+    let mut world = SlotBench::new(Server::new(8, 200_000, 8 * MS), 16, 5);
     world.run(1500);
     world.slots_max = 2;
     while world.in_flight() > 2 {
-        assert_ne!(world.decide(), Slot::Free);
-        world.take_back();
+        assert_ne!(world.decide(), SlotAvailability::Free);
+        world.complete_first();
     }
     world.most_out = 0;
     world.run(200);
@@ -268,11 +268,11 @@ fn a_wall_that_is_lowered_holds_at_once() {
 
 #[test]
 fn no_more_than_one_batch_beyond_the_slots_is_out() {
-    let mut world = World::new(Server::new(4, 3 * MS, 10 * MS), 16, 8);
+    let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, 8);
     for _ in 0..2000 {
         world.run(1);
         assert!(world.in_flight() <= world.slots.in_use() + 2, "one beyond, before the last one came back");
-        if world.decide() == Slot::Free {
+        if world.decide() == SlotAvailability::Free {
             assert!(world.in_flight() <= world.slots.in_use());
         }
     }
@@ -280,17 +280,17 @@ fn no_more_than_one_batch_beyond_the_slots_is_out() {
 
 #[test]
 fn an_idle_upstream_is_always_free() {
-    let mut slots = Slots::new();
+    let mut slots = SlotEstimator::new();
     let mut draw = Draw::new(1);
-    let view = View { in_flight: 0, earliest_due: None, slots_max: 0, samples: 0, mean_time: 0, backlog: false };
-    assert_eq!(slots.decide(Tick(0), view, &mut draw), Slot::Free);
+    let view = SlotInputs { in_flight: 0, earliest_due: None, slots_max: 0, samples: 0, mean_time: 0, backlog: false };
+    assert_eq!(slots.decide(Tick(0), view, &mut draw), SlotAvailability::Free);
     assert_eq!(slots.wait(0, None, Tick(0)), 0);
 }
 
 #[test]
 fn without_a_known_curve_there_is_no_lead() {
     for seed in 0..50 {
-        let mut world = World::new(Server::new(4, 0, 8 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(4, 0, 8 * MS), 16, seed);
         while world.samples < SAMPLES_MIN {
             assert!(world.most_out <= 1, "seed {seed}");
             world.run(1);
@@ -300,7 +300,7 @@ fn without_a_known_curve_there_is_no_lead() {
 
 #[test]
 fn a_change_is_a_fresh_start_within_the_same_wall() {
-    let mut world = World::new(Server::new(4, 200_000, 8 * MS), 3, 1);
+    let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 3, 1);
     world.run(400);
     assert_eq!(world.slots.in_use(), 3);
     world.slots.forget();
@@ -309,7 +309,7 @@ fn a_change_is_a_fresh_start_within_the_same_wall() {
 
 #[test]
 fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
-    let mut world = World::new(Server::new(1, 0, 8 * MS), 16, 2);
+    let mut world = SlotBench::new(Server::new(1, 0, 8 * MS), 16, 2);
     let due = Some(Tick(10 * MS));
     assert_eq!(world.slots.wait(1, due, Tick(4 * MS)), 6 * MS);
     assert_eq!(world.slots.wait(1, due, Tick(12 * MS)), 0, "an overdue batch is back any moment");
@@ -321,7 +321,7 @@ fn the_wait_upstream_is_what_is_left_of_the_first_batch_less_the_lead() {
 
 #[test]
 fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
-    let mut world = World::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
+    let mut world = SlotBench::new(Server::new(1, 3 * MS, 10 * MS), 16, 2);
     world.run(600);
     let lead = world.slots.lead();
     let (early, alone) = (world.slots.sent(Tick(0), 1), world.slots.sent(Tick(0), 0));
@@ -330,13 +330,13 @@ fn a_batch_that_left_early_is_due_again_from_the_return_it_waited_for() {
     assert_eq!(due(&early, 0), Tick(13 * MS), "an early return does not make it faster than alone");
     assert_eq!(due(&alone, 5 * MS), Tick(13 * MS));
     let mut again = early;
-    again.saw_return(Tick(MS));
+    again.on_other_return(Tick(MS));
     assert_eq!(due(&again, 5 * MS), Tick(13 * MS), "only the first return counts");
 }
 
 #[test]
 fn beside_a_slot_that_proved_real_no_wait_is_expected() {
-    let mut world = World::new(Server::new(4, 200_000, 8 * MS), 16, 1);
+    let mut world = SlotBench::new(Server::new(4, 200_000, 8 * MS), 16, 1);
     world.run(1000);
     let wait = world.slots.wait(3, Some(Tick(world.now + 8 * MS)), Tick(world.now));
     assert!(wait < MS, "{wait}");
@@ -344,32 +344,32 @@ fn beside_a_slot_that_proved_real_no_wait_is_expected() {
 
 #[test]
 fn what_a_slot_in_doubt_takes_is_no_sample_until_it_has_proved_real() {
-    let mut world = World::new(Server::new(2, 0, 8 * MS), 16, 1);
+    let mut world = SlotBench::new(Server::new(2, 0, 8 * MS), 16, 1);
     world.run(1000);
     assert_eq!(world.slots.in_use(), 2);
     let mut beside = |extra: u64| {
         let mut flight = world.slots.sent(Tick(0), 1);
-        flight.saw_return(Tick(4 * MS));
+        flight.on_other_return(Tick(4 * MS));
         world.slots.returned(Tick(8 * MS + extra), &flight, 8 * MS)
     };
-    assert_eq!(beside(3 * MS), Sample::Beside, "one late batch proves nothing");
+    assert_eq!(beside(3 * MS), SampleUse::Beside, "one late batch proves nothing");
     // Three quarters of the possible wait: too little to give the slot up, and not late enough to
     // be excluded as a sample for its own lateness.
     for _ in 0..20 {
         beside(3 * MS);
     }
-    assert_eq!(beside(3 * MS), Sample::No);
+    assert_eq!(beside(3 * MS), SampleUse::No);
     for _ in 0..20 {
         beside(0);
     }
-    assert_eq!(beside(0), Sample::Beside);
+    assert_eq!(beside(0), SampleUse::Beside);
     assert_eq!(world.slots.in_use(), 2);
 }
 
 #[test]
 fn the_same_seed_and_events_give_the_same_story() {
     let story = |seed| {
-        let mut world = World::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
+        let mut world = SlotBench::new(Server::new(4, 3 * MS, 10 * MS), 16, seed);
         world.run(1000);
         (world.now, world.slots.in_use(), world.slots.lead())
     };

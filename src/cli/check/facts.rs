@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::cli::cluster::{self, explain};
 use crate::cli::trouble::trouble;
-use crate::cli::ways::{self, Ways};
+use crate::cli::ways::{self, BypassObjects};
 use crate::controller::world;
 use crate::injector::INJECT;
 
@@ -24,7 +24,7 @@ pub(super) const CONTROLLER: &str = "groupage-controller";
 /// Facts about a cluster, as raw JSON. A value is null where the object does not exist or cannot be
 /// read.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Facts {
+pub(super) struct ClusterFacts {
     pub(super) minor: Option<u32>,
     /// Kubelet versions, one per node.
     pub(super) kubelets: Vec<String>,
@@ -48,19 +48,19 @@ pub(super) struct Facts {
 
 // === impl Facts ===
 
-impl Facts {
+impl ClusterFacts {
     /// Returns `true` if the part could be read. A part that could not be read is not judged.
     pub(super) fn asked(&self, what: &str) -> bool {
         self.refused.iter().all(|(refused, _)| *refused != what)
     }
 }
 
-pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Result<Facts, String> {
+pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Result<ClusterFacts, String> {
     let version = client.apiserver_version().await.map_err(|error| explain(&error))?;
-    let mut facts = Facts {
+    let mut facts = ClusterFacts {
         minor: version.minor.trim_end_matches('+').parse().ok(),
         home: namespace.to_owned(),
-        ..Facts::default()
+        ..ClusterFacts::default()
     };
     let all = ListParams::default();
     let mut refused = Vec::new();
@@ -73,7 +73,7 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
         }
     };
     let nodes = Api::<Node>::all(client.clone()).list(&all).await;
-    let nodes = take("nodes", nodes.map(values));
+    let nodes = take("nodes", nodes.map(to_values));
     facts.kubelets = nodes
         .iter()
         .filter_map(|node| node.pointer("/status/nodeInfo/kubeletVersion").and_then(Value::as_str).map(str::to_owned))
@@ -82,27 +82,27 @@ pub(super) async fn gather(client: &Client, namespace: &str, pre: bool) -> Resul
         facts.refused = refused;
         return Ok(facts);
     }
-    let (ways, recorded) = Ways::read(client, None).await;
+    let (ways, recorded) = BypassObjects::read(client, None).await;
     facts.recorded = recorded;
     let crds = Api::<CustomResourceDefinition>::all(client.clone());
     for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"] {
-        facts.crds.extend(take("CRDs", crds.get_opt(name).await.map(one)));
+        facts.crds.extend(take("CRDs", crds.get_opt(name).await.map(to_values_opt)));
     }
     let webhooks = Api::<MutatingWebhookConfiguration>::all(client.clone()).get_opt(WEBHOOK).await;
-    facts.webhook = take("webhook", webhooks.map(one)).pop().unwrap_or_default();
+    facts.webhook = take("webhook", webhooks.map(to_values_opt)).pop().unwrap_or_default();
     let controller = Api::<Deployment>::namespaced(client.clone(), namespace).get_opt(CONTROLLER).await;
-    facts.controller = take("controller", controller.map(one)).pop().unwrap_or_default();
-    facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(values));
+    facts.controller = take("controller", controller.map(to_values_opt)).pop().unwrap_or_default();
+    facts.namespaces = take("namespaces", Api::<Namespace>::all(client.clone()).list(&all).await.map(to_values));
     facts.pods = take("pods", ways::pages(&Api::<Pod>::all(client.clone()), &all, |pod| in_short(&pod, &ways)).await);
     let policies = cluster::ours("BatchPolicy", "batchpolicies");
     let policies = Api::<DynamicObject>::all_with(client.clone(), &policies).list(&all).await;
-    facts.policies = take("policies", policies.map(values));
+    facts.policies = take("policies", policies.map(to_values));
     facts.refused = refused;
     Ok(facts)
 }
 
 /// Reduces a pod to the fields that are judged.
-pub(super) fn in_short(pod: &Pod, ways: &Ways) -> Value {
+pub(super) fn in_short(pod: &Pod, ways: &BypassObjects) -> Value {
     let spec = pod.spec.as_ref();
     let names = |containers: Vec<&Container>| -> Vec<Value> {
         containers.iter().map(|container| json!({"name": container.name})).collect()
@@ -153,10 +153,10 @@ pub(super) async fn tried(client: &Client, namespace: &str, controller: &Value) 
     made.map(|pod| json!(pod)).map_err(|error| explain(&error))
 }
 
-fn values<T: serde::Serialize + Clone>(list: kube::core::ObjectList<T>) -> Vec<Value> {
+fn to_values<T: serde::Serialize + Clone>(list: kube::core::ObjectList<T>) -> Vec<Value> {
     list.items.into_iter().map(|item| json!(item)).collect()
 }
 
-fn one<T: serde::Serialize>(found: Option<T>) -> Vec<Value> {
+fn to_values_opt<T: serde::Serialize>(found: Option<T>) -> Vec<Value> {
     found.into_iter().map(|item| json!(item)).collect()
 }

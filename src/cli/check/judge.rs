@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::facts::{CONTROLLER, Facts, WEBHOOK};
+use super::facts::{CONTROLLER, ClusterFacts, WEBHOOK};
 use crate::cli::trouble::UNPLACED;
 use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED};
 
@@ -19,7 +19,7 @@ const NAMED_MAX: usize = 5;
 /// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Level {
+pub(super) enum Severity {
     Ok,
     Warning,
     Error,
@@ -27,49 +27,49 @@ pub(super) enum Level {
 
 /// Result of one check.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub(super) struct Finding {
+pub(super) struct CheckResult {
     pub(super) category: &'static str,
-    pub(super) level: Level,
+    pub(super) level: Severity,
     pub(super) what: String,
     /// Remedy, for a check that fails.
     pub(super) hint: Option<String>,
 }
 
-pub(super) fn worst(findings: &[Finding]) -> Level {
-    findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok)
+pub(super) fn worst(findings: &[CheckResult]) -> Severity {
+    findings.iter().map(|finding| finding.level).max().unwrap_or(Severity::Ok)
 }
 
 /// Evaluates the facts. With `pre`, only the prerequisites of an installation are checked.
-pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
+pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
     let mut found = Vec::new();
     let mut say = |category, level, what: String, hint: Option<&str>| {
-        found.push(Finding { category, level, what, hint: hint.map(str::to_owned) });
+        found.push(CheckResult { category, level, what, hint: hint.map(str::to_owned) });
     };
     match facts.minor {
         Some(minor) if minor < VERSION_MIN => {
             let hint = Some("upgrade the cluster: the injector needs matchConditions (1.30)");
             say(
                 "kubernetes-api",
-                Level::Error,
+                Severity::Error,
                 format!("the API server has version 1.{minor}, older than 1.{VERSION_MIN}"),
                 hint,
             );
         }
         Some(minor) => {
-            say("kubernetes-api", Level::Ok, format!("the API server is reachable, version 1.{minor}"), None)
+            say("kubernetes-api", Severity::Ok, format!("the API server is reachable, version 1.{minor}"), None)
         }
-        None => say("kubernetes-api", Level::Warning, "the API server does not report its version".to_owned(), None),
+        None => say("kubernetes-api", Severity::Warning, "the API server does not report its version".to_owned(), None),
     }
     let old: Vec<&String> =
         facts.kubelets.iter().filter(|version| minor(version).is_some_and(|minor| minor < VERSION_NATIVE)).collect();
     if !facts.kubelets.is_empty() {
         if old.is_empty() {
-            say("kubernetes-api", Level::Ok, "every kubelet supports native sidecars".to_owned(), None);
+            say("kubernetes-api", Severity::Ok, "every kubelet supports native sidecars".to_owned(), None);
         } else {
             let hint = Some("sidecars are plain containers until all kubelets are 1.33: Jobs are not injected");
             say(
                 "kubernetes-api",
-                Level::Warning,
+                Severity::Warning,
                 format!("{} kubelets are older than 1.{VERSION_NATIVE}", old.len()),
                 hint,
             );
@@ -77,11 +77,11 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
     }
     for (what, why) in &facts.refused {
         let hint = Some("checks that depend on it were skipped");
-        say("kubernetes-api", Level::Warning, format!("cannot read {what}: {why}"), hint);
+        say("kubernetes-api", Severity::Warning, format!("cannot read {what}: {why}"), hint);
     }
     for why in &facts.recorded {
         let hint = Some("bypasses of sidecars are shown as recorded when their pods were created");
-        say("kubernetes-api", Level::Warning, format!("cannot read {why}"), hint);
+        say("kubernetes-api", Severity::Warning, format!("cannot read {why}"), hint);
     }
     if pre {
         return found;
@@ -90,10 +90,10 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
     for name in ["batchpolicies.groupage.dev", "batchprofiles.groupage.dev"].into_iter().filter(|_| facts.asked("CRDs"))
     {
         if names.contains(&name) {
-            say("crds", Level::Ok, format!("{name} exists"), None);
+            say("crds", Severity::Ok, format!("{name} exists"), None);
         } else {
             let hint = Some("groupage install | kubectl apply --server-side -f -");
-            say("crds", Level::Error, format!("{name} is missing"), hint);
+            say("crds", Severity::Error, format!("{name} is missing"), hint);
         }
     }
     if facts.asked("webhook") {
@@ -106,7 +106,7 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
             let hint = Some(
                 "groupage install | kubectl apply --server-side -f -, or set its namespace with --controller-namespace",
             );
-            say("controller", Level::Error, format!("deployment/{CONTROLLER} is missing"), hint);
+            say("controller", Severity::Error, format!("deployment/{CONTROLLER} is missing"), hint);
         }
         (false, 0) => {
             let what = "no replica of the controller is ready";
@@ -114,42 +114,44 @@ pub(super) fn judge(facts: &Facts, pre: bool) -> Vec<Finding> {
                 pod["metadata"]["namespace"] == facts.home.as_str() && pod["metadata"]["labels"][COMPONENT].is_string()
             };
             match facts.pods.iter().filter(own).find_map(|pod| pod["trouble"].as_str()) {
-                Some(trouble) => say("controller", Level::Error, format!("{what}: {trouble}"), None),
+                Some(trouble) => say("controller", Severity::Error, format!("{what}: {trouble}"), None),
                 // Logs exist only if the container has started. A container that has not started is
                 // reported as trouble.
                 None => {
                     let hint = format!("kubectl logs -n {} deployment/{CONTROLLER}", facts.home);
-                    say("controller", Level::Error, what.to_owned(), Some(&hint));
+                    say("controller", Severity::Error, what.to_owned(), Some(&hint));
                 }
             }
         }
-        (false, ready) => say("controller", Level::Ok, format!("{ready} replicas of the controller are ready"), None),
+        (false, ready) => {
+            say("controller", Severity::Ok, format!("{ready} replicas of the controller are ready"), None)
+        }
     }
-    injection(facts, &mut say);
+    check_injection(facts, &mut say);
     policies(&facts.policies, &mut say);
     found
 }
 
-fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
+fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
     let entries = webhook["webhooks"].as_array().map_or(&[][..], Vec::as_slice);
     if entries.is_empty() {
         let hint = Some("groupage install | kubectl apply --server-side -f -");
-        return say("webhook", Level::Error, format!("{WEBHOOK} is missing: no pod is injected"), hint);
+        return say("webhook", Severity::Error, format!("{WEBHOOK} is missing: no pod is injected"), hint);
     }
     if entries
         .iter()
         .any(|entry| entry.pointer("/clientConfig/caBundle").and_then(Value::as_str).is_none_or(str::is_empty))
     {
         let hint = Some("the controller's leader sets it; see its log");
-        say("webhook", Level::Error, "the API server has no CA to verify the webhook".to_owned(), hint);
+        say("webhook", Severity::Error, "the API server has no CA to verify the webhook".to_owned(), hint);
     } else {
-        say("webhook", Level::Ok, "the API server has a CA to verify the webhook".to_owned(), None);
+        say("webhook", Severity::Ok, "the API server has a CA to verify the webhook".to_owned(), None);
     }
     if entries.iter().any(|entry| entry["failurePolicy"] == "Fail") {
         let hint = Some("give the controller a priority class, and run its replicas on different nodes");
         say(
             "webhook",
-            Level::Warning,
+            Severity::Warning,
             "failurePolicy is Fail: pods that request a sidecar cannot start while the controller is unavailable"
                 .to_owned(),
             hint,
@@ -159,7 +161,7 @@ fn webhook(webhook: &Value, say: &mut impl FnMut(&'static str, Level, String, Op
 
 /// Reports pods that request a sidecar and have none, sidecars that are bypassed, and pods that do
 /// not run.
-fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
+fn check_injection(facts: &ClusterFacts, say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
     let asked = |pod: &&Value| {
         let labels = facts.namespaces.iter().find(|space| space["metadata"]["name"] == pod["metadata"]["namespace"]);
         let words = [
@@ -176,17 +178,22 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     match &facts.tried {
         None => {}
         Some(Ok(pod)) if has_sidecar(pod) => {
-            say("injection", Level::Ok, "a pod that requests a sidecar gets one".to_owned(), None);
+            say("injection", Severity::Ok, "a pod that requests a sidecar gets one".to_owned(), None);
         }
         Some(Ok(_)) => {
             let hint = Some(
                 "the API server cannot reach the webhook, or the webhook skipped the pod; see the log of the controller",
             );
-            say("injection", Level::Error, "a pod that requests a sidecar gets none".to_owned(), hint);
+            say("injection", Severity::Error, "a pod that requests a sidecar gets none".to_owned(), hint);
         }
         Some(Err(why)) => {
             let hint = Some("set a namespace in which you may create pods");
-            say("injection", Level::Error, format!("the dry run of a pod that requests a sidecar failed: {why}"), hint);
+            say(
+                "injection",
+                Severity::Error,
+                format!("the dry run of a pod that requests a sidecar failed: {why}"),
+                hint,
+            );
         }
     }
     let ended = |pod: &&Value| matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
@@ -197,12 +204,12 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     }
     if missing.is_empty() {
         let injected = facts.pods.iter().filter(|pod| pod["metadata"]["labels"][INJECTED] == "true").count();
-        say("injection", Level::Ok, format!("every pod that requests a sidecar has one ({injected})"), None);
+        say("injection", Severity::Ok, format!("every pod that requests a sidecar has one ({injected})"), None);
     } else {
         let hint = Some(
             "kubectl get events -A shows why a pod was skipped; a pod that was missed gets the sidecar when it is recreated",
         );
-        say("injection", Level::Warning, format!("pods without the requested sidecar: {}", several(&missing)), hint);
+        say("injection", Severity::Warning, format!("pods without the requested sidecar: {}", several(&missing)), hint);
     }
     // Pods of one workload share a remedy, so they are reported together.
     let mut around: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
@@ -213,7 +220,7 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
     }
     for ((remedy, way), pods) in around {
         let what = format!("calls bypass the sidecar of {}: {way}", several(&pods));
-        say("injection", Level::Warning, what, Some(remedy));
+        say("injection", Severity::Warning, what, Some(remedy));
     }
     // The messages for pods of one workload differ only in the pod's name, which is removed to
     // group them.
@@ -225,7 +232,7 @@ fn injection(facts: &Facts, say: &mut impl FnMut(&'static str, Level, String, Op
         }
     }
     for (trouble, pods) in broken.into_values() {
-        let level = if trouble.starts_with(UNPLACED) { Level::Warning } else { Level::Error };
+        let level = if trouble.starts_with(UNPLACED) { Severity::Warning } else { Severity::Error };
         say("injection", level, format!("{} does not run: {trouble}", several(&pods)), None);
     }
 }
@@ -237,7 +244,7 @@ pub(super) fn has_sidecar(pod: &Value) -> bool {
     })
 }
 
-fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String, Option<&str>)) {
+fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Severity, String, Option<&str>)) {
     for policy in policies {
         let word = |key: &str| policy["metadata"][key].as_str().unwrap_or("?");
         let (own, space) = (word("name"), word("namespace"));
@@ -249,7 +256,7 @@ fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String
         if conditions.is_empty() {
             say(
                 "policy",
-                Level::Warning,
+                Severity::Warning,
                 format!("{name} has no status"),
                 Some("the controller has not processed it yet"),
             );
@@ -257,12 +264,12 @@ fn policies(policies: &[Value], say: &mut impl FnMut(&'static str, Level, String
             let word = |key: &str| worst[key].as_str().unwrap_or_default().to_owned();
             say(
                 "policy",
-                Level::Warning,
+                Severity::Warning,
                 format!("{name}: {}=False ({}): {}", word("type"), word("reason"), word("message")),
                 Some(&format!("kubectl describe bpol -n {space} {own}")),
             );
         } else {
-            say("policy", Level::Ok, format!("{name} is in force"), None);
+            say("policy", Severity::Ok, format!("{name} is in force"), None);
         }
     }
 }

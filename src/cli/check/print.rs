@@ -3,23 +3,23 @@
 use serde_json::json;
 
 use super::Output;
-use super::judge::{Finding, Level, worst};
+use super::judge::{CheckResult, Severity, worst};
 
-pub(super) fn shown(findings: &[Finding], output: Output) -> String {
+pub(super) fn shown(findings: &[CheckResult], output: Output) -> String {
     if output == Output::Json {
         return format!("{:#}\n", json!({"checks": findings}));
     }
     let mut out = String::new();
     let mut category = "";
-    for finding in findings.iter().filter(|finding| output == Output::Table || finding.level != Level::Ok) {
+    for finding in findings.iter().filter(|finding| output == Output::Table || finding.level != Severity::Ok) {
         if finding.category != category {
             category = finding.category;
             out.push_str(&format!("{}{category}\n", if out.is_empty() { "" } else { "\n" }));
         }
         let mark = match finding.level {
-            Level::Ok => '√',
-            Level::Warning => '‼',
-            Level::Error => '×',
+            Severity::Ok => '√',
+            Severity::Warning => '‼',
+            Severity::Error => '×',
         };
         out.push_str(&format!("{mark} {}\n", finding.what));
         if let Some(hint) = &finding.hint {
@@ -27,9 +27,9 @@ pub(super) fn shown(findings: &[Finding], output: Output) -> String {
         }
     }
     let verdict = match worst(findings) {
-        Level::Ok => "√",
-        Level::Warning => "√ with warnings",
-        Level::Error => "×",
+        Severity::Ok => "√",
+        Severity::Warning => "√ with warnings",
+        Severity::Error => "×",
     };
     out.push_str(&format!("\nstatus: {verdict}\n"));
     out

@@ -3,14 +3,14 @@
 use serde_json::{Value, json};
 
 use super::Output;
-use super::facts::{Facts, in_short};
-use super::judge::{Level, has_sidecar, judge, pod_name, worst};
+use super::facts::{ClusterFacts, in_short};
+use super::judge::{Severity, has_sidecar, judge, pod_name, worst};
 use super::print::shown;
-use crate::cli::ways::Ways;
+use crate::cli::ways::BypassObjects;
 use crate::injector::{COMPONENT, CONTAINER, INJECT, INJECTED, STATUS};
 
-fn sound() -> Facts {
-    Facts {
+fn sound() -> ClusterFacts {
+    ClusterFacts {
         minor: Some(36),
         kubelets: vec!["v1.36.3".to_owned()],
         crds: vec![
@@ -19,17 +19,17 @@ fn sound() -> Facts {
         ],
         webhook: json!({"webhooks": [{"clientConfig": {"caBundle": "eA=="}, "failurePolicy": "Ignore"}]}),
         controller: json!({"status": {"readyReplicas": 2}}),
-        ..Facts::default()
+        ..ClusterFacts::default()
     }
 }
 
-fn first(facts: &Facts) -> (Level, String) {
+fn first(facts: &ClusterFacts) -> (Severity, String) {
     let findings = judge(facts, false);
     let worst = findings.iter().max_by_key(|finding| finding.level).unwrap();
     (worst.level, worst.what.clone())
 }
 
-fn breaks(change: impl Fn(&mut Facts), level: Level, says: &str) {
+fn breaks(change: impl Fn(&mut ClusterFacts), level: Severity, says: &str) {
     let mut facts = sound();
     change(&mut facts);
     let (found, what) = first(&facts);
@@ -38,19 +38,19 @@ fn breaks(change: impl Fn(&mut Facts), level: Level, says: &str) {
 
 #[test]
 fn a_sound_installation_has_nothing_to_say() {
-    assert_eq!(first(&sound()).0, Level::Ok);
+    assert_eq!(first(&sound()).0, Severity::Ok);
 }
 
 #[test]
 fn every_part_that_is_missing_is_named() {
-    breaks(|facts| facts.minor = Some(29), Level::Error, "older than 1.30");
-    breaks(|facts| facts.kubelets.push("v1.32.1".to_owned()), Level::Warning, "1 kubelets");
-    breaks(|facts| facts.crds.truncate(1), Level::Error, "batchprofiles.groupage.dev is missing");
-    breaks(|facts| facts.webhook = Value::Null, Level::Error, "no pod is injected");
-    breaks(|facts| facts.webhook["webhooks"][0]["clientConfig"] = json!({}), Level::Error, "no CA");
-    breaks(|facts| facts.webhook["webhooks"][0]["failurePolicy"] = json!("Fail"), Level::Warning, "Fail");
-    breaks(|facts| facts.controller = Value::Null, Level::Error, "is missing");
-    breaks(|facts| facts.controller = json!({"status": {}}), Level::Error, "no replica");
+    breaks(|facts| facts.minor = Some(29), Severity::Error, "older than 1.30");
+    breaks(|facts| facts.kubelets.push("v1.32.1".to_owned()), Severity::Warning, "1 kubelets");
+    breaks(|facts| facts.crds.truncate(1), Severity::Error, "batchprofiles.groupage.dev is missing");
+    breaks(|facts| facts.webhook = Value::Null, Severity::Error, "no pod is injected");
+    breaks(|facts| facts.webhook["webhooks"][0]["clientConfig"] = json!({}), Severity::Error, "no CA");
+    breaks(|facts| facts.webhook["webhooks"][0]["failurePolicy"] = json!("Fail"), Severity::Warning, "Fail");
+    breaks(|facts| facts.controller = Value::Null, Severity::Error, "is missing");
+    breaks(|facts| facts.controller = json!({"status": {}}), Severity::Error, "no replica");
     breaks(
         |facts| {
             facts.controller = json!({"status": {}});
@@ -58,16 +58,16 @@ fn every_part_that_is_missing_is_named() {
             let pod = json!({"metadata": {"name": "c", "namespace": "g", "labels": {COMPONENT: "controller"}}, "trouble": "ImagePullBackOff"});
             facts.pods = vec![pod];
         },
-        Level::Error,
+        Severity::Error,
         "is ready: ImagePullBackOff",
     );
-    breaks(|facts| facts.refused.push(("pods", "not allowed".to_owned())), Level::Warning, "cannot read pods: not");
-    breaks(|facts| facts.recorded.push("services: not allowed".to_owned()), Level::Warning, "cannot read services");
+    breaks(|facts| facts.refused.push(("pods", "not allowed".to_owned())), Severity::Warning, "cannot read pods: not");
+    breaks(|facts| facts.recorded.push("services: not allowed".to_owned()), Severity::Warning, "cannot read services");
     breaks(
         |facts| {
             facts.policies.push(json!({"metadata": {"name": "p", "namespace": "n"}, "status": {"conditions": [{"type": "SLOMet", "status": "False", "reason": "Slow", "message": "m"}]}}));
         },
-        Level::Warning,
+        Severity::Warning,
         "SLOMet=False (Slow): m",
     );
 }
@@ -76,8 +76,9 @@ fn every_part_that_is_missing_is_named() {
 fn what_may_not_be_read_is_neither_missing_nor_fine() {
     let what = ["CRDs", "webhook", "controller", "pods"];
     let refused = what.map(|what| (what, "not allowed".to_owned())).into();
-    let findings = judge(&Facts { refused, ..Facts { minor: Some(33), ..Facts::default() } }, false);
-    assert_eq!(worst(&findings), Level::Warning, "{findings:?}");
+    let findings =
+        judge(&ClusterFacts { refused, ..ClusterFacts { minor: Some(33), ..ClusterFacts::default() } }, false);
+    assert_eq!(worst(&findings), Severity::Warning, "{findings:?}");
     assert!(findings.iter().all(|finding| finding.category == "kubernetes-api"), "{findings:?}");
 }
 
@@ -91,7 +92,7 @@ fn a_pod_that_asks_and_has_no_sidecar_is_named() {
         pod("lacks", json!({}), json!([])),
         pod("says-no", json!({INJECT: "disabled"}), json!([])),
     ];
-    assert_eq!(first(&facts), (Level::Warning, "pods without the requested sidecar: ml/lacks".to_owned()));
+    assert_eq!(first(&facts), (Severity::Warning, "pods without the requested sidecar: ml/lacks".to_owned()));
 }
 
 #[test]
@@ -103,17 +104,17 @@ fn a_pod_in_short_has_all_that_is_looked_at() {
         "spec": {"containers": [{"name": "model", "image": "i"}], "initContainers": [{"name": CONTAINER}]},
         "status": {"phase": "Running"},
     });
-    let short = in_short(&serde_json::from_value(pod).unwrap(), &Ways::default());
+    let short = in_short(&serde_json::from_value(pod).unwrap(), &BypassObjects::default());
     assert!(has_sidecar(&short) && pod_name(&short) == "ml/p");
     assert_eq!(short["metadata"]["annotations"], json!({INJECT: "enabled"}));
-    let facts = Facts { pods: vec![short.clone()], ..sound() };
+    let facts = ClusterFacts { pods: vec![short.clone()], ..sound() };
     let what = "calls bypass the sidecar of ml/p: hostPort 80 leads directly to the application";
-    assert_eq!(first(&facts), (Level::Warning, what.to_owned()));
+    assert_eq!(first(&facts), (Severity::Warning, what.to_owned()));
     let waiting = json!({"reason": "ImagePullBackOff", "message": "no such image"});
     let mut broken = short.clone();
     broken["trouble"] = json!(format!("container {CONTAINER}: {}", waiting["reason"].as_str().unwrap()));
-    let facts = Facts { pods: vec![broken], ..sound() };
-    assert_eq!(first(&facts), (Level::Error, "ml/p does not run: container groupage: ImagePullBackOff".to_owned()));
+    let facts = ClusterFacts { pods: vec![broken], ..sound() };
+    assert_eq!(first(&facts), (Severity::Error, "ml/p does not run: container groupage: ImagePullBackOff".to_owned()));
     assert_eq!(
         (&short["metadata"]["labels"][INJECTED], &short["status"]["phase"]),
         (&json!("true"), &json!("Running"))
@@ -125,16 +126,16 @@ fn a_pod_that_is_tried_shows_whether_injection_works() {
     let pod = |containers: Value| Some(Ok(json!({"spec": {"initContainers": containers}})));
     let mut facts = sound();
     facts.tried = pod(json!([{"name": CONTAINER}]));
-    assert_eq!(first(&facts).0, Level::Ok);
-    breaks(|facts| facts.tried = pod(json!([])), Level::Error, "gets none");
-    breaks(|facts| facts.tried = Some(Err("not allowed".to_owned())), Level::Error, "not allowed");
+    assert_eq!(first(&facts).0, Severity::Ok);
+    breaks(|facts| facts.tried = pod(json!([])), Severity::Error, "gets none");
+    breaks(|facts| facts.tried = Some(Err("not allowed".to_owned())), Severity::Error, "not allowed");
 }
 
 #[test]
 fn before_an_installation_only_the_cluster_is_looked_at() {
-    let facts = Facts { minor: Some(33), ..Facts::default() };
+    let facts = ClusterFacts { minor: Some(33), ..ClusterFacts::default() };
     assert!(
-        judge(&facts, true).iter().all(|finding| finding.category == "kubernetes-api" && finding.level == Level::Ok)
+        judge(&facts, true).iter().all(|finding| finding.category == "kubernetes-api" && finding.level == Severity::Ok)
     );
 }
 
@@ -142,5 +143,8 @@ fn before_an_installation_only_the_cluster_is_looked_at() {
 fn short_output_leaves_out_what_holds() {
     let text = shown(&judge(&sound(), false), Output::Short);
     assert_eq!(text, "\nstatus: √\n");
-    assert!(shown(&judge(&Facts::default(), false), Output::Short).contains("× batchpolicies.groupage.dev is missing"));
+    assert!(
+        shown(&judge(&ClusterFacts::default(), false), Output::Short)
+            .contains("× batchpolicies.groupage.dev is missing")
+    );
 }

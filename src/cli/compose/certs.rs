@@ -11,41 +11,44 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt as _, select_all};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::super::reload::watch::Watch;
+use super::super::reload::watch::FileWatch;
 use crate::config;
 use crate::telemetry::Metrics;
-use crate::telemetry::names::Reload;
-use crate::tls::{CallerFiles, Callers, Kept, Look, ServerFiles, Servers, Unusable};
+use crate::telemetry::names::ReloadResult;
+use crate::tls::{
+    CertificateFileError, DownstreamFiles, DownstreamTlsAcceptor, ReloadOutcome, ReloadableCertificate, UpstreamFiles,
+    UpstreamTlsConnector,
+};
 
 /// Delay from the first event of a change until the files are read, since certificate and key are
 /// written one after the other. The same as for settings.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Interval between two unconditional reads: inotify reports no changes made on a network file
 /// system by other machines.
-const EVERY: Duration = Duration::from_secs(60);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(60);
 
 /// TLS certificates in use.
 #[derive(Debug, Default)]
-pub(super) struct Certs {
+pub(super) struct TlsCertificates {
     /// Downstream TLS.
-    pub(super) callers: Option<Arc<Callers>>,
+    pub(super) callers: Option<Arc<DownstreamTlsAcceptor>>,
     /// Upstream TLS.
-    pub(super) servers: Option<Arc<Servers>>,
+    pub(super) servers: Option<Arc<UpstreamTlsConnector>>,
 }
 
 // === impl Certs ===
 
-impl Certs {
+impl TlsCertificates {
     /// Loads the certificates that the policy names.
-    pub(super) fn load(proxy: &config::Proxy) -> Result<Self, Unusable> {
-        let callers = proxy.tls.clone().map(|config::Tls { cert_file, key_file, client_ca_file }| {
-            Callers::load(CallerFiles { cert: cert_file, key: key_file, client_ca: client_ca_file })
+    pub(super) fn load(proxy: &config::ProcessConfig) -> Result<Self, CertificateFileError> {
+        let callers = proxy.tls.clone().map(|config::DownstreamTls { cert_file, key_file, client_ca_file }| {
+            DownstreamTlsAcceptor::load(DownstreamFiles { cert: cert_file, key: key_file, client_ca: client_ca_file })
         });
         let servers = match &proxy.upstream {
-            Some(config::Upstream::Http { host, tls: true, .. }) if proxy.captures.is_empty() => {
+            Some(config::UpstreamAddress::Http { host, tls: true, .. }) if proxy.captures.is_empty() => {
                 let config::UpstreamTls { ca_file, server_name, pair } = proxy.upstream_tls.clone();
                 let name = server_name.as_deref().unwrap_or(host);
-                Some(Servers::load(ServerFiles { ca: ca_file, pair }, name))
+                Some(UpstreamTlsConnector::load(UpstreamFiles { ca: ca_file, pair }, name))
             }
             _ => None,
         };
@@ -55,24 +58,24 @@ impl Certs {
     /// Returns the tasks that watch the certificates' files, one for each side. A task
     /// runs as long as the process, unless its side has no files.
     pub(super) fn watch(&self, metrics: &Arc<Metrics>) -> Vec<BoxFuture<'static, ()>> {
-        let callers = self.callers.clone().map(|callers| callers as Arc<dyn Kept>);
-        let servers = self.servers.clone().map(|servers| servers as Arc<dyn Kept>);
+        let callers = self.callers.clone().map(|callers| callers as Arc<dyn ReloadableCertificate>);
+        let servers = self.servers.clone().map(|servers| servers as Arc<dyn ReloadableCertificate>);
         let kept = callers.into_iter().chain(servers);
-        kept.map(|kept| Watching { kept, metrics: metrics.clone(), said: None }.run().boxed()).collect()
+        kept.map(|kept| CertificateWatcher { kept, metrics: metrics.clone(), said: None }.run().boxed()).collect()
     }
 }
 
 /// A watched set of certificates, downstream or upstream.
-struct Watching {
-    kept: Arc<dyn Kept>,
+struct CertificateWatcher {
+    kept: Arc<dyn ReloadableCertificate>,
     metrics: Arc<Metrics>,
     /// Error of the last read. Each error is logged once, not at every read.
-    said: Option<Unusable>,
+    said: Option<CertificateFileError>,
 }
 
 // === impl Watching ===
 
-impl Watching {
+impl CertificateWatcher {
     async fn run(mut self) {
         self.expires();
         let files = self.kept.files();
@@ -81,7 +84,7 @@ impl Watching {
         }
         let mut watches = Vec::new();
         for path in &files {
-            match Watch::new(path) {
+            match FileWatch::new(path) {
                 Ok(watch) => watches.push(watch),
                 Err(error) => {
                     tracing::warn!(%error, path = %path.display(), "a certificate file cannot be watched: it is checked every minute");
@@ -94,8 +97,8 @@ impl Watching {
             self.look().await;
             tokio::select! {
                 () = changed(&mut watches) => tokio::time::sleep(SETTLE).await,
-                () = told(hup.as_mut()) => {}
-                () = tokio::time::sleep(EVERY) => {}
+                () = recv_hangup(hup.as_mut()) => {}
+                () = tokio::time::sleep(RELOAD_INTERVAL) => {}
             }
             for watch in &mut watches {
                 watch.settle();
@@ -114,16 +117,16 @@ impl Watching {
         };
         let side = self.kept.side();
         match found {
-            Ok(Look::Same) => self.said = None,
-            Ok(Look::Changed) => {
+            Ok(ReloadOutcome::Same) => self.said = None,
+            Ok(ReloadOutcome::Changed) => {
                 self.said = None;
-                self.metrics.certificates_reloaded(side, Reload::Applied);
+                self.metrics.certificates_reloaded(side, ReloadResult::Applied);
                 self.expires();
                 tracing::info!(side, expires = self.kept.expires(), "certificates changed and are in use");
             }
             Err(error) if self.said.as_ref() == Some(&error) => {}
             Err(error) => {
-                self.metrics.certificates_reloaded(side, Reload::Refused);
+                self.metrics.certificates_reloaded(side, ReloadResult::Refused);
                 tracing::error!(side, %error, "certificates refused; the previous ones stay in use");
                 self.said = Some(error);
             }
@@ -139,7 +142,7 @@ impl Watching {
 
 /// Resolves when one of the files may have changed. A watch that fails is removed; the fixed
 /// interval remains.
-async fn changed(watches: &mut Vec<Watch>) {
+async fn changed(watches: &mut Vec<FileWatch>) {
     while !watches.is_empty() {
         let (seen, which, _) = select_all(watches.iter_mut().map(|watch| Box::pin(watch.changed()))).await;
         match seen {
@@ -154,7 +157,7 @@ async fn changed(watches: &mut Vec<Watch>) {
 }
 
 /// Resolves on SIGHUP; never, if the signal handler could not be installed.
-async fn told(hup: Option<&mut Signal>) {
+async fn recv_hangup(hup: Option<&mut Signal>) {
     if let Some(hup) = hup
         && hup.recv().await.is_some()
     {

@@ -15,56 +15,56 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use serde_json::{Value, json};
 
-use super::super::keep::crashes::{CRASHES, WITHIN};
-use super::port::{self, Reach};
-use super::scopes::Scopes;
+use super::super::keep::crashes::{CRASH_COUNT, CRASH_WINDOW};
+use super::port::{self, PortHandle};
+use super::scopes::ScopeRegistry;
 use super::{core_limits, published_limits};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::config::{Change, LoadError, Policy, Setting};
+use crate::config::{LoadError, Policy, Setting, SettingChange};
 use crate::telemetry::Metrics;
-use crate::telemetry::names::Reload;
+use crate::telemetry::names::ReloadResult;
 
 /// Source of each setting that turns batching on, as shown by `/api/config` in the crash guard's
 /// pass-through mode.
-pub(super) const CRASHED: &str = "crashed 3 times in 60 s";
+pub(super) const CRASH_GUARD_SOURCE: &str = "crashed 3 times in 60 s";
 
 /// A handle that changes the settings of a running proxy.
 #[derive(Debug, Clone)]
-pub struct Control {
+pub struct SettingsHandle {
     inner: Arc<Inner>,
 }
 
 /// Result of applying new settings.
 #[derive(Debug, Clone, Default)]
-pub struct Applied {
+pub struct AppliedSettings {
     /// Changes that are in force now.
-    pub changes: Vec<Change>,
+    pub changes: Vec<SettingChange>,
     /// Changes that take effect at the next start.
-    pub pending: Vec<Change>,
+    pub pending: Vec<SettingChange>,
 }
 
 #[derive(Debug)]
 struct Inner {
     parts: Parts,
     /// Serializes changes.
-    turn: tokio::sync::Mutex<Turn>,
-    shown: RwLock<Shown>,
+    turn: tokio::sync::Mutex<ChangeState>,
+    shown: RwLock<SettingsState>,
     /// The settings come from the controller, and a file's are ignored.
     told: AtomicBool,
 }
 
 /// State that is carried from one change to the next.
 #[derive(Debug)]
-struct Turn {
-    scopes: Scopes,
+struct ChangeState {
+    scopes: ScopeRegistry,
     /// In pass-through mode after crashes: the settings that are in force afterwards.
     wanted: Option<Policy>,
 }
 
 /// Pass-through mode after crashes.
 #[derive(Debug, Clone, Copy)]
-pub(in super::super) struct Aside {
+pub(in super::super) struct CrashPassthrough {
     /// End of the pass-through mode.
     pub(in super::super) until: Tick,
 }
@@ -72,55 +72,68 @@ pub(in super::super) struct Aside {
 /// Components that a change of settings acts on.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub(super) ports: Vec<Reach>,
+    pub(super) ports: Vec<PortHandle>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
 }
 
 /// The settings in force and the history of their changes.
 #[derive(Debug)]
-struct Shown {
+struct SettingsState {
     policy: Policy,
-    pending: Vec<Change>,
+    pending: Vec<SettingChange>,
     applied: u64,
     refused: u64,
-    last: Option<Last>,
-    aside: Option<Aside>,
+    last: Option<LastChange>,
+    aside: Option<CrashPassthrough>,
 }
 
 /// Result of the last change.
 #[derive(Debug)]
-struct Last {
+struct LastChange {
     at: Tick,
-    result: Reload,
-    changes: Vec<Change>,
+    result: ReloadResult,
+    changes: Vec<SettingChange>,
     /// Errors of a refused change.
     why: Value,
 }
 
 // === impl Control ===
 
-impl Control {
+impl SettingsHandle {
     /// Creates the handle. `policy` is in force and `scopes` are its own. `aside` has the
     /// pass-through mode and the policy to resume afterwards.
-    pub(super) fn new(parts: Parts, policy: Policy, scopes: Scopes, aside: Option<(Aside, Policy)>) -> Self {
+    pub(super) fn new(
+        parts: Parts,
+        policy: Policy,
+        scopes: ScopeRegistry,
+        aside: Option<(CrashPassthrough, Policy)>,
+    ) -> Self {
         let (aside, wanted) = aside.unzip();
         parts.metrics.crash_guard(aside.is_some());
-        let shown = RwLock::new(Shown { policy, pending: Vec::new(), applied: 0, refused: 0, last: None, aside });
+        let shown =
+            RwLock::new(SettingsState { policy, pending: Vec::new(), applied: 0, refused: 0, last: None, aside });
         let told = AtomicBool::new(false);
-        Self { inner: Arc::new(Inner { parts, turn: tokio::sync::Mutex::new(Turn { scopes, wanted }), shown, told }) }
+        Self {
+            inner: Arc::new(Inner {
+                parts,
+                turn: tokio::sync::Mutex::new(ChangeState { scopes, wanted }),
+                shown,
+                told,
+            }),
+        }
     }
 
     /// Puts new settings in force, except those below `proxy`.
     ///
     /// # Errors
     /// The reason why they cannot be applied. The previous settings stay in force.
-    pub async fn apply(&self, policy: Policy) -> Result<Applied, String> {
+    pub async fn apply(&self, policy: Policy) -> Result<AppliedSettings, String> {
         let mut turn = self.inner.turn.lock().await;
         if turn.wanted.is_none() {
             return self.put(&mut turn.scopes, policy).await;
         }
-        let applied = self.put(&mut turn.scopes, policy.clone().stepped_aside(CRASHED)).await?;
+        let applied = self.put(&mut turn.scopes, policy.clone().into_passthrough(CRASH_GUARD_SOURCE)).await?;
         turn.wanted = Some(policy);
         Ok(applied)
     }
@@ -140,7 +153,7 @@ impl Control {
         }
     }
 
-    async fn put(&self, scopes: &mut Scopes, policy: Policy) -> Result<Applied, String> {
+    async fn put(&self, scopes: &mut ScopeRegistry, policy: Policy) -> Result<AppliedSettings, String> {
         let Inner { parts, .. } = &*self.inner;
         let before = self.shown(|shown| shown.policy.clone());
         let (policy, pending) = policy.within(&before);
@@ -162,27 +175,27 @@ impl Control {
             port.proxy.set_table(table);
         }
         publish(&parts.metrics, Some(&before), &policy);
-        parts.metrics.reloaded(Reload::Applied, pending.len());
-        let applied = Applied { changes: policy.changes(&before), pending };
+        parts.metrics.record_reload(ReloadResult::Applied, pending.len());
+        let applied = AppliedSettings { changes: policy.changes(&before), pending };
         let (at, changes) = (parts.clock.now(), applied.changes.clone());
         self.write(|shown| {
             shown.policy = policy;
             shown.pending.clone_from(&applied.pending);
             shown.applied += 1;
-            shown.last = Some(Last { at, result: Reload::Applied, changes, why: Value::Null });
+            shown.last = Some(LastChange { at, result: ReloadResult::Applied, changes, why: Value::Null });
         });
         Ok(applied)
     }
 
     /// Records that settings were read and are invalid. Those before stay in force.
-    pub fn refused(&self, error: &Refusal) {
+    pub fn refused(&self, error: &SettingsRefusal) {
         let at = self.inner.parts.clock.now();
         let pending = self.write(|shown| {
             shown.refused += 1;
-            shown.last = Some(Last { at, result: Reload::Refused, changes: Vec::new(), why: error.json() });
+            shown.last = Some(LastChange { at, result: ReloadResult::Refused, changes: Vec::new(), why: error.json() });
             shown.pending.len()
         });
-        self.inner.parts.metrics.reloaded(Reload::Refused, pending);
+        self.inner.parts.metrics.record_reload(ReloadResult::Refused, pending);
     }
 
     /// Returns `true` if the servers are ready that the settings in force require.
@@ -201,24 +214,24 @@ impl Control {
     }
 
     /// Returns the pass-through mode after crashes, if it is on.
-    pub(in super::super) fn aside(&self) -> Option<Aside> {
+    pub(in super::super) fn aside(&self) -> Option<CrashPassthrough> {
         self.shown(|shown| shown.aside)
     }
 
     /// Returns the pass-through mode as JSON, for `/api/scheduler`.
-    pub(super) fn aside_json(&self) -> Value {
+    pub(super) fn crash_passthrough_json(&self) -> Value {
         let now = self.inner.parts.clock.now();
         self.aside().map_or(Value::Null, |aside| {
             json!({
-                "crashes": CRASHES,
-                "within_seconds": WITHIN.as_secs(),
+                "crashes": CRASH_COUNT,
+                "within_seconds": CRASH_WINDOW.as_secs(),
                 "ends_in_seconds": aside.until.since(now).as_secs(),
             })
         })
     }
 
     /// Returns the ports that the settings apply to.
-    pub(in super::super) fn ports(&self) -> &[Reach] {
+    pub(in super::super) fn ports(&self) -> &[PortHandle] {
         &self.inner.parts.ports
     }
 
@@ -269,19 +282,19 @@ impl Control {
         })
     }
 
-    fn shown<T>(&self, look: impl FnOnce(&Shown) -> T) -> T {
+    fn shown<T>(&self, look: impl FnOnce(&SettingsState) -> T) -> T {
         // No code panics while holding this lock, so a poisoned lock is safe to use.
         look(&self.inner.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn write<T>(&self, change: impl FnOnce(&mut Shown) -> T) -> T {
+    fn write<T>(&self, change: impl FnOnce(&mut SettingsState) -> T) -> T {
         change(&mut self.inner.shown.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// Reason why settings are not put in force.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum SettingsRefusal {
     /// They are unreadable or invalid.
     Load(LoadError),
     /// Any other reason, as a message.
@@ -290,7 +303,7 @@ pub enum Refusal {
 
 // === impl Refusal ===
 
-impl Refusal {
+impl SettingsRefusal {
     fn json(&self) -> Value {
         match self {
             Self::Load(LoadError::Wrong(errors)) => errors.json(),
@@ -307,7 +320,7 @@ pub(super) fn publish(metrics: &Metrics, before: Option<&Policy>, policy: &Polic
         if let Some((_, old, _)) = before.as_ref().and_then(|before| before.get(index))
             && *old != source
         {
-            metrics.limit_gone(limit, old);
+            metrics.clear_policy_limit(limit, old);
         }
         metrics.limit(limit, source, value);
     }

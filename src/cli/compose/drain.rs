@@ -11,28 +11,28 @@ use futures_util::FutureExt;
 use futures_util::future::{join_all, select_all};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::life::{Life, Now, Seen, Times};
-use super::port::Reach;
+use super::life::{DrainInputs, DrainOutputs, DrainState, DrainTimes};
+use super::port::PortHandle;
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::proxy::{Connections, Host, Welcome};
+use crate::proxy::{Connections, ListenerControl, ListenerState};
 use crate::telemetry::Metrics;
 
 /// Capacity of the command channel. Commands come from the hooks of a pod's containers, of which
 /// there are few; further senders wait.
-const WORDS_MAX: usize = 16;
+const COMMANDS_MAX: usize = 16;
 
 /// A handle to the drain task: starts a drain or a flush.
 #[derive(Debug, Clone)]
-pub(super) struct Drainer {
+pub(super) struct DrainHandle {
     words: mpsc::Sender<Word>,
-    shown: Arc<Shown>,
+    shown: Arc<DrainStatus>,
     leaving: watch::Receiver<bool>,
 }
 
 /// State of the drain that is readable without a message to its task.
 #[derive(Debug)]
-struct Shown {
+struct DrainStatus {
     leaving: AtomicBool,
     stage: std::sync::Mutex<&'static str>,
 }
@@ -49,20 +49,20 @@ enum Word {
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) clock: Clock,
-    pub(super) ports: Vec<(Reach, Host)>,
+    pub(super) ports: Vec<(PortHandle, ListenerControl)>,
     pub(super) connections: Arc<Connections>,
     pub(super) metrics: Arc<Metrics>,
 }
 
 // === impl Drainer ===
 
-impl Drainer {
+impl DrainHandle {
     /// Starts the task. Must be called inside a tokio runtime.
-    pub(super) fn start(times: Times, parts: Parts) -> Self {
-        let (words, inbox) = mpsc::channel(WORDS_MAX);
-        let shown = Arc::new(Shown { leaving: AtomicBool::new(false), stage: std::sync::Mutex::new("serving") });
+    pub(super) fn start(times: DrainTimes, parts: Parts) -> Self {
+        let (words, inbox) = mpsc::channel(COMMANDS_MAX);
+        let shown = Arc::new(DrainStatus { leaving: AtomicBool::new(false), stage: std::sync::Mutex::new("serving") });
         let (left, leaving) = watch::channel(false);
-        tokio::spawn(attend(Life::new(times), parts, inbox, (shown.clone(), left)));
+        tokio::spawn(attend(DrainState::new(times), parts, inbox, (shown.clone(), left)));
         Self { words, shown, leaving }
     }
 
@@ -103,16 +103,16 @@ impl Drainer {
 }
 
 async fn attend(
-    mut life: Life,
+    mut life: DrainState,
     parts: Parts,
     mut inbox: mpsc::Receiver<Word>,
-    (shown, left): (Arc<Shown>, watch::Sender<bool>),
+    (shown, left): (Arc<DrainStatus>, watch::Sender<bool>),
 ) {
     let Parts { clock, ports, connections, metrics } = parts;
     let mut returns: Vec<watch::Receiver<u64>> = ports.iter().map(|(port, _)| port.upstream.returns()).collect();
     let mut waiting: Vec<oneshot::Sender<bool>> = Vec::new();
-    let mut before: Option<Now> = None;
-    let look = |returns: &[watch::Receiver<u64>]| Seen {
+    let mut before: Option<DrainOutputs> = None;
+    let look = |returns: &[watch::Receiver<u64>]| DrainInputs {
         open: connections.open(),
         returns: returns.iter().map(|port| *port.borrow()).sum(),
     };
@@ -128,7 +128,7 @@ async fn attend(
             metrics.draining(now.flushed);
         }
         if before.is_none_or(|before| before.leaving != now.leaving) {
-            let welcome = if now.leaving { Welcome::Leave } else { Welcome::Stay };
+            let welcome = if now.leaving { ListenerState::Leave } else { ListenerState::Stay };
             ports.iter().for_each(|(_, host)| host.welcome(welcome));
             shown.leaving.store(now.leaving, Ordering::Relaxed);
             left.send_replace(now.leaving);
@@ -138,7 +138,7 @@ async fn attend(
                 *stage = now.stage;
             }
             if before.is_some() {
-                tracing::info!(stage = now.stage, "{}", story(now.stage));
+                tracing::info!(stage = now.stage, "{}", stage_message(now.stage));
             }
         }
         if let Some(whole) = now.over {
@@ -183,7 +183,7 @@ async fn rest(clock: Clock, until: Option<Tick>) {
     }
 }
 
-fn story(stage: &str) -> &'static str {
+fn stage_message(stage: &str) -> &'static str {
     match stage {
         "flushing" => "the application is about to stop: calls are no longer held",
         "draining" => "draining: calls are no longer held, and every accepted call is answered",

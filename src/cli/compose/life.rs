@@ -21,14 +21,14 @@ use crate::batching::Tick;
 /// Time after the limit at which an application that was never seen to stop is assumed to continue.
 /// The pod's termination grace period, which is 5 s longer than the limit, has elapsed by then,
 /// plus 5 s of margin.
-const SPARE: Duration = Duration::from_secs(10);
+const RESTART_MARGIN: Duration = Duration::from_secs(10);
 /// Interval between two probes of the application, once it may have stopped. A restart of a
 /// container takes longer.
-const LOOK: Duration = Duration::from_millis(100);
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Durations of a drain.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Times {
+pub(super) struct DrainTimes {
     /// Time until the process becomes unready and clients are signalled to disconnect.
     pub(super) delay: Duration,
     /// Time until the drain is over even if connections are left.
@@ -37,13 +37,13 @@ pub(super) struct Times {
 
 /// The drain state machine.
 #[derive(Debug, Clone)]
-pub(super) struct Life {
-    times: Times,
-    stage: Stage,
+pub(super) struct DrainState {
+    times: DrainTimes,
+    stage: DrainStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum DrainStage {
     Serving,
     Flushing { since: Tick, returns: u64, over: bool },
     Draining { since: Tick },
@@ -51,7 +51,7 @@ enum Stage {
 
 /// Inputs that are observed from outside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct DrainInputs {
     /// Number of downstream connections.
     pub(super) open: usize,
     /// Number of times that the application accepted connections again after it had refused them.
@@ -60,7 +60,7 @@ pub(super) struct Seen {
 
 /// Outputs of the state machine at one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Now {
+pub(super) struct DrainOutputs {
     /// No call is held in a queue any longer.
     pub(super) flushed: bool,
     /// The process is not ready, and clients are signalled to disconnect.
@@ -77,15 +77,15 @@ pub(super) struct Now {
 
 // === impl Life ===
 
-impl Life {
-    pub(super) const fn new(times: Times) -> Self {
-        Self { times, stage: Stage::Serving }
+impl DrainState {
+    pub(super) const fn new(times: DrainTimes) -> Self {
+        Self { times, stage: DrainStage::Serving }
     }
 
     /// Handles a flush: the application is about to be stopped. A repetition has no effect.
-    pub(super) fn flush(&mut self, now: Tick, seen: Seen) {
-        if self.stage == Stage::Serving {
-            self.stage = Stage::Flushing { since: now, returns: seen.returns, over: false };
+    pub(super) fn flush(&mut self, now: Tick, seen: DrainInputs) {
+        if self.stage == DrainStage::Serving {
+            self.stage = DrainStage::Flushing { since: now, returns: seen.returns, over: false };
         }
     }
 
@@ -93,25 +93,25 @@ impl Life {
     /// times count, which is that of the first flush or drain.
     pub(super) fn drain(&mut self, now: Tick) -> Tick {
         let since = match self.stage {
-            Stage::Serving => now,
-            Stage::Flushing { since, .. } | Stage::Draining { since } => since,
+            DrainStage::Serving => now,
+            DrainStage::Flushing { since, .. } | DrainStage::Draining { since } => since,
         };
-        self.stage = Stage::Draining { since };
+        self.stage = DrainStage::Draining { since };
         since
     }
 
     /// Returns the outputs at an instant. A flush ends here by itself: once the application has
     /// returned, or some time after the limit if it was never seen to stop.
-    pub(super) fn look(&mut self, now: Tick, seen: Seen) -> Now {
-        let Times { delay, limit } = self.times;
-        if let Stage::Flushing { since, returns, .. } = self.stage
-            && (seen.returns > returns || now >= since.after(limit + SPARE))
+    pub(super) fn look(&mut self, now: Tick, seen: DrainInputs) -> DrainOutputs {
+        let DrainTimes { delay, limit } = self.times;
+        if let DrainStage::Flushing { since, returns, .. } = self.stage
+            && (seen.returns > returns || now >= since.after(limit + RESTART_MARGIN))
         {
-            self.stage = Stage::Serving;
+            self.stage = DrainStage::Serving;
         }
         let (since, stage) = match self.stage {
-            Stage::Serving => {
-                return Now {
+            DrainStage::Serving => {
+                return DrainOutputs {
                     flushed: false,
                     leaving: false,
                     over: Some(true),
@@ -120,14 +120,14 @@ impl Life {
                     until: None,
                 };
             }
-            Stage::Flushing { since, .. } => (since, "flushing"),
-            Stage::Draining { since } => (since, "draining"),
+            DrainStage::Flushing { since, .. } => (since, "flushing"),
+            DrainStage::Draining { since } => (since, "draining"),
         };
         let leaving = now >= since.after(delay);
         let late = now >= since.after(limit);
         let over = if leaving && seen.open == 0 { Some(true) } else { late.then_some(false) };
         let mut ask = false;
-        if let Stage::Flushing { over: was_over, .. } = &mut self.stage {
+        if let DrainStage::Flushing { over: was_over, .. } = &mut self.stage {
             // A hook that was answered lets the application stop, whatever connects afterwards.
             *was_over |= over.is_some();
             ask = *was_over;
@@ -135,9 +135,9 @@ impl Life {
         let times = [
             (!leaving).then(|| since.after(delay)),
             (!late).then(|| since.after(limit)),
-            ask.then(|| now.after(LOOK).min(since.after(limit + SPARE))),
+            ask.then(|| now.after(PROBE_INTERVAL).min(since.after(limit + RESTART_MARGIN))),
         ];
-        Now { flushed: true, leaving, over, ask, stage, until: times.into_iter().flatten().min() }
+        DrainOutputs { flushed: true, leaving, over, ask, stage, until: times.into_iter().flatten().min() }
     }
 }
 
@@ -147,19 +147,19 @@ mod tests {
 
     use super::*;
 
-    const TIMES: Times = Times { delay: Duration::from_secs(5), limit: Duration::from_secs(25) };
+    const TIMES: DrainTimes = DrainTimes { delay: Duration::from_secs(5), limit: Duration::from_secs(25) };
 
     fn at(seconds: u64) -> Tick {
         Tick::from_millis(seconds * 1000)
     }
 
-    const fn seen(open: usize, returns: u64) -> Seen {
-        Seen { open, returns }
+    const fn seen(open: usize, returns: u64) -> DrainInputs {
+        DrainInputs { open, returns }
     }
 
     #[test]
     fn a_pod_that_ends_is_ready_for_the_delay_and_over_when_nobody_is_left() {
-        let mut life = Life::new(TIMES);
+        let mut life = DrainState::new(TIMES);
         assert_eq!(life.look(at(0), seen(3, 0)).over, Some(true), "no hook is pending");
         life.flush(at(10), seen(3, 0));
         let now = life.look(at(10), seen(3, 0));
@@ -177,12 +177,12 @@ mod tests {
 
     #[test]
     fn an_application_that_is_restarted_alone_is_waited_for() {
-        let mut life = Life::new(TIMES);
+        let mut life = DrainState::new(TIMES);
         life.flush(at(0), seen(1, 4));
         life.flush(at(3), seen(1, 4));
         assert!(!life.look(at(4), seen(1, 4)).ask);
         let over = life.look(at(6), seen(0, 4));
-        assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(LOOK))));
+        assert_eq!((over.over, over.ask, over.until), (Some(true), true, Some(at(6).after(PROBE_INTERVAL))));
         // A client that connects now does not revoke the answer to the hook.
         assert!(life.look(at(7), seen(1, 4)).ask);
         let back = life.look(at(20), seen(0, 5));
@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn a_flush_that_stops_nothing_ends_after_the_grace() {
-        let mut life = Life::new(TIMES);
+        let mut life = DrainState::new(TIMES);
         life.flush(at(0), seen(0, 0));
         let now = life.look(at(34), seen(0, 0));
-        assert_eq!((now.flushed, now.until), (true, Some(at(34).after(LOOK))));
+        assert_eq!((now.flushed, now.until), (true, Some(at(34).after(PROBE_INTERVAL))));
         assert!(!life.look(at(35), seen(0, 0)).flushed);
     }
 
@@ -222,7 +222,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_never_unready_early_never_over_without_reason_and_a_drain_is_for_good(events in prop::collection::vec(event(), 0..40)) {
-            let mut life = Life::new(TIMES);
+            let mut life = DrainState::new(TIMES);
             let (mut now, mut here) = (Tick(0), seen(0, 0));
             let (mut told, mut drained): (Option<Tick>, bool) = (None, false);
             for event in events {

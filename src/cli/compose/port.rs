@@ -11,9 +11,9 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::super::keep::{Folder, Found, Keeper};
-use super::certs::Certs;
-use super::scopes::Scopes;
+use super::super::keep::{LearnedFile, StateDir, StateWriter};
+use super::certs::TlsCertificates;
+use super::scopes::ScopeRegistry;
 use super::{core_limits, proxy_config, report, table, upstream_config, why};
 use crate::accesslog::AccessLog;
 use crate::batching::ScopeId;
@@ -21,86 +21,90 @@ use crate::clock::Clock;
 use crate::config::{Capture, Policy};
 use crate::error::BoxError;
 use crate::memory::BufferBudget;
-use crate::proxy::{self, Connections, Door, Host, Listening, Proxy, Table};
-use crate::scheduler::{self, Onlooker, Scheduler};
+use crate::proxy::{self, Connections, ListenerChannel, ListenerControl, ListenerHandle, Proxy, RoutingTable};
+use crate::scheduler::{self, Scheduler, ShadowRecorder};
 use crate::telemetry::Metrics;
-use crate::upstream::{Target, Upstream, UpstreamPlaces};
+use crate::upstream::{Upstream, UpstreamPermits, UpstreamTarget};
 
 /// A bound port with its target.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct BoundPort {
     /// The captured port of the application, if this port captures one.
     pub(super) capture: Option<Capture>,
-    pub(super) target: Target,
+    pub(super) target: UpstreamTarget,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) metrics: Arc<Metrics>,
     /// Folder for what is learned about this port's server.
-    pub(super) folder: Option<Folder>,
+    pub(super) folder: Option<StateDir>,
 }
 
 /// Inputs that all ports of a process have in common.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Common<'a> {
+pub(super) struct SharedParts<'a> {
     pub(super) policy: &'a Policy,
-    pub(super) scopes: &'a Scopes,
+    pub(super) scopes: &'a ScopeRegistry,
     pub(super) ids: &'a [ScopeId],
     pub(super) clock: Clock,
     pub(super) buffers: &'a BufferBudget,
-    pub(super) upstream_places: &'a UpstreamPlaces,
+    pub(super) upstream_places: &'a UpstreamPermits,
     pub(super) access_log: Option<&'a AccessLog>,
     pub(super) seed: u64,
-    pub(super) certs: &'a Certs,
+    pub(super) certs: &'a TlsCertificates,
 }
 
 /// A port that is ready to serve.
 #[derive(Debug)]
-pub(super) struct Made {
-    pub(super) reach: Reach,
+pub(super) struct ReadyPort {
+    pub(super) reach: PortHandle,
     pub(super) listen: Vec<SocketAddr>,
     scheduler: Scheduler,
     sockets: Vec<TcpListener>,
-    door: Door,
-    keeping: Option<(Folder, Found, Arc<Notify>)>,
+    door: ListenerChannel,
+    keeping: Option<(StateDir, LearnedFile, Arc<Notify>)>,
 }
 
 /// A running port.
 #[derive(Debug)]
-pub(super) struct Port {
-    pub(super) reach: Reach,
+pub(super) struct RunningPort {
+    pub(super) reach: PortHandle,
     pub(super) scheduler: Scheduler,
-    pub(super) listening: Listening,
-    pub(super) keeper: Option<Keeper>,
+    pub(super) listening: ListenerHandle,
+    pub(super) keeper: Option<StateWriter>,
 }
 
 /// A handle to the components of a port.
 #[derive(Debug, Clone)]
-pub(in crate::cli) struct Reach {
+pub(in crate::cli) struct PortHandle {
     pub(in crate::cli) capture: Option<Capture>,
     pub(in crate::cli) proxy: Arc<Proxy>,
-    pub(in crate::cli) scheduler: scheduler::Handle,
-    pub(in crate::cli) onlooker: Onlooker,
+    pub(in crate::cli) scheduler: scheduler::SchedulerHandle,
+    pub(in crate::cli) onlooker: ShadowRecorder,
     pub(in crate::cli) upstream: Upstream,
     pub(in crate::cli) metrics: Arc<Metrics>,
 }
 
 // === impl Place ===
 
-impl Place {
+impl BoundPort {
     /// Builds the port; it serves nothing yet. Must be called inside a tokio runtime.
-    pub(super) fn make(self, common: Common<'_>) -> Result<Made, BoxError> {
+    pub(super) fn make(self, common: SharedParts<'_>) -> Result<ReadyPort, BoxError> {
         let Self { capture, target, sockets, metrics, folder } = self;
-        let Common { policy, scopes, ids, clock, buffers, upstream_places, access_log, seed, certs } = common;
+        let SharedParts { policy, scopes, ids, clock, buffers, upstream_places, access_log, seed, certs } = common;
         let listen = sockets.iter().map(TcpListener::local_addr).collect::<std::io::Result<Vec<_>>>()?;
         let bounds = (buffers.clone(), upstream_places.clone());
         let upstream = Upstream::new(upstream_config(policy, target, certs), clock, bounds, metrics.clone());
-        let (kept, found) = folder.as_ref().map(Folder::learned).unwrap_or_default();
+        let (kept, found) = folder.as_ref().map(StateDir::learned).unwrap_or_default();
         let learned = folder.is_some().then(|| Arc::new(Notify::new()));
-        let config =
-            scheduler::Config { limits: core_limits(policy, scopes.limits()), seed, kept, learned: learned.clone() };
-        let onlooker = Onlooker::start(&config, clock, upstream.backend(), metrics.clone());
+        let config = scheduler::SchedulerConfig {
+            limits: core_limits(policy, scopes.limits()),
+            seed,
+            kept,
+            learned: learned.clone(),
+        };
+        let onlooker = ShadowRecorder::start(&config, clock, upstream.backend(), metrics.clone());
         let scheduler = Scheduler::start(config, clock, upstream.backend(), metrics.clone())?;
         let table = table(policy, ids, capture.as_ref(), None)?;
-        let parts = proxy::Parts {
+        let parts = proxy::ProxyComponents {
             clock,
             scheduler: scheduler.handle.clone(),
             onlooker: onlooker.clone(),
@@ -112,38 +116,38 @@ impl Place {
         };
         let proxy = Arc::new(Proxy::new(proxy_config(policy, certs), table, parts));
         let keeping = folder.zip(learned).map(|(folder, learned)| (folder, found, learned));
-        let reach = Reach { capture, proxy, scheduler: scheduler.handle.clone(), onlooker, upstream, metrics };
-        Ok(Made { reach, listen, scheduler, sockets, door: Door::new(), keeping })
+        let reach = PortHandle { capture, proxy, scheduler: scheduler.handle.clone(), onlooker, upstream, metrics };
+        Ok(ReadyPort { reach, listen, scheduler, sockets, door: ListenerChannel::new(), keeping })
     }
 }
 
 // === impl Made ===
 
-impl Made {
+impl ReadyPort {
     /// Returns the handle that starts and ends the drain of its connections.
-    pub(super) fn host(&self) -> Host {
+    pub(super) fn host(&self) -> ListenerControl {
         self.door.host()
     }
 
     /// Starts serving the port.
-    pub(super) fn serve(self, connections: &Arc<Connections>) -> std::io::Result<Port> {
+    pub(super) fn serve(self, connections: &Arc<Connections>) -> std::io::Result<RunningPort> {
         let Self { reach, scheduler, sockets, door, keeping, .. } = self;
         let keeper = keeping.map(|(folder, found, learned)| {
-            Keeper::start(folder, found, learned, scheduler.handle.clone(), reach.upstream.identity())
+            StateWriter::start(folder, found, learned, scheduler.handle.clone(), reach.upstream.identity())
         });
         let sockets =
             sockets.into_iter().map(tokio::net::TcpListener::from_std).collect::<std::io::Result<Vec<_>>>()?;
         let listening = proxy::serve(&reach.proxy, sockets, door, connections);
         reach.upstream.watch();
-        Ok(Port { reach, scheduler, listening, keeper })
+        Ok(RunningPort { reach, scheduler, listening, keeper })
     }
 }
 
 // === impl Reach ===
 
-impl Reach {
+impl PortHandle {
     /// Builds the port's route table from a policy.
-    pub(super) fn table(&self, policy: &Policy, ids: &[ScopeId]) -> Result<Table, String> {
+    pub(super) fn table(&self, policy: &Policy, ids: &[ScopeId]) -> Result<RoutingTable, String> {
         table(policy, ids, self.capture.as_ref(), Some(&self.proxy.table()))
     }
 
@@ -169,8 +173,8 @@ impl Reach {
 ///
 /// Readiness of all ports cannot be required, since a pod may declare ports on which nothing ever
 /// listens.
-pub(super) fn is_ready(policy: &Policy, ports: &[Reach]) -> bool {
-    let named = |port: &&Reach| {
+pub(super) fn is_ready(policy: &Policy, ports: &[PortHandle]) -> bool {
+    let named = |port: &&PortHandle| {
         let captured = port.capture.as_ref();
         policy.routes.iter().any(|route| captured.is_some_and(|capture| capture.is_named(&route.ports)))
     };

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use crate::batching::{
-    Base, CeilingInForce, CostClassId, CostReport, FlowMode, FlowReport, Infeasible, LoadPoint, OpenReason, Pauses,
-    Report,
+    BatcherReport, CeilingInForce, CostClassId, CostMeasure, CostReport, FlowMode, FlowReport, InfeasibleSlo,
+    LoadPoint, OpenReason, PauseStats,
 };
 use crate::protocol::class_name;
-use crate::scheduler::{Recent, Seen};
+use crate::scheduler::{RecentCounts, ShadowReport};
 
 /// Returns the whole report. Times are in microseconds unless their name contains another unit.
-pub(super) fn json(report: &Report) -> Value {
+pub(super) fn json(report: &BatcherReport) -> Value {
     json!({
         "slots": report.slots,
         "lead_us": micros(report.lead_nanos),
@@ -29,7 +29,7 @@ pub(super) fn json(report: &Report) -> Value {
 
 /// Returns the outcome that batching would have had for the calls forwarded in mode `Observe`,
 /// since the start of the process.
-pub(super) fn predicted(seen: &Seen) -> Value {
+pub(super) fn predicted(seen: &ShadowReport) -> Value {
     let mean =
         |all: std::time::Duration, of: u64| micros(u64::try_from(all.as_nanos()).unwrap_or(u64::MAX) / of.max(1));
     let class = |(name, lone, items): &(Box<[u8]>, std::time::Duration, u32)| {
@@ -60,7 +60,7 @@ pub(super) fn predicted(seen: &Seen) -> Value {
 }
 
 /// Returns the same figures for the last one to two minutes.
-fn recent(recent: &Recent) -> Value {
+fn recent(recent: &RecentCounts) -> Value {
     let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     json!({
         "over_us": whole(recent.over),
@@ -89,7 +89,7 @@ fn ceiling(CeilingInForce { class, scope, ceiling }: &CeilingInForce) -> Value {
 
 /// Returns the number of times that the upstream answered calls of a class with `Retry-After`, with
 /// the requested and the applied pause.
-fn pauses(pauses: &Pauses) -> Value {
+fn pauses(pauses: &PauseStats) -> Value {
     let whole = |time: std::time::Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     json!({
         "class": pauses.class.0,
@@ -100,7 +100,7 @@ fn pauses(pauses: &Pauses) -> Value {
     })
 }
 
-fn infeasible(found: &Infeasible) -> Value {
+fn infeasible(found: &InfeasibleSlo) -> Value {
     json!({
         "class": found.class.0,
         "route": found.scope.0,
@@ -111,9 +111,9 @@ fn infeasible(found: &Infeasible) -> Value {
 
 fn class(id: u32, cost: &CostReport) -> Value {
     let base = match cost.base {
-        Base::Padded => "padded",
-        Base::Ragged => "ragged",
-        Base::SizeOnly => "size_only",
+        CostMeasure::Padded => "padded",
+        CostMeasure::Ragged => "ragged",
+        CostMeasure::SizeOnly => "size_only",
     };
     let points: Vec<Value> = cost
         .points

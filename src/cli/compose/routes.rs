@@ -4,14 +4,14 @@ use http::Method;
 
 use crate::api::v1alpha1 as api;
 use crate::config::{self, Policy};
-use crate::protocol::{Named, PathPattern, RouteRules};
+use crate::protocol::{PathPattern, RouteProtocol, RouteRules};
 
 /// The default route: every path, with the protocol detected by an adapter.
 pub(super) fn default(policy: &Policy) -> RouteRules {
     RouteRules {
         path: PathPattern::parse("/*").expect("a pattern that matches every path is valid"),
         method: Method::POST,
-        protocol: Named::Auto,
+        protocol: RouteProtocol::Auto,
         merge_on_headers: Vec::new(),
         merge_on_fields: Vec::new(),
         merge_over_headers: Vec::new(),
@@ -29,7 +29,7 @@ pub(super) fn default(policy: &Policy) -> RouteRules {
 /// A default route that recognizes nothing, for a port of a policy with routes for other ports
 /// only.
 pub(super) fn none(policy: &Policy) -> RouteRules {
-    RouteRules { protocol: Named::PassThrough, ..default(policy) }
+    RouteRules { protocol: RouteProtocol::PassThrough, ..default(policy) }
 }
 
 fn items(count: u32) -> usize {

@@ -6,7 +6,7 @@
 
 use http::Method;
 
-use super::core_scope;
+use super::to_scope_limits;
 use crate::batching::{ScopeId, ScopeLimits};
 use crate::config::{Policy, RoutePort};
 
@@ -16,7 +16,7 @@ const SCOPES_MAX: usize = 4096;
 
 /// Every route since the start of the process.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Scopes {
+pub(super) struct ScopeRegistry {
     /// Method, path and ports as written; `None` is the default route.
     names: Vec<Option<(Method, String, Vec<RoutePort>)>>,
     limits: Vec<ScopeLimits>,
@@ -24,16 +24,16 @@ pub(super) struct Scopes {
 
 // === impl Scopes ===
 
-impl Scopes {
+impl ScopeRegistry {
     /// Registers the routes of a policy and returns their numbers in order. The last one is that of
     /// the default route.
     pub(super) fn take(&mut self, policy: &Policy) -> Result<Vec<ScopeId>, String> {
         let mut ids: Vec<ScopeId> = Vec::with_capacity(policy.routes.len() + 1);
         let written = policy.routes.iter().map(|route| {
             let name = (route.method.clone(), route.path.clone(), route.ports.clone());
-            (Some(name), core_scope(&policy.limits.overridden(&route.limits), route.late))
+            (Some(name), to_scope_limits(&policy.limits.overridden(&route.limits), route.late))
         });
-        for (name, limits) in written.chain([(None, core_scope(&policy.limits, policy.late))]) {
+        for (name, limits) in written.chain([(None, to_scope_limits(&policy.limits, policy.late))]) {
             let known = self.names.iter().position(|other| *other == name);
             let index = match known {
                 Some(index) => index,
@@ -70,10 +70,11 @@ impl Scopes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Machine, Overrides};
+    use crate::config::{self, MachineLimits, Overrides};
 
     fn policy(text: &str) -> Policy {
-        config::build(Some(&config::load(text, "p").unwrap()), &Overrides::default(), &Machine::default()).unwrap()
+        config::build(Some(&config::load(text, "p").unwrap()), &Overrides::default(), &MachineLimits::default())
+            .unwrap()
     }
 
     fn numbers(ids: &[ScopeId]) -> Vec<u16> {
@@ -82,8 +83,8 @@ mod tests {
 
     #[test]
     fn a_route_keeps_its_number_when_others_come_go_and_move() {
-        let mut scopes = Scopes::default();
-        let of = |scopes: &mut Scopes, text| numbers(&scopes.take(&policy(text)).unwrap());
+        let mut scopes = ScopeRegistry::default();
+        let of = |scopes: &mut ScopeRegistry, text| numbers(&scopes.take(&policy(text)).unwrap());
         assert_eq!(of(&mut scopes, "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /b}]"), [0, 1, 2]);
         assert_eq!(of(&mut scopes, "routes: [{path: /c}, {path: /b}]"), [3, 1, 2]);
         assert_eq!(scopes.limits()[0].batch_items_max, 3, "a call queued from a removed route keeps its limits");
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn of_two_routes_that_are_written_alike_the_limits_of_the_first_hold() {
-        let mut scopes = Scopes::default();
+        let mut scopes = ScopeRegistry::default();
         let text = "routes: [{path: /a, limits: {batchItemsMax: 3}}, {path: /a, limits: {batchItemsMax: 5}}]";
         assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 0, 1]);
         assert_eq!(scopes.limits()[0].batch_items_max, 3);
@@ -101,7 +102,7 @@ mod tests {
 
     #[test]
     fn routes_for_other_ports_are_others() {
-        let mut scopes = Scopes::default();
+        let mut scopes = ScopeRegistry::default();
         let text = "routes: [{path: /a, ports: [80], limits: {batchItemsMax: 3}}, {path: /a, ports: [81]}]";
         assert_eq!(numbers(&scopes.take(&policy(text)).unwrap()), [0, 1, 2]);
         assert_eq!((scopes.limits()[0].batch_items_max, scopes.limits()[1].batch_items_max), (3, 128));
@@ -109,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_numbers_are_bounded() {
-        let mut scopes = Scopes::default();
+        let mut scopes = ScopeRegistry::default();
         let refused = (0..17).find_map(|turn| {
             let routes: Vec<String> = (0..256).map(|route| format!("{{path: /{turn}/{route}}}")).collect();
             scopes.take(&policy(&format!("routes: [{}]", routes.join(", ")))).err()

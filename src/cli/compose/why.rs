@@ -7,23 +7,24 @@ use serde_json::{Map, Value, json};
 
 use super::report::micros;
 use crate::batching::{
-    Cause, ClassWhy, Expiry, Hold, OperatingPoint, PlanAge, Policy, RejectionReason, Suspension, Tally, Tick,
+    ClassDecisionStats, ClassStats, DispatchCause, DispatchPolicy, ExpiryReason, HoldReason, OperatingPoint, PlanAge,
+    RejectionReason, Suspension, Tick,
 };
 use crate::protocol::class_name;
-use crate::proxy::Priorities;
-use crate::scheduler::{ClassApart, Why};
+use crate::proxy::PriorityClasses;
+use crate::scheduler::{ClassDiversity, DecisionReport};
 
 /// Adds the totals to the top level, and the other figures to each cost class.
-pub(super) fn add(learned: &mut Value, why: &Why) {
+pub(super) fn add(learned: &mut Value, why: &DecisionReport) {
     let Value::Object(all) = learned else { return };
     let totals = &why.core.totals;
     all.insert("now_seconds".into(), json!(seconds(why.now)));
     all.insert("slots_max".into(), json!(why.slots_max));
     all.insert("policy".into(), json!(policy(why.policy)));
-    all.insert("dispatches".into(), words(Cause::ALL.map(Cause::as_str), totals.causes));
-    all.insert("holds".into(), words(Hold::ALL.map(Hold::as_str), totals.holds));
+    all.insert("dispatches".into(), words(DispatchCause::ALL.map(DispatchCause::as_str), totals.causes));
+    all.insert("holds".into(), words(HoldReason::ALL.map(HoldReason::as_str), totals.holds));
     all.insert("items_rejected".into(), words(RejectionReason::ALL.map(RejectionReason::as_str), totals.rejected));
-    all.insert("items_expired".into(), words(Expiry::ALL.map(Expiry::as_str), totals.expired));
+    all.insert("items_expired".into(), words(ExpiryReason::ALL.map(ExpiryReason::as_str), totals.expired));
     let changed = why.core.changed.map(seconds);
     all.insert("model_changes".into(), json!({"count": why.core.changes, "last_at_seconds": changed}));
     let Some(Value::Array(classes)) = all.get_mut("cost_classes") else { return };
@@ -34,7 +35,7 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
             classes.len() - 1
         });
         if let Some(Value::Object(class)) = classes.get_mut(at) {
-            describe(class, of, why);
+            describe_class(class, of, why);
         }
     }
     // Classes restored from an earlier process have no decisions yet, but their names are known.
@@ -49,7 +50,7 @@ pub(super) fn add(learned: &mut Value, why: &Why) {
 }
 
 /// Adds path and model of the cost class that this key refers to by number.
-fn name(class: &mut Map<String, Value>, key: &str, why: &Why) {
+fn name(class: &mut Map<String, Value>, key: &str, why: &DecisionReport) {
     let id = class.get(key).and_then(Value::as_u64);
     let bytes = why.names.iter().find(|(known, _)| id == Some(known.0.into())).map(|(_, bytes)| bytes);
     if let Some(name) = bytes.and_then(|bytes| class_name(bytes)) {
@@ -59,7 +60,7 @@ fn name(class: &mut Map<String, Value>, key: &str, why: &Why) {
 }
 
 /// Returns the outcome counts of each priority class. Empty if no header selects the class.
-pub(super) fn priorities(priorities: &Priorities) -> Value {
+pub(super) fn priorities(priorities: &PriorityClasses) -> Value {
     let told = priorities.classes.iter().filter(|_| priorities.header.is_some());
     let ended = |class: &crate::proxy::PriorityClass| {
         let calls: BTreeMap<_, _> =
@@ -69,16 +70,16 @@ pub(super) fn priorities(priorities: &Priorities) -> Value {
     told.map(ended).collect()
 }
 
-const fn policy(policy: Policy) -> &'static str {
+const fn policy(policy: DispatchPolicy) -> &'static str {
     match policy {
-        Policy::Adaptive { .. } => "Adaptive",
-        Policy::WorkConserving => "WorkConserving",
-        Policy::Window { .. } => "Window",
-        Policy::Static { .. } => "Static",
+        DispatchPolicy::Adaptive { .. } => "Adaptive",
+        DispatchPolicy::WorkConserving => "WorkConserving",
+        DispatchPolicy::Window { .. } => "Window",
+        DispatchPolicy::Static { .. } => "Static",
     }
 }
 
-fn describe(class: &mut Map<String, Value>, of: &ClassWhy, why: &Why) {
+fn describe_class(class: &mut Map<String, Value>, of: &ClassDecisionStats, why: &DecisionReport) {
     class.insert("recent".into(), recent(&of.tally, why.now));
     class.insert("operating_point".into(), of.point.as_ref().map_or(Value::Null, |at| point(at, &of.tally)));
     class.insert("plan".into(), of.plan.as_ref().map_or(Value::Null, |age| plan(age, why.now)));
@@ -101,7 +102,7 @@ fn suspended(found: Suspension, now: Tick) -> Value {
     })
 }
 
-fn recent(tally: &Tally, now: Tick) -> Value {
+fn recent(tally: &ClassStats, now: Tick) -> Value {
     let micros_over = (now.since(tally.since).as_micros()).max(1);
     let rate = u128::from(tally.items) * 1_000_000_000 / micros_over;
     json!({
@@ -114,17 +115,17 @@ fn recent(tally: &Tally, now: Tick) -> Value {
         "beside": tally.beside,
         "apart": tally.apart,
         "mean_wait_us": micros(tally.waited_nanos.checked_div(tally.calls).unwrap_or(0)),
-        "causes": words(Cause::ALL.map(Cause::as_str), tally.causes),
+        "causes": words(DispatchCause::ALL.map(DispatchCause::as_str), tally.causes),
         "alone": tally.alone,
         "passed": tally.passed,
         "items_rejected": tally.rejected,
-        "items_expired": words(Expiry::ALL.map(Expiry::as_str), tally.expired),
+        "items_expired": words(ExpiryReason::ALL.map(ExpiryReason::as_str), tally.expired),
         "items_max": tally.items_max,
         "slo_us": tally.slo.map(|slo| u64::try_from(slo.as_micros()).unwrap_or(u64::MAX)),
     })
 }
 
-fn point(at: &OperatingPoint, tally: &Tally) -> Value {
+fn point(at: &OperatingPoint, tally: &ClassStats) -> Value {
     json!({
         "last_items": tally.last_items,
         "last_us": micros(at.last_nanos),
@@ -146,7 +147,7 @@ fn plan(age: &PlanAge, now: Tick) -> Value {
     })
 }
 
-fn apart(apart: &ClassApart) -> Value {
+fn apart(apart: &ClassDiversity) -> Value {
     let differs: Vec<Value> = apart
         .differs
         .iter()

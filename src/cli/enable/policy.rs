@@ -8,12 +8,12 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 
 use super::FIELD_MANAGER;
-use crate::cli::cluster::{self, Cluster, WorkloadName, explain};
+use crate::cli::cluster::{self, ClusterClient, WorkloadName, explain};
 use crate::config::parse_duration;
 
 /// Treatment of calls that can no longer meet their deadline: `slo.late`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Late {
+pub(super) enum LatePolicy {
     /// Serve late calls after those that can still meet their deadline
     Serve,
     /// Answer late calls while they are queued, with 503 or 504
@@ -24,7 +24,7 @@ pub(super) enum Late {
 ///
 /// # Errors
 /// The latency is not a duration of at least 1 ms.
-pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> Result<Value, String> {
+pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<LatePolicy>) -> Result<Value, String> {
     if parse_duration(slo).is_none_or(|time| time < Duration::from_millis(1)) {
         return Err(format!("--slo-p99 {slo:?} is not a duration such as 150ms"));
     }
@@ -47,7 +47,7 @@ pub(super) fn policy(workload: &WorkloadName, slo: &str, late: Option<Late>) -> 
 ///
 /// # Errors
 /// A policy of that name has other targets, or the API server refuses the request.
-pub(super) async fn apply(cluster: &Cluster, workload: &WorkloadName, policy: &Value) -> Result<(), String> {
+pub(super) async fn apply(cluster: &ClusterClient, workload: &WorkloadName, policy: &Value) -> Result<(), String> {
     let api: Api<DynamicObject> = Api::namespaced_with(
         cluster.client.clone(),
         &cluster.namespace,
@@ -106,7 +106,7 @@ mod tests {
         let spec: crate::api::v1alpha1::BatchPolicySpec = serde_json::from_value(made["spec"].clone()).unwrap();
         let slo = spec.slo.unwrap();
         assert_eq!((slo.latency_p99.unwrap().0.as_str(), slo.late), ("150ms", None));
-        let refusing = policy(&workload, "150ms", Some(Late::Refuse)).unwrap();
+        let refusing = policy(&workload, "150ms", Some(LatePolicy::Refuse)).unwrap();
         assert_eq!(refusing["spec"]["slo"], json!({"latencyP99": "150ms", "late": "Refuse"}));
         assert!(policy(&workload, "fast", None).is_err());
     }

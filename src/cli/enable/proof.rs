@@ -5,25 +5,25 @@ use std::fmt::Write as _;
 use kube::api::DynamicObject;
 use serde_json::Value;
 
-use crate::cli::cluster::{Cluster, WorkloadName};
-use crate::cli::numbers::{self, PodNumbers};
+use crate::cli::cluster::{ClusterClient, WorkloadName};
+use crate::cli::numbers::{self, PodMetrics};
 use crate::cli::pods::pods;
 use crate::cli::trouble::trouble;
-use crate::cli::ways::Ways;
+use crate::cli::ways::BypassObjects;
 use crate::controller::world;
 use crate::injector::{CONTAINER, STATUS, ServiceFix};
 
 /// The pods of a workload after a rollout.
 #[derive(Debug, Default)]
-pub(super) struct Proof {
-    pods: Vec<PodProof>,
+pub(super) struct CaptureReport {
+    pods: Vec<PodStatus>,
     /// `true` if all objects that route traffic to the pods could be read.
     whole: bool,
 }
 
 /// A pod that has not ended and is not being deleted.
 #[derive(Debug, Default)]
-struct PodProof {
+struct PodStatus {
     name: String,
     has_sidecar: bool,
     /// Routes by which calls bypass its sidecar.
@@ -31,16 +31,16 @@ struct PodProof {
     fixes: Vec<ServiceFix>,
     /// Reason that it does not run.
     trouble: Option<String>,
-    numbers: Option<PodNumbers>,
+    numbers: Option<PodMetrics>,
 }
 
 // === impl Proof ===
 
-impl Proof {
+impl CaptureReport {
     /// Reads the pods, the objects that route traffic to them, and the call counts of the sidecars.
-    pub(super) async fn read(cluster: &Cluster, workload: &DynamicObject) -> Result<Self, String> {
+    pub(super) async fn read(cluster: &ClusterClient, workload: &DynamicObject) -> Result<Self, String> {
         let pods = pods(cluster, workload).await?;
-        let ways = Ways::read(&cluster.client, Some(&cluster.namespace)).await.0;
+        let ways = BypassObjects::read(&cluster.client, Some(&cluster.namespace)).await.0;
         let ports = pods.iter().filter_map(|pod| {
             let (key, pod) = world::from_pod(pod);
             Some((key.namespace, key.name, metrics_port(pod.annotations.get(STATUS)?)?))
@@ -49,7 +49,7 @@ impl Proof {
         let (mut numbers, _) = numbers::read(&cluster.client, ports.collect()).await;
         let pods = pods.iter().map(|object| {
             let (key, pod) = world::from_pod(object);
-            PodProof {
+            PodStatus {
                 has_sidecar: pod.annotations.contains_key(STATUS),
                 ways: ways.around(&pod),
                 fixes: ways.fixes(&pod),
@@ -62,7 +62,7 @@ impl Proof {
     }
 
     /// Returns `true` if at least one pod has no sidecar.
-    fn has_missed(&self) -> bool {
+    fn lacks_sidecar(&self) -> bool {
         self.pods.iter().any(|pod| !pod.has_sidecar)
     }
 
@@ -79,7 +79,7 @@ impl Proof {
     /// Returns `true` if every pod runs with a sidecar, no bypass of it is known, and every object
     /// that could cause one was read.
     pub(super) fn is_captured(&self) -> bool {
-        self.whole && !self.has_missed() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
+        self.whole && !self.lacks_sidecar() && !self.goes_around() && self.pods.iter().all(|pod| pod.trouble.is_none())
     }
 
     /// Returns the Services that have to refer to a port by its name.
@@ -116,7 +116,7 @@ impl Proof {
 
     /// Formats the lines about the pods that `groupage disable` prints.
     pub(super) fn without(&self) -> String {
-        let line = |pod: &PodProof| {
+        let line = |pod: &PodStatus| {
             let name = &pod.name;
             if pod.has_sidecar {
                 format!(
@@ -132,13 +132,13 @@ impl Proof {
 
 // === impl PodProof ===
 
-impl PodProof {
+impl PodStatus {
     fn with(&self, workload: &WorkloadName, space: &str) -> String {
         let name = &self.name;
         if !self.has_sidecar {
             return format!(
                 "× pod/{name} has no container {CONTAINER}: {}; if it was created while the webhook was unavailable: kubectl rollout restart -n {space} {}\n",
-                events(workload, space),
+                events_command(workload, space),
                 workload.shown()
             );
         }
@@ -166,7 +166,10 @@ fn metrics_port(status: &str) -> Option<u64> {
 ///
 /// # Errors
 /// The API server cannot be reached or refuses the request.
-pub(super) async fn troubles(cluster: &Cluster, workload: &DynamicObject) -> Result<Vec<(String, String)>, String> {
+pub(super) async fn troubles(
+    cluster: &ClusterClient,
+    workload: &DynamicObject,
+) -> Result<Vec<(String, String)>, String> {
     let pods = pods(cluster, workload).await?;
     let found = pods.iter().filter_map(|pod| Some((pod.metadata.name.clone()?, trouble(pod)?)));
     Ok(found.collect())
@@ -174,7 +177,7 @@ pub(super) async fn troubles(cluster: &Cluster, workload: &DynamicObject) -> Res
 
 /// Returns the command that shows why a pod has no sidecar: events about such a pod are recorded on
 /// its workload.
-fn events(workload: &WorkloadName, space: &str) -> String {
+fn events_command(workload: &WorkloadName, space: &str) -> String {
     let WorkloadName { kind, name } = workload;
     format!("kubectl get events -n {space} --field-selector involvedObject.kind={kind},involvedObject.name={name}")
 }
@@ -188,16 +191,16 @@ mod tests {
         WorkloadName::parse("deploy/web").unwrap()
     }
 
-    fn proof(change: impl FnOnce(&mut PodProof)) -> Proof {
-        let mut pod = PodProof { name: "web-1".to_owned(), has_sidecar: true, ..PodProof::default() };
+    fn proof(change: impl FnOnce(&mut PodStatus)) -> CaptureReport {
+        let mut pod = PodStatus { name: "web-1".to_owned(), has_sidecar: true, ..PodStatus::default() };
         change(&mut pod);
-        Proof { pods: vec![pod], whole: true }
+        CaptureReport { pods: vec![pod], whole: true }
     }
 
     #[test]
     fn a_rollout_is_good_only_where_nothing_goes_around_and_every_pod_runs() {
-        let text = |proof: &Proof| proof.with(&workload(), "ml");
-        let good = proof(|pod| pod.numbers = Some(PodNumbers { calls: 7, ..PodNumbers::default() }));
+        let text = |proof: &CaptureReport| proof.with(&workload(), "ml");
+        let good = proof(|pod| pod.numbers = Some(PodMetrics { calls: 7, ..PodMetrics::default() }));
         assert!(
             good.is_captured() && text(&good) == "√ pod/web-1 has the sidecar, 7 calls so far\n",
             "{}",
@@ -208,10 +211,10 @@ mod tests {
         assert!(text(&around).contains("× pod/web-1 has the sidecar\n  × svc/web:80"), "{}", text(&around));
         let broken = proof(|pod| pod.trouble = Some("container model: CrashLoopBackOff".to_owned()));
         assert!(!broken.is_captured() && text(&broken).contains("CrashLoopBackOff"), "{broken:?}");
-        let unknown = Proof { whole: false, ..good };
+        let unknown = CaptureReport { whole: false, ..good };
         assert!(!unknown.is_captured() && text(&unknown).contains("it is unknown"), "{}", text(&unknown));
         let missed = proof(|pod| pod.has_sidecar = false);
-        assert!(!missed.is_captured() && missed.has_missed() && missed.is_without());
+        assert!(!missed.is_captured() && missed.lacks_sidecar() && missed.is_without());
         assert!(text(&missed).contains("involvedObject.kind=Deployment,involvedObject.name=web"), "{}", text(&missed));
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
 
 use super::FIELD_MANAGER;
-use crate::cli::cluster::{Cluster, explain};
+use crate::cli::cluster::{ClusterClient, explain};
 use crate::cli::pods::lives;
 use crate::injector::ServiceFix;
 
@@ -17,7 +17,11 @@ use crate::injector::ServiceFix;
 ///
 /// # Errors
 /// An object has a controller as its owner, or the API server refuses a request.
-pub(super) async fn allowed(cluster: &Cluster, workload: &DynamicObject, fixes: &[ServiceFix]) -> Result<(), String> {
+pub(super) async fn allowed(
+    cluster: &ClusterClient,
+    workload: &DynamicObject,
+    fixes: &[ServiceFix],
+) -> Result<(), String> {
     let keeper = |what: String, owners: Option<Vec<OwnerReference>>| {
         let keeper = owners.into_iter().flatten().find(|owner| owner.controller == Some(true));
         keeper.map_or(Ok(()), |owner| {
@@ -40,7 +44,7 @@ pub(super) async fn allowed(cluster: &Cluster, workload: &DynamicObject, fixes: 
 ///
 /// # Errors
 /// A pod has no port of that name, or the API server refuses a request.
-pub(super) async fn everywhere(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(), String> {
+pub(super) async fn everywhere(cluster: &ClusterClient, fixes: &[ServiceFix]) -> Result<(), String> {
     let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     for fix in fixes {
         let selector = service(cluster, &fix.service).await?.spec.and_then(|spec| spec.selector).unwrap_or_default();
@@ -64,7 +68,7 @@ fn has_port(pod: &Pod, name: &str) -> bool {
     containers.flat_map(|container| container.ports.iter().flatten()).any(|port| port.name.as_deref() == Some(name))
 }
 
-async fn service(cluster: &Cluster, name: &str) -> Result<Service, String> {
+async fn service(cluster: &ClusterClient, name: &str) -> Result<Service, String> {
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     api.get(name).await.map_err(|error| format!("svc/{name}: {}", explain(&error)))
 }
@@ -73,7 +77,7 @@ async fn service(cluster: &Cluster, name: &str) -> Result<Service, String> {
 ///
 /// # Errors
 /// The API server refuses a request, or a Service has changed in the meantime.
-pub(super) async fn write(cluster: &Cluster, fixes: &[ServiceFix]) -> Result<(), String> {
+pub(super) async fn write(cluster: &ClusterClient, fixes: &[ServiceFix]) -> Result<(), String> {
     let api: Api<Service> = Api::namespaced(cluster.client.clone(), &cluster.namespace);
     for fix in fixes {
         let params = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PatchParams::default() };

@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use crate::cli::cluster::WorkloadName;
 
 /// Waits until every pod is of the newest template and available, as `kubectl rollout status` does.
-pub(super) async fn rolled_out(api: &Api<DynamicObject>, workload: &WorkloadName, space: &str) -> Result<(), String> {
+pub(super) async fn wait_for_rollout(
+    api: &Api<DynamicObject>,
+    workload: &WorkloadName,
+    space: &str,
+) -> Result<(), String> {
     let only = watcher::Config::default().fields(&format!("metadata.name={}", workload.name));
     let mut seen = std::pin::pin!(watcher(api.clone(), only).default_backoff().applied_objects());
     while let Some(object) =

@@ -3,13 +3,13 @@
 
 use serde_json::{Value, json};
 
-use crate::config::Code;
+use crate::config::ConfigCode;
 use crate::error::FailureKind;
 use crate::injector;
 
 /// Explanation of an error code.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Told {
+pub(super) struct CodeExplanation {
     code: &'static str,
     /// Reason label and HTTP status, for a code that answers a call.
     answer: Option<(&'static str, u16)>,
@@ -23,13 +23,13 @@ pub(super) struct Told {
 ///
 /// # Errors
 /// The code does not exist; the message lists all codes.
-pub(super) fn find(word: &str) -> Result<Told, String> {
+pub(super) fn find(word: &str) -> Result<CodeExplanation, String> {
     let all = || {
-        let calls = FailureKind::ALL.into_iter().map(Told::from);
-        let (config, injection) = (Code::ALL.into_iter(), injector::Code::ALL.into_iter());
-        calls.chain(config.map(Told::from)).chain(injection.map(Told::from))
+        let calls = FailureKind::ALL.into_iter().map(CodeExplanation::from);
+        let (config, injection) = (ConfigCode::ALL.into_iter(), injector::InjectionErrorCode::ALL.into_iter());
+        calls.chain(config.map(CodeExplanation::from)).chain(injection.map(CodeExplanation::from))
     };
-    let is = |told: &Told| {
+    let is = |told: &CodeExplanation| {
         told.code.eq_ignore_ascii_case(word) || told.answer.is_some_and(|(reason, _)| reason.eq_ignore_ascii_case(word))
     };
     all().find(is).ok_or_else(|| {
@@ -40,7 +40,7 @@ pub(super) fn find(word: &str) -> Result<Told, String> {
 
 // === impl Told ===
 
-impl Told {
+impl CodeExplanation {
     /// Formats the explanation as text.
     pub(super) fn text(&self) -> String {
         let answer = self.answer.map_or(String::new(), |(reason, status)| format!(" (`{reason}`, {status})"));
@@ -62,7 +62,7 @@ impl Told {
     }
 }
 
-impl From<FailureKind> for Told {
+impl From<FailureKind> for CodeExplanation {
     fn from(kind: FailureKind) -> Self {
         Self {
             code: kind.code(),
@@ -75,8 +75,8 @@ impl From<FailureKind> for Told {
     }
 }
 
-impl From<Code> for Told {
-    fn from(code: Code) -> Self {
+impl From<ConfigCode> for CodeExplanation {
+    fn from(code: ConfigCode) -> Self {
         Self {
             code: code.as_str(),
             answer: None,
@@ -88,8 +88,8 @@ impl From<Code> for Told {
     }
 }
 
-impl From<injector::Code> for Told {
-    fn from(code: injector::Code) -> Self {
+impl From<injector::InjectionErrorCode> for CodeExplanation {
+    fn from(code: injector::InjectionErrorCode) -> Self {
         Self {
             code: code.as_str(),
             answer: None,
@@ -125,14 +125,14 @@ mod tests {
         let said = find("GRP9\u{1b}").unwrap_err();
         assert!(said.starts_with("unknown code \"GRP9\\u{1b}\"; the codes are\n"), "{said}");
         assert!(FailureKind::ALL.iter().all(|kind| said.contains(kind.code())));
-        assert!(Code::ALL.iter().all(|code| said.contains(code.as_str())));
-        assert!(injector::Code::ALL.iter().all(|code| said.contains(code.as_str())));
+        assert!(ConfigCode::ALL.iter().all(|code| said.contains(code.as_str())));
+        assert!(injector::InjectionErrorCode::ALL.iter().all(|code| said.contains(code.as_str())));
     }
 
     #[test]
     fn whoever_is_told_a_key_can_write_it() {
         let mut texts: Vec<&str> = FailureKind::ALL.iter().flat_map(|kind| [kind.why(), kind.advice()]).collect();
-        texts.extend(Code::ALL.iter().flat_map(|code| [code.why(), code.advice()]));
+        texts.extend(ConfigCode::ALL.iter().flat_map(|code| [code.why(), code.advice()]));
         let page = include_str!("../../../docs/configuration.md");
         for name in texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2)) {
             let key = name.split(':').next().unwrap_or_default();

@@ -2,40 +2,40 @@
 //! microseconds.
 
 /// Counts by label, as metrics and logs report them.
-pub(super) type Words = Vec<(String, u64)>;
+pub(super) type LabelCounts = Vec<(String, u64)>;
 
 /// The facts from which an explanation is composed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Facts {
+pub(super) struct ProxyFacts {
     /// The proxy that the explanation is about, and the period that it covers.
     pub(super) over: String,
     /// Calls received, merged or not.
     pub(super) calls: u64,
     /// Calls that were not merged, by reason.
-    pub(super) passed: Words,
+    pub(super) passed: LabelCounts,
     /// Items that were rejected or expired, by reason.
-    pub(super) unserved: Words,
+    pub(super) unserved: LabelCounts,
     /// Items that were accepted or rejected. `unserved` is reported as a share of them.
     pub(super) items: u64,
     /// Slots of the upstream, if known.
-    pub(super) slots: Option<Slots>,
+    pub(super) slots: Option<SlotFacts>,
     /// Predicted effect of batching on the calls that passed in mode `Observe`.
-    pub(super) predicted: Option<Predicted>,
+    pub(super) predicted: Option<Prediction>,
     /// Remaining seconds in pass-through mode after a crash loop.
     pub(super) crashed_seconds: Option<u64>,
     /// Seconds since the upstream was found to have been replaced by another one.
     pub(super) changed_seconds: Option<u64>,
     /// Failed batches, if they were counted.
-    pub(super) failures: Option<Failures>,
+    pub(super) failures: Option<BatchFailures>,
     /// Calls of each priority class, by outcome.
-    pub(super) priorities: Vec<(String, Words)>,
+    pub(super) priorities: Vec<(String, LabelCounts)>,
     /// Calls by route, or by route and model.
-    pub(super) kinds: Vec<Kind>,
+    pub(super) kinds: Vec<CallKind>,
 }
 
 /// Execution slots of the upstream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Slots {
+pub(super) struct SlotFacts {
     /// Number of slots: learned, or set by the policy.
     pub(super) learned: u32,
     /// Maximum number of slots, `limits.slotsMax`.
@@ -46,7 +46,7 @@ pub(super) struct Slots {
 
 /// State of the concurrency limiter for one kind of calls.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Concurrency {
+pub(super) struct ConcurrencyFacts {
     /// The limit; `None` while calls are forwarded at once.
     pub(super) limit: Option<u32>,
     /// Reason for forwarding, as `/api/scheduler` names it.
@@ -72,7 +72,7 @@ pub(super) struct Concurrency {
 
 /// Predicted effect of batching over the last one to two minutes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Predicted {
+pub(super) struct Prediction {
     /// Seconds that the prediction covers.
     pub(super) over_seconds: u64,
     /// Verdict on the benefit, as `/api/scheduler` names it.
@@ -99,7 +99,7 @@ pub(super) struct Predicted {
 
 /// Failed batches, batches of one call included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Failures {
+pub(super) struct BatchFailures {
     /// Number of batches.
     pub(super) batches: u64,
     /// Number of batches that failed.
@@ -114,7 +114,7 @@ pub(super) struct Failures {
 
 /// Suspension of merging because the server refuses batches.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Suspended {
+pub(super) struct MergeSuspension {
     /// Kind of the answer to a batch.
     pub(super) answer: String,
     /// HTTP status of that answer, if the refusal was a status.
@@ -125,7 +125,7 @@ pub(super) struct Suspended {
 
 /// Pauses of one kind of calls that the server requested with `Retry-After`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Pauses {
+pub(super) struct RetryAfterPauses {
     /// Number of pauses.
     pub(super) count: u64,
     /// Seconds since the last pause.
@@ -140,7 +140,7 @@ pub(super) struct Pauses {
 
 /// Calls of one kind: a route, or a route and a model.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Kind {
+pub(super) struct CallKind {
     /// Name shown to the user.
     pub(super) name: String,
     /// Seconds that the counts cover; `None` if they cover the whole period.
@@ -162,37 +162,37 @@ pub(super) struct Kind {
     /// Mean execution time, if no latency curve was learned.
     pub(super) exec_us: Option<u64>,
     /// Batches by the cause of their dispatch.
-    pub(super) causes: Words,
+    pub(super) causes: LabelCounts,
     /// Maximum number of items in a batch that the policy sets.
     pub(super) items_max: Option<u32>,
     /// Maximum number of items in a batch that was learned or published by the server.
     pub(super) ceiling: Option<u32>,
     /// Source of that ceiling, if known.
-    pub(super) ceiling_from: Option<CeilingFrom>,
+    pub(super) ceiling_from: Option<CeilingSource>,
     /// `true` while calls are in quarantine and are not merged.
     pub(super) quarantined: bool,
     /// State of the concurrency limiter.
-    pub(super) concurrency: Option<Concurrency>,
+    pub(super) concurrency: Option<ConcurrencyFacts>,
     /// Suspension of merging, if the server refuses batches.
-    pub(super) suspended: Option<Suspended>,
+    pub(super) suspended: Option<MergeSuspension>,
     /// Pauses that the server requested.
-    pub(super) pauses: Option<Pauses>,
+    pub(super) pauses: Option<RetryAfterPauses>,
     /// Latency objective of the calls.
     pub(super) slo_us: Option<u64>,
     /// Arrival rate in thousandths of an item per second.
     pub(super) rate_milli: Option<u64>,
     /// Operating point on the learned latency curve.
-    pub(super) point: Option<Point>,
+    pub(super) point: Option<OperatingPoint>,
     /// Number of merge keys seen recently.
     pub(super) keys: u64,
     /// Parts in which the merge keys differ. The part that alone separates the most keys comes
     /// first.
-    pub(super) differs: Vec<Differs>,
+    pub(super) differs: Vec<KeyDifference>,
 }
 
 /// Source of a learned or published ceiling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CeilingFrom {
+pub(super) struct CeilingSource {
     /// `true` if the server published the ceiling; `false` if it refused larger batches.
     pub(super) published: bool,
     /// Seconds since the ceiling was set.
@@ -203,7 +203,7 @@ pub(super) struct CeilingFrom {
 
 /// Operating point of one kind of calls on its latency curve.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct OperatingPoint {
     /// Most efficient batch size, in items.
     pub(super) best_items: u32,
     /// Execution time of a batch of that size.
@@ -218,7 +218,7 @@ pub(super) struct Point {
 
 /// A part of the merge key in which the merge keys differ.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Differs {
+pub(super) struct KeyDifference {
     /// Kind of the part, as `/api/scheduler` names it.
     pub(super) what: String,
     /// Name of the header or field.
@@ -231,7 +231,7 @@ pub(super) struct Differs {
 
 // === impl Kind ===
 
-impl Kind {
+impl CallKind {
     /// Returns the share of batches that were dispatched for `cause`.
     pub(super) fn share(&self, cause: &str) -> f64 {
         let count = self.causes.iter().find(|(word, _)| word == cause).map_or(0, |(_, count)| *count);

@@ -4,7 +4,8 @@
 use serde_json::Value;
 
 use super::facts::{
-    CeilingFrom, Concurrency, Differs, Facts, Failures, Kind, Pauses, Point, Predicted, Slots, Suspended, Words,
+    BatchFailures, CallKind, CeilingSource, ConcurrencyFacts, KeyDifference, LabelCounts, MergeSuspension,
+    OperatingPoint, Prediction, ProxyFacts, RetryAfterPauses, SlotFacts,
 };
 use crate::cli::local::get;
 
@@ -12,7 +13,7 @@ use crate::cli::local::get;
 ///
 /// # Errors
 /// The admin port cannot be read; the error is a message for the user.
-pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
+pub(super) fn ask(address: &str) -> Result<Vec<ProxyFacts>, String> {
     let json = |path| {
         let body = get(address, path)?;
         serde_json::from_slice(&body).map_err(|error| format!("{address} answers {path} with invalid JSON: {error}"))
@@ -22,33 +23,33 @@ pub(super) fn ask(address: &str) -> Result<Vec<Facts>, String> {
 }
 
 /// Returns the facts of each captured port. Their description contains the name of the proxy.
-pub(super) fn all(whose: &str, scheduler: &Value, stats: &Value) -> Vec<Facts> {
+pub(super) fn all(whose: &str, scheduler: &Value, stats: &Value) -> Vec<ProxyFacts> {
     let Some(ports) = scheduler["ports"].as_array() else { return vec![facts(whose, scheduler, stats)] };
     let of = |port: &Value| {
         let (number, name) = (number(&port["port"]), text(&port["name"]));
         let name = if name.is_empty() { String::new() } else { format!(" ({name})") };
         let facts = facts(whose, port, stats);
         // Passed, failed and rejected calls are counted per process, not per port.
-        Facts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
+        ProxyFacts { over: format!("port {number}{name}, of {}", facts.over), ..facts }
     };
     ports.iter().map(of).collect()
 }
 
-fn facts(whose: &str, scheduler: &Value, stats: &Value) -> Facts {
+fn facts(whose: &str, scheduler: &Value, stats: &Value) -> ProxyFacts {
     let uptime = stats["uptime_seconds"].as_f64().unwrap_or_default();
     let now = number(&scheduler["now_seconds"]);
     let calls = number(&stats["calls"]["seen"]);
-    let rejected = words(&scheduler["items_rejected"]);
+    let rejected = label_counts(&scheduler["items_rejected"]);
     let refused = rejected.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
-    let unserved: Words = rejected.into_iter().chain(words(&scheduler["items_expired"])).collect();
+    let unserved: LabelCounts = rejected.into_iter().chain(label_counts(&scheduler["items_expired"])).collect();
     let adaptive = scheduler["policy"] == "Adaptive";
-    Facts {
+    ProxyFacts {
         over: format!("{whose}, up for {uptime:.0} s, {calls} calls"),
         calls,
-        passed: words(&stats["passed"]),
+        passed: label_counts(&stats["passed"]),
         unserved,
         items: number(&stats["items"]["accepted"]).saturating_add(refused),
-        slots: Some(Slots {
+        slots: Some(SlotFacts {
             learned: small(&scheduler[if adaptive { "slots" } else { "slots_max" }]),
             max: small(&scheduler["slots_max"]),
             fixed: !adaptive,
@@ -56,7 +57,7 @@ fn facts(whose: &str, scheduler: &Value, stats: &Value) -> Facts {
         predicted: predicted(&scheduler["predicted"]),
         crashed_seconds: scheduler["crash_guard"]["ends_in_seconds"].as_u64(),
         changed_seconds: scheduler["model_changes"]["last_at_seconds"].as_u64().map(|at| now.saturating_sub(at)),
-        failures: stats["isolation"].is_object().then(|| Failures {
+        failures: stats["isolation"].is_object().then(|| BatchFailures {
             batches: number(&stats["batches"]["count"]),
             failed: number(&stats["batches"]["failed"]),
             mismatched: number(&stats["batches"]["mismatched"]),
@@ -67,15 +68,15 @@ fn facts(whose: &str, scheduler: &Value, stats: &Value) -> Facts {
             .as_array()
             .into_iter()
             .flatten()
-            .map(|class| (text(&class["class"]), words(&class["calls"])))
+            .map(|class| (text(&class["class"]), label_counts(&class["calls"])))
             .collect(),
         kinds: scheduler["cost_classes"].as_array().into_iter().flatten().map(|class| kind(class, scheduler)).collect(),
     }
 }
 
-fn predicted(told: &Value) -> Option<Predicted> {
+fn predicted(told: &Value) -> Option<Prediction> {
     let recent = &told["recent"];
-    recent.is_object().then(|| Predicted {
+    recent.is_object().then(|| Prediction {
         over_seconds: number(&recent["over_us"]) / 1_000_000,
         benefit: text(&told["benefit"]),
         side_by_side: number(&told["side_by_side"]),
@@ -90,11 +91,11 @@ fn predicted(told: &Value) -> Option<Predicted> {
     })
 }
 
-fn kind(class: &Value, scheduler: &Value) -> Kind {
+fn kind(class: &Value, scheduler: &Value) -> CallKind {
     let recent = &class["recent"];
     let point = &class["operating_point"];
     let (path, model) = (text(&class["path"]), text(&class["model"]));
-    Kind {
+    CallKind {
         name: if model.is_empty() { path } else { format!("{path} ({model})") },
         over_seconds: recent["over_us"].as_u64().map(|over| over / 1_000_000),
         batches: number(&recent["batches"]),
@@ -105,7 +106,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
         passed: number(&recent["passed"]),
         wait_us: number(&recent["mean_wait_us"]),
         exec_us: None,
-        causes: words(&recent["causes"]),
+        causes: label_counts(&recent["causes"]),
         items_max: recent["items_max"].as_u64().map(|_| small(&recent["items_max"])),
         ceiling: class["ceiling_items"].as_u64().map(|_| small(&class["ceiling_items"])),
         ceiling_from: ceiling_from(&class["id"], scheduler),
@@ -115,7 +116,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
         pauses: pauses(&class["id"], scheduler),
         slo_us: recent["slo_us"].as_u64(),
         rate_milli: recent["items_per_second_milli"].as_u64(),
-        point: point.is_object().then(|| Point {
+        point: point.is_object().then(|| OperatingPoint {
             best_items: small(&point["best_items"]),
             best_us: number(&point["best_us"]),
             double_us: number(&point["double_us"]),
@@ -127,7 +128,7 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
             .as_array()
             .into_iter()
             .flatten()
-            .map(|part| Differs {
+            .map(|part| KeyDifference {
                 what: text(&part["what"]),
                 name: text(&part["name"]),
                 values: number(&part["values"]),
@@ -138,11 +139,11 @@ fn kind(class: &Value, scheduler: &Value) -> Kind {
 }
 
 /// Returns the state of the concurrency limiter of a cost class.
-fn concurrency(class: &Value, scheduler: &Value) -> Option<Concurrency> {
+fn concurrency(class: &Value, scheduler: &Value) -> Option<ConcurrencyFacts> {
     let flow = scheduler["concurrency"].as_array()?.iter().find(|flow| flow["class"] == *class)?;
     let most = flow["curve"].as_array().and_then(|curve| curve.last());
     let most = |key: &str| most.map_or(0, |point| number(&point[key]));
-    Some(Concurrency {
+    Some(ConcurrencyFacts {
         limit: flow["limit"].as_u64().map(|_| small(&flow["limit"])),
         reason: text(&flow["reason"]),
         learning: flow["learning"] == true,
@@ -157,20 +158,20 @@ fn concurrency(class: &Value, scheduler: &Value) -> Option<Concurrency> {
 }
 
 /// Returns the source of the item limit of a cost class, unless it is the policy.
-fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingFrom> {
+fn ceiling_from(class: &Value, scheduler: &Value) -> Option<CeilingSource> {
     let mut limits = scheduler["limits"].as_array()?.iter();
     let of = |limit: &&Value| limit["class"] == *class && limit["limit"] == "batch_items_max";
     let limit = limits.find(of).filter(|limit| limit["source"] != "policy")?;
     let now = number(&scheduler["now_seconds"]);
-    Some(CeilingFrom {
+    Some(CeilingSource {
         published: limit["source"] == "published",
         age_seconds: now.saturating_sub(number(&limit["since_seconds"])),
         retest_seconds: limit["retest_seconds"].as_u64().map(|at| at.saturating_sub(now)),
     })
 }
 
-fn suspended(found: &Value) -> Option<Suspended> {
-    found.is_object().then(|| Suspended {
+fn suspended(found: &Value) -> Option<MergeSuspension> {
+    found.is_object().then(|| MergeSuspension {
         answer: found["answer"].as_str().unwrap_or_default().to_owned(),
         status: found["status"].as_u64(),
         retest_us: number(&found["retest_in_us"]),
@@ -178,10 +179,10 @@ fn suspended(found: &Value) -> Option<Suspended> {
 }
 
 /// Returns the pauses of a cost class.
-fn pauses(class: &Value, scheduler: &Value) -> Option<Pauses> {
+fn pauses(class: &Value, scheduler: &Value) -> Option<RetryAfterPauses> {
     let of = |list: &str| scheduler[list].as_array().into_iter().flatten().find(|one| one["class"] == *class);
     let told = of("pauses")?;
-    Some(Pauses {
+    Some(RetryAfterPauses {
         count: number(&told["count"]),
         ago_seconds: number(&scheduler["now_seconds"]).saturating_sub(number(&told["last_at_seconds"])),
         asked_us: number(&told["asked_us"]),
@@ -203,7 +204,7 @@ fn text(value: &Value) -> String {
 }
 
 /// Returns the counts that are not zero.
-fn words(value: &Value) -> Words {
+fn label_counts(value: &Value) -> LabelCounts {
     let counts = value.as_object().into_iter().flatten();
     counts.map(|(word, count)| (word.clone(), number(count))).filter(|(_, count)| *count > 0).collect()
 }
@@ -249,9 +250,9 @@ mod tests {
             "isolation": {"executions": 4, "items": 3},
         });
         let facts = facts("a", &scheduler, &stats);
-        let pauses = Pauses { count: 2, ago_seconds: 1, asked_us: 7_000_000, held_us: 100_000, now: true };
+        let pauses = RetryAfterPauses { count: 2, ago_seconds: 1, asked_us: 7_000_000, held_us: 100_000, now: true };
         assert_eq!((facts.kinds[0].pauses, facts.kinds[1].pauses), (Some(pauses), None));
-        let failures = Failures { batches: 9, failed: 2, mismatched: 1, executions: 4, items: 3 };
+        let failures = BatchFailures { batches: 9, failed: 2, mismatched: 1, executions: 4, items: 3 };
         assert_eq!(facts.failures, Some(failures));
         assert_eq!(facts.priorities, [("bulk".to_owned(), vec![("served".to_owned(), 2)])]);
     }

@@ -10,9 +10,9 @@
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, Read};
 
-use super::facts::{Differs, Facts, Kind, Words};
-use crate::accesslog::Record;
-use crate::protocol::{Keys, PartDigest, PartKind};
+use super::facts::{CallKind, KeyDifference, LabelCounts, ProxyFacts};
+use crate::accesslog::CallRecord;
+use crate::protocol::{PartDigest, PartKind, RecentKeys};
 
 /// Maximum number of merge keys tracked per process and route.
 const KEYS_MAX: usize = 1024;
@@ -31,7 +31,7 @@ const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// Counts for one route.
 #[derive(Debug, Default)]
-struct Route {
+struct RouteCounts {
     /// Sum of the fractions of batches that the records represent: the number of batches, as far as
     /// they were logged.
     batches: f64,
@@ -42,21 +42,21 @@ struct Route {
     passed: u64,
     wait_us: u64,
     exec_us: u64,
-    processes: BTreeMap<String, Process>,
+    processes: BTreeMap<String, ProcessKeys>,
 }
 
 /// Merge keys of the calls of one process, which are comparable only with each other.
 #[derive(Debug, Default)]
-struct Process {
+struct ProcessKeys {
     keys: HashSet<String>,
-    parts: Keys,
+    parts: RecentKeys,
     /// Merge key of the previous call, and the start and end of its queueing time.
     last: Option<(String, u64, u64)>,
 }
 
 /// Counts for the whole log.
 #[derive(Debug, Default)]
-struct Counts {
+struct LogCounts {
     calls: u64,
     items: u64,
     unreadable: u64,
@@ -64,14 +64,14 @@ struct Counts {
     last_us: u64,
     passed: BTreeMap<String, u64>,
     unserved: BTreeMap<String, u64>,
-    routes: BTreeMap<String, Route>,
+    routes: BTreeMap<String, RouteCounts>,
 }
 
 /// Reads a file, or standard input for `-`.
 ///
 /// # Errors
 /// The input cannot be read; the error is a message for the user.
-pub(super) fn read(path: &str) -> Result<Facts, String> {
+pub(super) fn read(path: &str) -> Result<ProxyFacts, String> {
     let source: Box<dyn Read> = if path == "-" {
         Box::new(std::io::stdin())
     } else {
@@ -81,8 +81,8 @@ pub(super) fn read(path: &str) -> Result<Facts, String> {
     facts(name, source).map_err(|error| format!("cannot read {path}: {error}"))
 }
 
-fn facts(name: &str, source: impl Read) -> std::io::Result<Facts> {
-    let mut counts = Counts { first_us: u64::MAX, ..Counts::default() };
+fn facts(name: &str, source: impl Read) -> std::io::Result<ProxyFacts> {
+    let mut counts = LogCounts { first_us: u64::MAX, ..LogCounts::default() };
     let mut source = BufReader::new(source);
     let mut line = Vec::new();
     loop {
@@ -90,7 +90,7 @@ fn facts(name: &str, source: impl Read) -> std::io::Result<Facts> {
         if (&mut source).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
             return Ok(counts.facts(name));
         }
-        match serde_json::from_slice::<Record>(&line) {
+        match serde_json::from_slice::<CallRecord>(&line) {
             Ok(record) => counts.take(record),
             Err(_) if line.trim_ascii().is_empty() => {}
             Err(_) => counts.unreadable += 1,
@@ -100,8 +100,8 @@ fn facts(name: &str, source: impl Read) -> std::io::Result<Facts> {
 
 // === impl Counts ===
 
-impl Counts {
-    fn take(&mut self, mut record: Record) {
+impl LogCounts {
+    fn take(&mut self, mut record: CallRecord) {
         for word in [
             &mut record.route,
             &mut record.protocol,
@@ -118,7 +118,7 @@ impl Counts {
         self.last_us = self.last_us.max(record.time_us);
         match record.outcome.as_str() {
             "rejected" | "expired" => {
-                if let Some(items) = counted(&mut self.unserved, record.reason) {
+                if let Some(items) = counter_for(&mut self.unserved, record.reason) {
                     *items = items.saturating_add(record.items.into());
                 }
                 return;
@@ -128,7 +128,7 @@ impl Counts {
             _ => return,
         }
         if !record.reason.is_empty()
-            && let Some(calls) = counted(&mut self.passed, record.reason.clone())
+            && let Some(calls) = counter_for(&mut self.passed, record.reason.clone())
         {
             *calls += 1;
         }
@@ -144,31 +144,31 @@ impl Counts {
         }
     }
 
-    fn facts(self, name: &str) -> Facts {
+    fn facts(self, name: &str) -> ProxyFacts {
         let seconds = self.last_us.saturating_sub(self.first_us).div_ceil(1_000_000);
         let mut over = format!("{} calls in {name}, over {seconds} s", self.calls);
         if self.unreadable > 0 {
             over.push_str(&format!("; {} lines are not access log records", self.unreadable));
         }
-        Facts {
+        ProxyFacts {
             over,
             calls: self.calls,
             passed: self.passed.into_iter().collect(),
             unserved: self.unserved.into_iter().collect(),
             items: self.items,
             kinds: self.routes.into_iter().map(|(name, route)| route.kind(name)).collect(),
-            ..Facts::default()
+            ..ProxyFacts::default()
         }
     }
 }
 
 // === impl Route ===
 
-impl Route {
-    fn take(&mut self, mut record: Record) {
+impl RouteCounts {
+    fn take(&mut self, mut record: CallRecord) {
         let part = f64::from(record.items.max(1)) / f64::from(record.batch_items);
         self.batches += part;
-        if let Some(parts) = counted(&mut self.causes, std::mem::take(&mut record.cause)) {
+        if let Some(parts) = counter_for(&mut self.causes, std::mem::take(&mut record.cause)) {
             *parts += part;
         }
         self.calls += 1;
@@ -181,10 +181,10 @@ impl Route {
         }
     }
 
-    fn kind(self, name: String) -> Kind {
+    fn kind(self, name: String) -> CallKind {
         let told = self.processes.into_values().max_by_key(|process| process.keys.len()).unwrap_or_default();
-        let causes: Words = self.causes.into_iter().map(|(cause, part)| (cause, whole(part))).collect();
-        Kind {
+        let causes: LabelCounts = self.causes.into_iter().map(|(cause, part)| (cause, whole(part))).collect();
+        CallKind {
             name,
             batches: whole(self.batches),
             calls: self.calls,
@@ -194,36 +194,36 @@ impl Route {
             wait_us: self.wait_us.checked_div(self.calls).unwrap_or(0),
             exec_us: self.exec_us.checked_div(self.calls),
             causes,
-            keys: many(told.keys.len()),
+            keys: to_u64(told.keys.len()),
             differs: told
                 .parts
                 .differs()
                 .into_iter()
-                .map(|part| Differs {
+                .map(|part| KeyDifference {
                     what: part.kind.as_str().to_owned(),
                     name: part.name,
-                    values: many(part.values),
-                    keys_without: many(part.keys_without),
+                    values: to_u64(part.values),
+                    keys_without: to_u64(part.keys_without),
                 })
                 .collect(),
-            ..Kind::default()
+            ..CallKind::default()
         }
     }
 }
 
 // === impl Process ===
 
-impl Process {
+impl ProcessKeys {
     /// Returns `true` if this call was queued at the same time as the previous one and has another
     /// merge key.
-    fn apart(&mut self, record: Record) -> bool {
+    fn apart(&mut self, record: CallRecord) -> bool {
         // Records are written in the order in which calls end, so calls that were queued at the
         // same time are close together.
         let (from, to) = (record.time_us, record.time_us.saturating_add(record.queue_us));
         let before = self.last.replace((record.key.clone(), from, to));
-        let whole = number(&record.key);
+        let whole = parse_digest(&record.key);
         if !record.parts.is_empty() && !self.parts.has(whole) {
-            self.parts.push(whole, record.parts.into_iter().filter_map(part_of));
+            self.parts.push(whole, record.parts.into_iter().filter_map(parse_part));
         }
         let apart = before.is_some_and(|(key, since, until)| key != record.key && from.max(since) < to.min(until));
         if self.keys.len() < KEYS_MAX {
@@ -234,23 +234,23 @@ impl Process {
 }
 
 /// Parses a part of a merge key; `None` if the kind is unknown.
-fn part_of((kind, mut name, digest): (String, String, String)) -> Option<PartDigest> {
+fn parse_part((kind, mut name, digest): (String, String, String)) -> Option<PartDigest> {
     name.truncate(name.floor_char_boundary(WORD_BYTES_MAX));
-    Some((PartKind::of(&kind)?, name.into(), number(&digest)))
+    Some((PartKind::of(&kind)?, name.into(), parse_digest(&digest)))
 }
 
 /// Parses a short hexadecimal digest. An invalid one becomes 0, which serves as well as any other
 /// value.
-fn number(digest: &str) -> u64 {
+fn parse_digest(digest: &str) -> u64 {
     u64::from_str_radix(digest, 16).unwrap_or(0)
 }
 
-fn many(count: usize) -> u64 {
+fn to_u64(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
 /// Returns the counter of `word`, or `None` if the maximum number of words is already tracked.
-fn counted<T: Default>(counts: &mut BTreeMap<String, T>, word: String) -> Option<&mut T> {
+fn counter_for<T: Default>(counts: &mut BTreeMap<String, T>, word: String) -> Option<&mut T> {
     if counts.len() >= WORDS_MAX && !counts.contains_key(&word) {
         return None;
     }
@@ -267,8 +267,8 @@ fn whole(parts: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn record(items: u32, batch_items: u32, key: &str) -> Record {
-        Record {
+    fn record(items: u32, batch_items: u32, key: &str) -> CallRecord {
+        CallRecord {
             time_us: 1_000_000,
             route: "/p".into(),
             protocol: "generic".into(),
@@ -280,11 +280,11 @@ mod tests {
             cause: "idle".into(),
             outcome: "served".into(),
             status: 200,
-            ..Record::default()
+            ..CallRecord::default()
         }
     }
 
-    fn told(records: &[Record]) -> Facts {
+    fn told(records: &[CallRecord]) -> ProxyFacts {
         let lines: Vec<u8> =
             records.iter().flat_map(|record| [serde_json::to_vec(record).unwrap(), b"\n".to_vec()].concat()).collect();
         facts("log", &lines[..]).unwrap()
@@ -292,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_sample_of_the_calls_gives_the_same_means_as_all_of_them() {
-        let all: Vec<Record> = (0..400).map(|_| record(2, 8, "a")).collect();
+        let all: Vec<CallRecord> = (0..400).map(|_| record(2, 8, "a")).collect();
         let (whole, part) = (told(&all), told(&all[..40]));
         assert_eq!((whole.kinds[0].batches, whole.kinds[0].items), (100, 800));
         assert_eq!((part.kinds[0].batches, part.kinds[0].items), (10, 80));
@@ -302,16 +302,16 @@ mod tests {
     fn what_went_alone_passed_or_was_refused_is_counted_by_reason() {
         let facts = told(&[
             record(1, 1, "a"),
-            Record { reason: "item_form".into(), key: String::new(), ..record(1, 1, "") },
-            Record { reason: "no_gain".into(), ..record(1, 1, "a") },
-            Record {
+            CallRecord { reason: "item_form".into(), key: String::new(), ..record(1, 1, "") },
+            CallRecord { reason: "no_gain".into(), ..record(1, 1, "a") },
+            CallRecord {
                 outcome: "passed".into(),
                 protocol: "none".into(),
                 reason: "not_recognised".into(),
                 ..record(0, 0, "")
             },
-            Record { outcome: "rejected".into(), reason: "queue_full".into(), ..record(3, 0, "a") },
-            Record { outcome: "cancelled".into(), ..record(1, 0, "a") },
+            CallRecord { outcome: "rejected".into(), reason: "queue_full".into(), ..record(3, 0, "a") },
+            CallRecord { outcome: "cancelled".into(), ..record(1, 0, "a") },
         ]);
         let reasons: Vec<_> = facts.passed.iter().map(|(reason, _)| reason.as_str()).collect();
         assert_eq!(reasons, ["item_form", "no_gain", "not_recognised"]);
@@ -324,7 +324,7 @@ mod tests {
     fn calls_of_two_keys_that_waited_at_one_time_are_seen() {
         let facts = told(&[record(1, 1, "a"), record(1, 1, "b"), record(1, 1, "a")]);
         assert_eq!((facts.kinds[0].keys, facts.kinds[0].apart_batches), (2, 2));
-        let later = Record { time_us: 9_000_000, ..record(1, 1, "b") };
+        let later = CallRecord { time_us: 9_000_000, ..record(1, 1, "b") };
         assert_eq!(told(&[record(1, 1, "a"), later]).kinds[0].apart_batches, 0);
     }
 
@@ -334,17 +334,17 @@ mod tests {
             let part = |kind: &str, name: &str, value: usize| {
                 (kind.to_owned(), name.to_owned(), format!("{:08x}", process.len() * 1000 + value))
             };
-            Record {
+            CallRecord {
                 process: process.to_owned(),
                 parts: vec![part("path", "", 7), part("header", "x-user", user), part("news", "", user)],
                 ..record(1, 1, &format!("{:08x}", process.len() * 1000 + user))
             }
         };
-        let calls: Vec<Record> = (0..17).flat_map(|user| [call("one", user), call("other", user)]).collect();
+        let calls: Vec<CallRecord> = (0..17).flat_map(|user| [call("one", user), call("other", user)]).collect();
         let facts = told(&calls);
-        let differs = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
+        let differs = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
         assert_eq!((facts.kinds[0].keys, &facts.kinds[0].differs), (17, &vec![differs]));
-        let same: Vec<Record> = (0..17).flat_map(|_| [call("one", 1), call("other", 1)]).collect();
+        let same: Vec<CallRecord> = (0..17).flat_map(|_| [call("one", 1), call("other", 1)]).collect();
         let facts = told(&same);
         assert_eq!(
             (facts.kinds[0].keys, facts.kinds[0].apart_batches),
@@ -355,14 +355,14 @@ mod tests {
 
     #[test]
     fn whatever_a_log_says_is_bounded_and_summed_without_harm() {
-        let odd = |n: usize| Record {
+        let odd = |n: usize| CallRecord {
             queue_us: u64::MAX,
             exec_us: u64::MAX,
             time_us: u64::MAX,
             cause: format!("c{n}").repeat(1000),
             ..record(u32::MAX, u32::MAX, "a")
         };
-        let refused = |n: usize| Record { outcome: "rejected".into(), reason: format!("r{n}"), ..odd(n) };
+        let refused = |n: usize| CallRecord { outcome: "rejected".into(), reason: format!("r{n}"), ..odd(n) };
         let facts = told(&(0..2 * WORDS_MAX).flat_map(|n| [odd(n), refused(n)]).collect::<Vec<_>>());
         assert_eq!((facts.kinds[0].causes.len(), facts.unserved.len()), (WORDS_MAX, WORDS_MAX));
         assert!(facts.kinds[0].causes.iter().all(|(cause, _)| cause.len() <= WORD_BYTES_MAX));

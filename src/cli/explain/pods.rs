@@ -11,9 +11,9 @@ use kube::api::DynamicObject;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::facts::Facts;
+use super::facts::ProxyFacts;
 use super::live;
-use crate::cli::cluster::{Cluster, WorkloadName, explain};
+use crate::cli::cluster::{ClusterClient, WorkloadName, explain};
 use crate::cli::{local, pods};
 use crate::injector::STATUS;
 
@@ -34,8 +34,11 @@ struct AdminPort {
 ///
 /// # Errors
 /// The workload cannot be read, or none of its pods has a sidecar.
-pub(super) async fn read(cluster: &Cluster, workload: &WorkloadName) -> Result<(Vec<Facts>, Vec<String>), String> {
-    let Cluster { client, namespace } = cluster;
+pub(super) async fn read(
+    cluster: &ClusterClient,
+    workload: &WorkloadName,
+) -> Result<(Vec<ProxyFacts>, Vec<String>), String> {
+    let ClusterClient { client, namespace } = cluster;
     let objects: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &workload.resource());
     let object = objects.get(&workload.name).await.map_err(|error| explain(&error))?;
     let found = pods::pods(cluster, &object).await?;
@@ -71,7 +74,7 @@ impl AdminPort {
         Some(Self { pod: pod.metadata.name.clone()?, port })
     }
 
-    async fn facts(&self, pods: &Api<Pod>) -> Result<Vec<Facts>, String> {
+    async fn facts(&self, pods: &Api<Pod>) -> Result<Vec<ProxyFacts>, String> {
         let read = async {
             let (scheduler, stats) = (self.get(pods, "/api/scheduler").await?, self.get(pods, "/api/stats").await?);
             Ok(live::all(&format!("pod/{}", self.pod), &scheduler, &stats))

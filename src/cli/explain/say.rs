@@ -13,7 +13,7 @@ mod words;
 use serde_json::{Value, json};
 
 use self::words::{advice, kept_apart, millis, percent, reason, span, times};
-use super::facts::{CeilingFrom, Facts, Kind, Point, Slots, Suspended, ratio};
+use super::facts::{CallKind, CeilingSource, MergeSuspension, OperatingPoint, ProxyFacts, SlotFacts, ratio};
 
 /// Share of the batches from which a factor is considered binding.
 const BINDS: f64 = 0.3;
@@ -38,7 +38,7 @@ const NEWS_SECONDS: u64 = 120;
 
 /// One statement of an explanation.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Sentence {
+pub(super) struct Statement {
     /// Name of the kind of calls; empty if the statement is about all calls.
     pub(super) about: String,
     /// Seconds that the counts cover; `None` if they cover the whole uptime or the whole log.
@@ -52,10 +52,10 @@ pub(super) struct Sentence {
 }
 
 /// Composes the explanation.
-pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
+pub(super) fn explain(facts: &ProxyFacts) -> Vec<Statement> {
     let mut said = Vec::new();
     let mut all = |what, text: String, numbers| {
-        said.push(Sentence { about: String::new(), over_seconds: None, what, text, numbers });
+        said.push(Statement { about: String::new(), over_seconds: None, what, text, numbers });
     };
     if let Some(left) = facts.crashed_seconds {
         let text = format!(
@@ -75,7 +75,7 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
         let text = format!("the model server changed {} ago: its latencies are being learned again", span(ago));
         all("model_changed", text, json!({"seconds_ago": ago}));
     }
-    if let Some((text, numbers)) = not_merged(facts) {
+    if let Some((text, numbers)) = explain_not_merged(facts) {
         all("not_merged", text, numbers);
     }
     if let Some((text, numbers)) = unserved(facts) {
@@ -87,7 +87,7 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     if let Some((text, numbers)) = trouble::priorities(&facts.priorities) {
         all("priorities", text, numbers);
     }
-    let mut kinds: Vec<&Kind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
+    let mut kinds: Vec<&CallKind> = facts.kinds.iter().filter(|kind| kind.calls > 0).collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.calls));
     for kind in kinds.into_iter().take(KINDS_MAX) {
         said.extend(about(kind, facts.slots).into_iter().take(ABOUT_MAX));
@@ -95,7 +95,7 @@ pub(super) fn explain(facts: &Facts) -> Vec<Sentence> {
     said
 }
 
-fn not_merged(facts: &Facts) -> Option<(String, Value)> {
+fn explain_not_merged(facts: &ProxyFacts) -> Option<(String, Value)> {
     let said = |word: &str| word == "no_gain" || word == "policy_observe" && facts.predicted.is_some();
     let mut reasons: Vec<_> = facts.passed.iter().filter(|(word, _)| !said(word)).collect();
     reasons.sort_by_key(|(_, calls)| std::cmp::Reverse(*calls));
@@ -112,7 +112,7 @@ fn not_merged(facts: &Facts) -> Option<(String, Value)> {
         .then(|| (format!("{share} of {} calls could not be merged: {}", facts.calls, said.join(", ")), numbers))
 }
 
-fn unserved(facts: &Facts) -> Option<(String, Value)> {
+fn unserved(facts: &ProxyFacts) -> Option<(String, Value)> {
     let mut reasons: Vec<_> = facts.unserved.iter().collect();
     reasons.sort_by_key(|(_, items)| std::cmp::Reverse(*items));
     let items = reasons.iter().fold(0_u64, |sum, (_, items)| sum.saturating_add(*items));
@@ -126,7 +126,7 @@ fn unserved(facts: &Facts) -> Option<(String, Value)> {
 }
 
 /// Reports that the server refuses batches, the evidence, and the time of the next attempt.
-fn refused(found: &Suspended) -> (String, Value) {
+fn explain_refusal(found: &MergeSuspension) -> (String, Value) {
     let answer = found.status.map_or_else(|| format!("`{}`", found.answer), |status| format!("status {status}"));
     let retest = found.retest_us / 1_000_000;
     let text = format!(
@@ -137,12 +137,12 @@ fn refused(found: &Suspended) -> (String, Value) {
 }
 
 /// Returns the sentences about one kind of calls, the most urgent first.
-fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
+fn about(kind: &CallKind, slots: Option<SlotFacts>) -> Vec<Statement> {
     let over_seconds = kind.over_seconds;
-    let sentence = |what, (text, numbers)| Sentence { about: kind.name.clone(), over_seconds, what, text, numbers };
+    let sentence = |what, (text, numbers)| Statement { about: kind.name.clone(), over_seconds, what, text, numbers };
     let mut said = Vec::new();
     if let Some(found) = &kind.suspended {
-        said.push(sentence("merge_refused", refused(found)));
+        said.push(sentence("merge_refused", explain_refusal(found)));
     } else if kind.quarantined {
         let text =
             "some calls are not merged for now: the server refused their batches, or answered one with a wrong count, \
@@ -151,7 +151,7 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
         said.push(sentence("quarantined", (text, json!({}))));
     }
     said.extend(concurrency::explain(kind).map(|found| sentence("concurrency", found)));
-    said.extend(infeasible(kind).map(|found| sentence("slo_infeasible", found)));
+    said.extend(explain_infeasible_slo(kind).map(|found| sentence("slo_infeasible", found)));
     said.extend(trouble::paused(kind).map(|found| sentence("paused", found)));
     if kind.passed > kind.batches {
         return said;
@@ -165,7 +165,7 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
     let apart = apart(kind);
     // A limit that is reached is binding even if calls of several merge keys are queued.
     if apart.is_none() || ratio(kind.apart_batches, kind.batches) < BINDS || kind.share("full") >= BINDS {
-        let (what, found) = binds(kind, slots);
+        let (what, found) = limiting_factor(kind, slots);
         said.push(sentence(what, found));
     }
     said.extend(apart.map(|found| sentence("kept_apart", found)));
@@ -173,7 +173,7 @@ fn about(kind: &Kind, slots: Option<Slots>) -> Vec<Sentence> {
     said
 }
 
-fn infeasible(kind: &Kind) -> Option<(String, Value)> {
+fn explain_infeasible_slo(kind: &CallKind) -> Option<(String, Value)> {
     let (slo, point) = (kind.slo_us?, kind.point?);
     (slo < point.lone_late_us).then(|| {
         let text = format!(
@@ -186,7 +186,7 @@ fn infeasible(kind: &Kind) -> Option<(String, Value)> {
 }
 
 /// Returns the factor that determines the size of batches, the first that applies.
-fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
+fn limiting_factor(kind: &CallKind, slots: Option<SlotFacts>) -> (&'static str, (String, Value)) {
     let mean = ratio(kind.items, kind.batches);
     let numbers = json!({
         "batches": kind.batches,
@@ -227,7 +227,7 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
     // Calls that hardly wait find a free slot on arrival: the load is too low to form batches.
     let lone = kind.point.map(|point| point.lone_us).or(kind.exec_us);
     if sharing < SHARED_MIN && lone.is_none_or(|lone| kind.wait_us < lone / 2) {
-        return ("load", (load(kind, slots, lone), numbers));
+        return ("load", (explain_load(kind, slots, lone), numbers));
     }
     // Otherwise the batch size is the number of items that arrive while calls are held.
     let by = if per_call >= CLIENT_BATCH {
@@ -249,13 +249,13 @@ fn binds(kind: &Kind, slots: Option<Slots>) -> (&'static str, (String, Value)) {
     ("arrivals", (text, numbers))
 }
 
-fn full(kind: &Kind) -> String {
+fn full(kind: &CallKind) -> String {
     let share = percent(kind.share("full"));
     match (kind.ceiling, kind.items_max) {
         (Some(ceiling), max) if max.is_none_or(|max| ceiling < max) => {
             let from = match kind.ceiling_from {
-                Some(CeilingFrom { published: true, .. }) => "as it reports".to_owned(),
-                Some(CeilingFrom { age_seconds, retest_seconds, .. }) => {
+                Some(CeilingSource { published: true, .. }) => "as it reports".to_owned(),
+                Some(CeilingSource { age_seconds, retest_seconds, .. }) => {
                     let again = retest_seconds.map(|seconds| {
                         format!("; a larger batch is tried again in {seconds} s, if no deadline is at risk")
                     });
@@ -284,12 +284,12 @@ fn full(kind: &Kind) -> String {
 }
 
 /// Returns `true` if twice as many items take well below twice the time.
-fn cheap(point: Point) -> bool {
+fn cheap(point: OperatingPoint) -> bool {
     ratio(point.double_us, point.best_us) < 1.8
 }
 
 /// Explains why calls were forwarded alone although they could have shared a batch.
-fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
+fn explain_load(kind: &CallKind, slots: Option<SlotFacts>, lone: Option<u64>) -> String {
     let sharing = ratio(kind.calls, kind.batches);
     let alone = if sharing < 1.05 {
         "nearly all calls are sent alone".to_owned()
@@ -315,7 +315,7 @@ fn load(kind: &Kind, slots: Option<Slots>, lone: Option<u64>) -> String {
     format!("{alone}: the server is mostly idle when a call arrives ({because}), so batching cannot help at this load")
 }
 
-fn apart(kind: &Kind) -> Option<(String, Value)> {
+fn apart(kind: &CallKind) -> Option<(String, Value)> {
     let share = ratio(kind.apart_batches, kind.batches);
     if share < WORTH || kind.keys < 2 {
         return None;
@@ -347,7 +347,7 @@ fn apart(kind: &Kind) -> Option<(String, Value)> {
     Some((text, json!({"keys": kind.keys, "share": share, "differs": differs})))
 }
 
-fn curve(kind: &Kind, slots: Option<Slots>) -> Option<(String, Value)> {
+fn curve(kind: &CallKind, slots: Option<SlotFacts>) -> Option<(String, Value)> {
     let point = kind.point?;
     // Calls are forwarded as they arrive, so the number of concurrent batches was not learned.
     if slots.is_some_and(|slots| !slots.fixed && slots.learned == 0) {

@@ -4,22 +4,23 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{InjectArgs, Source, is_off};
+use super::{InjectArgs, ManifestFile, is_off};
 use crate::injector::{
-    Code, Context, Controller, NamedPolicy, NamedProfile, Namespace, Place, REFERRERS, SidecarDefaults, View,
+    ControllerEndpoint, InjectionContext, InjectionErrorCode, NamedPolicy, NamedProfile, Namespace, ObjectSource,
+    REFERRERS, SidecarDefaults, TemplateLocation,
 };
 
 /// Objects of the manifests that an injection takes into account, by namespace.
-pub(super) struct Around {
+pub(super) struct ManifestContext {
     /// Context shared by all namespaces.
-    common: Context,
+    common: InjectionContext,
     default_namespace: String,
-    spaces: BTreeMap<String, Context>,
+    spaces: BTreeMap<String, InjectionContext>,
 }
 
 /// Objects of one namespace.
 #[derive(Default)]
-struct Space {
+struct NamespaceObjects {
     namespace: Namespace,
     policies: Vec<NamedPolicy>,
     profiles: Vec<NamedProfile>,
@@ -27,49 +28,56 @@ struct Space {
 }
 
 /// Namespaces found while the manifests are searched.
-struct Spaces<'a> {
+struct NamespaceCollector<'a> {
     default_namespace: &'a str,
-    found: BTreeMap<String, Space>,
+    found: BTreeMap<String, NamespaceObjects>,
     /// Network policies of the whole cluster.
     everywhere: Vec<Value>,
 }
 
 // === impl Around ===
 
-impl Around {
+impl ManifestContext {
     /// Searches the manifests.
     ///
     /// # Errors
     /// A policy or profile among them cannot be read.
-    pub(super) fn new(args: &InjectArgs, ca: String, sources: &[Source]) -> Result<Self, String> {
+    pub(super) fn new(args: &InjectArgs, ca: String, sources: &[ManifestFile]) -> Result<Self, String> {
         let mut sidecar = SidecarDefaults::default();
         if let Some(image) = &args.image {
             sidecar.image.clone_from(image);
         }
-        let controller = (!is_off(&args.controller)).then(|| Controller { address: args.controller.clone(), ca });
-        let common = Context {
+        let controller =
+            (!is_off(&args.controller)).then(|| ControllerEndpoint { address: args.controller.clone(), ca });
+        let common = InjectionContext {
             sidecar,
             controller,
             own_namespace: own_namespace(&args.controller).to_owned(),
             unless_disabled: true,
-            view: View::Files,
+            view: ObjectSource::Files,
             redirect: args.redirect,
             native: !args.classic,
-            ..Context::default()
+            ..InjectionContext::default()
         };
-        let mut spaces = Spaces { default_namespace: &args.namespace, found: BTreeMap::new(), everywhere: Vec::new() };
+        let mut spaces =
+            NamespaceCollector { default_namespace: &args.namespace, found: BTreeMap::new(), everywhere: Vec::new() };
         for source in sources {
             for document in &source.documents {
                 spaces.look(&document.value).map_err(|what| {
-                    format!("error[{}]: {}, line {}: {what}", Code::Unreadable, source.name, document.line)
+                    format!(
+                        "error[{}]: {}, line {}: {what}",
+                        InjectionErrorCode::Unreadable,
+                        source.name,
+                        document.line
+                    )
                 })?;
             }
         }
         let everywhere = spaces.everywhere;
-        let common = Context { referrers: everywhere.clone().into(), ..common };
-        let known = |(name, mut space): (String, Space)| {
+        let common = InjectionContext { referrers: everywhere.clone().into(), ..common };
+        let known = |(name, mut space): (String, NamespaceObjects)| {
             space.referrers.extend(everywhere.iter().cloned());
-            let context = Context {
+            let context = InjectionContext {
                 namespace: space.namespace,
                 policies: space.policies.into(),
                 profiles: space.profiles.into(),
@@ -83,7 +91,7 @@ impl Around {
     }
 
     /// Returns the context of a pod.
-    pub(super) fn context(&self, object: &Value, place: &Place) -> Context {
+    pub(super) fn context(&self, object: &Value, place: &TemplateLocation) -> InjectionContext {
         let name = namespace(object).unwrap_or(&self.default_namespace).to_owned();
         let mut context = self.spaces.get(&name).unwrap_or(&self.common).clone();
         context.namespace.name = name;
@@ -94,7 +102,7 @@ impl Around {
 
 // === impl Spaces ===
 
-impl Spaces<'_> {
+impl NamespaceCollector<'_> {
     fn look(&mut self, object: &Value) -> Result<(), String> {
         let text = |path: &str| object.pointer(path).and_then(Value::as_str);
         let name = text("/metadata/name").unwrap_or_default().to_owned();
@@ -115,12 +123,12 @@ impl Spaces<'_> {
             Some("CiliumClusterwideNetworkPolicy") => self.everywhere.push(object.clone()),
             Some(kind) if REFERRERS.contains(&kind) => self.space(object).referrers.push(object.clone()),
             Some("BatchPolicy") if is_ours => {
-                let spec = read(object, &name)?;
+                let spec = parse_spec(object, &name)?;
                 let created = text("/metadata/creationTimestamp").unwrap_or_default().to_owned();
                 self.space(object).policies.push(NamedPolicy { name, created, spec });
             }
             Some("BatchProfile") if is_ours => {
-                let spec = read(object, &name)?;
+                let spec = parse_spec(object, &name)?;
                 self.space(object).profiles.push(NamedProfile { name, spec });
             }
             Some(kind) if kind.ends_with("List") => {
@@ -133,7 +141,7 @@ impl Spaces<'_> {
         Ok(())
     }
 
-    fn space(&mut self, object: &Value) -> &mut Space {
+    fn space(&mut self, object: &Value) -> &mut NamespaceObjects {
         let name = namespace(object).unwrap_or(self.default_namespace).to_owned();
         self.found.entry(name).or_default()
     }
@@ -156,7 +164,7 @@ fn namespace(object: &Value) -> Option<&str> {
 }
 
 /// Deserializes the `spec` of an object. `groupage validate` reports its errors in more detail.
-fn read<T: serde::de::DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, String> {
+fn parse_spec<T: serde::de::DeserializeOwned + Default>(object: &Value, name: &str) -> Result<T, String> {
     let Some(spec) = object.get("spec") else { return Ok(T::default()) };
     serde_json::from_value(spec.clone())
         .map_err(|error| format!("{} {name} cannot be read: {error}", object["kind"].as_str().unwrap_or_default()))

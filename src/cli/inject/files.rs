@@ -3,9 +3,9 @@
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 
-use super::Source;
+use super::ManifestFile;
 use crate::cli::yaml;
-use crate::injector::Code;
+use crate::injector::InjectionErrorCode;
 
 /// File name extensions that are read from a folder, as `kubectl` does.
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -14,27 +14,28 @@ const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
 ///
 /// # Errors
 /// The first input that cannot be read.
-pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<Source>, String> {
+pub(super) fn read<'a>(paths: impl Iterator<Item = &'a PathBuf>) -> Result<Vec<ManifestFile>, String> {
     let mut sources = Vec::new();
     for path in paths {
         if path.is_dir() {
-            let found = of_folder(path).map_err(|error| unreadable(&path.display().to_string(), &error.to_string()))?;
+            let found =
+                list_folder(path).map_err(|error| unreadable(&path.display().to_string(), &error.to_string()))?;
             if found.is_empty() {
                 let what =
                     format!("the folder contains no {} files", EXTENSIONS.map(|end| format!("*.{end}")).join(", "));
                 return Err(unreadable(&path.display().to_string(), &what));
             }
             for path in found {
-                sources.push(source(&path)?);
+                sources.push(read_source(&path)?);
             }
         } else {
-            sources.push(source(path)?);
+            sources.push(read_source(path)?);
         }
     }
     Ok(sources)
 }
 
-fn of_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
+fn list_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
     let entries: Vec<PathBuf> = std::fs::read_dir(path)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
     let is_manifest = |path: &PathBuf| {
         path.extension().and_then(|end| end.to_str()).is_some_and(|end| EXTENSIONS.contains(&end)) && path.is_file()
@@ -44,7 +45,7 @@ fn of_folder(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-fn source(path: &Path) -> Result<Source, String> {
+fn read_source(path: &Path) -> Result<ManifestFile, String> {
     let is_input = path.as_os_str() == "-";
     let name = if is_input { "standard input".to_owned() } else { path.display().to_string() };
     let bytes = if is_input {
@@ -75,9 +76,9 @@ fn source(path: &Path) -> Result<Source, String> {
             return Err(unreadable(&name, &what));
         }
     }
-    Ok(Source { name, text, documents })
+    Ok(ManifestFile { name, text, documents })
 }
 
 fn unreadable(name: &str, what: &str) -> String {
-    format!("error[{}]: {name}, {what}", Code::Unreadable)
+    format!("error[{}]: {name}, {what}", InjectionErrorCode::Unreadable)
 }

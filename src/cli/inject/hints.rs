@@ -3,14 +3,14 @@
 
 use serde_json::Value;
 
-use crate::injector::{COMPONENT, INJECT, INJECTED, Place};
+use crate::injector::{COMPONENT, INJECT, INJECTED, TemplateLocation};
 
 /// Prefix of every annotation and label of Groupage.
 const PREFIX: &str = "groupage.dev/";
 
 /// Returns one sentence for each annotation or label of Groupage that has no effect where it is
 /// written.
-pub(super) fn misplaced(object: &Value, places: &[Place]) -> Vec<String> {
+pub(super) fn misplaced_keys(object: &Value, places: &[TemplateLocation]) -> Vec<String> {
     let mut found = Vec::new();
     let mut say = |pointer: &str, read: &[&str], why: &dyn Fn(&str) -> String| {
         let map = object.pointer(pointer).and_then(Value::as_object);
@@ -68,7 +68,7 @@ mod tests {
     use crate::injector::places;
 
     fn said(object: &Value) -> Vec<String> {
-        misplaced(object, &places(object).unwrap())
+        misplaced_keys(object, &places(object).unwrap())
     }
 
     #[test]

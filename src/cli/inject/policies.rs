@@ -6,13 +6,13 @@
 
 use serde_json::Value;
 
-use super::Source;
+use super::ManifestFile;
 use crate::cli::yaml;
 use crate::config;
 
 /// Returns the problems of the policies, in the format of `groupage validate`; empty if there are
 /// none.
-pub(super) fn wrong(sources: &[Source]) -> String {
+pub(super) fn wrong(sources: &[ManifestFile]) -> String {
     let mut said = String::new();
     for source in sources {
         for document in &source.documents {

@@ -13,7 +13,7 @@
 //! holds no more than three quick ones.
 //!
 //! Times are relative to the boot of the machine, so that a change of the wall clock neither adds
-//! nor hides a crash; a record of an earlier boot is ignored. `judge` is pure; the rest reads and
+//! nor hides a crash; a record of an earlier boot is ignored. `next_record` is pure; the rest reads and
 //! writes one small file. The record does not have to survive a crash of the machine, so it is not
 //! flushed to disk.
 
@@ -23,16 +23,16 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Folder, kept};
+use super::{StateDir, kept};
 use crate::clock::Clock;
 
-/// Number of crashes within [`WITHIN`] that trigger the guard.
-pub(in crate::cli) const CRASHES: usize = 3;
+/// Number of crashes within [`CRASH_WINDOW`] that trigger the guard.
+pub(in crate::cli) const CRASH_COUNT: usize = 3;
 /// Time window in which crashes are counted.
-pub(in crate::cli) const WITHIN: Duration = Duration::from_secs(60);
+pub(in crate::cli) const CRASH_WINDOW: Duration = Duration::from_secs(60);
 /// Duration of the pass-through mode. After as long without a crash the kubelet resets its restart
 /// back-off, so that further crashes would again be close together.
-pub(in crate::cli) const ASIDE: Duration = Duration::from_secs(600);
+pub(in crate::cli) const PASSTHROUGH_TIME: Duration = Duration::from_secs(600);
 
 const NAME: &str = "run.json";
 /// Version of the file format. It changes with the meaning of any field.
@@ -43,7 +43,7 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 /// Record that one process leaves for the next. Times are in milliseconds since the boot of the
 /// machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Record {
+struct RunRecord {
     format: u32,
     /// Boot that the times refer to.
     boot: String,
@@ -55,7 +55,7 @@ struct Record {
 
 /// Result of registering a start.
 #[derive(Debug, Default)]
-pub(in crate::cli) struct Begun {
+pub(in crate::cli) struct StartRecord {
     /// Remaining time of the pass-through mode, after repeated crashes.
     pub(in crate::cli) aside: Option<Duration>,
     /// Error that keeps the next start from detecting a crash of this process.
@@ -64,7 +64,7 @@ pub(in crate::cli) struct Begun {
 
 // === impl Begun ===
 
-impl Begun {
+impl StartRecord {
     /// Logs the result, once the log line with the bound addresses is written.
     pub(in crate::cli) fn log(&self) {
         if let Some(error) = &self.unnoted {
@@ -73,8 +73,8 @@ impl Begun {
         if let Some(aside) = self.aside {
             tracing::error!(
                 seconds = aside.as_secs(),
-                "crashed {CRASHES} times in {} s: all calls pass through unchanged until batching is tried again; see the log of the previous process for the cause",
-                WITHIN.as_secs()
+                "crashed {CRASH_COUNT} times in {} s: all calls pass through unchanged until batching is tried again; see the log of the previous process for the cause",
+                CRASH_WINDOW.as_secs()
             );
         }
     }
@@ -82,20 +82,20 @@ impl Begun {
 
 /// Computes the record of this start and the remaining time of the pass-through mode. `before` is
 /// the record of the previous process, present only if that process did not end deliberately.
-fn judge(before: Option<Record>, boot: String, now: u64) -> (Record, Option<Duration>) {
+fn next_record(before: Option<RunRecord>, boot: String, now: u64) -> (RunRecord, Option<Duration>) {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let crashed = before.filter(|before| before.boot == boot).map(|mut before| {
         before.crashes.push(now);
         before
     });
-    let mut record = crashed.unwrap_or_else(|| Record { format: FORMAT, boot, ..Record::default() });
-    let earliest = now.saturating_sub(millis(WITHIN));
+    let mut record = crashed.unwrap_or_else(|| RunRecord { format: FORMAT, boot, ..RunRecord::default() });
+    let earliest = now.saturating_sub(millis(CRASH_WINDOW));
     record.crashes.retain(|at| (earliest..=now).contains(at));
     // Older crashes than the last three do not matter.
-    let old = record.crashes.len().saturating_sub(CRASHES);
+    let old = record.crashes.len().saturating_sub(CRASH_COUNT);
     record.crashes.drain(..old);
-    let latest = now.saturating_add(millis(ASIDE));
-    record.aside_until = if record.crashes.len() == CRASHES {
+    let latest = now.saturating_add(millis(PASSTHROUGH_TIME));
+    record.aside_until = if record.crashes.len() == CRASH_COUNT {
         Some(latest)
     } else {
         // A further crash does not shorten the current pass-through mode.
@@ -107,23 +107,23 @@ fn judge(before: Option<Record>, boot: String, now: u64) -> (Record, Option<Dura
 
 // === impl Folder ===
 
-impl Folder {
+impl StateDir {
     /// Registers the start of this process. If no state can be written, no crash is ever detected.
-    pub(in crate::cli) fn begin_run(&self) -> Begun {
+    pub(in crate::cli) fn record_start(&self) -> StartRecord {
         if !self.may_write() {
-            return Begun::default();
+            return StartRecord::default();
         }
         let boot = std::fs::read_to_string(BOOT).unwrap_or_default().trim().to_owned();
         let before = kept(&self.path, NAME)
-            .and_then(|bytes| serde_json::from_slice::<Record>(&bytes).ok())
+            .and_then(|bytes| serde_json::from_slice::<RunRecord>(&bytes).ok())
             .filter(|record| record.format == FORMAT);
-        let (record, aside) = judge(before, boot, Clock::boot_millis());
-        Begun { aside, unnoted: write(&self.path, &record).err() }
+        let (record, aside) = next_record(before, boot, Clock::boot_millis());
+        StartRecord { aside, unnoted: write(&self.path, &record).err() }
     }
 
     /// Registers a deliberate end, or a failed start: an end of the process from now on is no
     /// crash.
-    pub(in crate::cli) fn end_run(&self) {
+    pub(in crate::cli) fn record_end(&self) {
         if !self.may_write() {
             return;
         }
@@ -137,7 +137,7 @@ impl Folder {
 }
 
 /// Replaces the record atomically, as far as other processes can observe.
-fn write(folder: &Path, record: &Record) -> io::Result<()> {
+fn write(folder: &Path, record: &RunRecord) -> io::Result<()> {
     let beside = folder.join(format!(".{NAME}.new"));
     std::fs::write(&beside, serde_json::to_vec(record)?)?;
     std::fs::rename(&beside, folder.join(NAME))
@@ -157,7 +157,7 @@ mod tests {
         let mut before = None;
         at.iter()
             .map(|at| {
-                let (record, left) = judge(before.take(), "boot".to_owned(), at * SECOND);
+                let (record, left) = next_record(before.take(), "boot".to_owned(), at * SECOND);
                 before = Some(record);
                 left.map(|left| left.as_secs())
             })
@@ -179,15 +179,15 @@ mod tests {
 
     #[test]
     fn what_was_told_to_end_or_was_before_a_boot_is_no_crash() {
-        let (first, _) = judge(None, "a".to_owned(), 10);
-        let (second, _) = judge(Some(first), "a".to_owned(), 20);
+        let (first, _) = next_record(None, "a".to_owned(), 10);
+        let (second, _) = next_record(Some(first), "a".to_owned(), 20);
         assert_eq!(second.crashes, [20]);
-        assert_eq!(judge(Some(second.clone()), "b".to_owned(), 30).0.crashes, [0_u64; 0]);
-        let ended = judge(None, "a".to_owned(), 40);
+        assert_eq!(next_record(Some(second.clone()), "b".to_owned(), 30).0.crashes, [0_u64; 0]);
+        let ended = next_record(None, "a".to_owned(), 40);
         assert_eq!((ended.0.crashes, ended.1), (vec![], None));
         // Impossible values: times in the future.
-        let odd = Record { crashes: vec![u64::MAX; 9], aside_until: Some(u64::MAX), ..second };
-        let (record, left) = judge(Some(odd), "a".to_owned(), 50);
+        let odd = RunRecord { crashes: vec![u64::MAX; 9], aside_until: Some(u64::MAX), ..second };
+        let (record, left) = next_record(Some(odd), "a".to_owned(), 50);
         assert_eq!((record.crashes, left), (vec![50], None));
     }
 
@@ -197,9 +197,9 @@ mod tests {
             let (mut now, mut before) = (0, None);
             for gap in gaps {
                 now += gap;
-                let (record, left) = judge(before.take(), "boot".to_owned(), now);
-                prop_assert!(record.crashes.len() <= CRASHES);
-                prop_assert!(left.is_none_or(|left| left > Duration::ZERO && left <= ASIDE));
+                let (record, left) = next_record(before.take(), "boot".to_owned(), now);
+                prop_assert!(record.crashes.len() <= CRASH_COUNT);
+                prop_assert!(left.is_none_or(|left| left > Duration::ZERO && left <= PASSTHROUGH_TIME));
                 before = Some(record);
             }
         }
@@ -208,25 +208,25 @@ mod tests {
     #[test]
     fn a_record_is_found_again_and_what_is_no_record_is_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = || Folder::new(dir.path().to_owned(), "http://m".to_owned());
+        let folder = || StateDir::new(dir.path().to_owned(), "http://m".to_owned());
         let path = dir.path().join(NAME);
         for crashes in 0..3 {
-            assert_eq!(folder().begin_run().aside, None, "{crashes}");
+            assert_eq!(folder().record_start().aside, None, "{crashes}");
         }
         let one = folder();
-        assert_eq!(one.begin_run().aside, Some(ASIDE));
+        assert_eq!(one.record_start().aside, Some(PASSTHROUGH_TIME));
         // A second process on the same folder detects nothing and changes nothing.
         let before = std::fs::read(&path).unwrap();
-        assert_eq!(folder().begin_run().aside, None);
-        folder().end_run();
+        assert_eq!(folder().record_start().aside, None);
+        folder().record_end();
         assert_eq!(std::fs::read(&path).unwrap(), before);
-        one.end_run();
-        one.end_run();
+        one.record_end();
+        one.record_end();
         assert!(!path.exists());
         for text in ["", "{", "[]", "{\"format\":2,\"boot\":\"\",\"crashes\":[],\"aside_until\":null}"] {
             std::fs::write(&path, text).unwrap();
-            assert_eq!(one.begin_run().aside, None, "{text}");
-            let left: Record = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+            assert_eq!(one.record_start().aside, None, "{text}");
+            let left: RunRecord = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
             assert_eq!(left.crashes, [0_u64; 0], "{text}");
         }
     }

@@ -10,10 +10,11 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::batching::{
-    Base, Bounded, CeilingSnapshot, ClassSnapshot, FlowSnapshot, Point, Sample, Snapshot, UpstreamSnapshot, Weight,
+    CeilingSnapshot, ClassSnapshot, CostMeasure, CostSample, CostSnapshot, CurvePoint, FlowSnapshot, SizeMeasure,
+    UpstreamSnapshot, Weight,
 };
-use crate::scheduler::Kept;
-use crate::upstream::Identity;
+use crate::scheduler::LearnedState;
+use crate::upstream::ServerIdentity;
 
 /// Version of the file format. It changes with the meaning of any field.
 const FORMAT: u32 = 1;
@@ -24,7 +25,7 @@ const CLASSES_MAX: usize = 64;
 const NAME_BYTES_MAX: usize = 1024;
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Learned {
+struct LearnedFile {
     format: u32,
     upstream: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -35,7 +36,7 @@ struct Learned {
     lead_ns: u64,
     mean_ns: u64,
     explore_permille: u32,
-    classes: Vec<Class>,
+    classes: Vec<ClassEntry>,
 }
 
 /// Fields that decide whether the rest of the file can be parsed.
@@ -46,7 +47,7 @@ struct Header {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Class {
+struct ClassEntry {
     /// Name of the class, escaped by `u8::escape_ascii`.
     class: String,
     base: BaseName,
@@ -62,15 +63,15 @@ struct Class {
     weight_milli: u64,
     heaviest_milli: Vec<u64>,
     padding_permille: u64,
-    ceilings: Vec<Ceiling>,
+    ceilings: Vec<CeilingEntry>,
     /// Absent in files of earlier versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    limiter: Option<Limiter>,
+    limiter: Option<LimiterEntry>,
 }
 
 /// State of a concurrency limiter.
 #[derive(Debug, Serialize, Deserialize)]
-struct Limiter {
+struct LimiterEntry {
     limit: u32,
     no_gain_permille: u64,
     base_ns: u64,
@@ -78,7 +79,7 @@ struct Limiter {
 
 /// A learned limit on batches.
 #[derive(Debug, Serialize, Deserialize)]
-struct Ceiling {
+struct CeilingEntry {
     bounded: BoundedName,
     max: u64,
     refused: u64,
@@ -107,7 +108,7 @@ enum BaseName {
 ///
 /// # Errors
 /// If the file is unreadable, or about another model server. The message contains the reason.
-pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), String> {
+pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(LearnedState, ServerIdentity), String> {
     let header: Header = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     if header.format != FORMAT {
         return Err(format!("it has format {}, but this version reads {FORMAT}", header.format));
@@ -115,7 +116,7 @@ pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), Str
     if header.upstream != upstream {
         return Err(format!("it belongs to another model server, {:.200}", header.upstream));
     }
-    let learned: Learned = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
+    let learned: LearnedFile = serde_json::from_slice(bytes).map_err(|error| format!("it cannot be read: {error}"))?;
     let classes = learned
         .classes
         .into_iter()
@@ -128,13 +129,18 @@ pub(super) fn read(bytes: &[u8], upstream: &str) -> Result<(Kept, Identity), Str
         mean_nanos: learned.mean_ns,
         explore_permille: learned.explore_permille,
     };
-    Ok((Kept { upstream, classes }, Identity { server: learned.server, model: learned.model }))
+    Ok((LearnedState { upstream, classes }, ServerIdentity { server: learned.server, model: learned.model }))
 }
 
 /// Serializes the state, with as many classes as fit into `bytes_max`.
-pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: usize) -> io::Result<Vec<u8>> {
+pub(super) fn write(
+    kept: &LearnedState,
+    upstream: &str,
+    identity: ServerIdentity,
+    bytes_max: usize,
+) -> io::Result<Vec<u8>> {
     let classes = kept.classes.iter().filter(|(name, _)| name.len() <= NAME_BYTES_MAX).take(CLASSES_MAX);
-    let mut learned = Learned {
+    let mut learned = LearnedFile {
         format: FORMAT,
         upstream: upstream.to_owned(),
         server: identity.server,
@@ -143,7 +149,7 @@ pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: 
         lead_ns: kept.upstream.lead_nanos,
         mean_ns: kept.upstream.mean_nanos,
         explore_permille: kept.upstream.explore_permille,
-        classes: classes.map(|(name, snapshot)| Class::new(name, snapshot)).collect(),
+        classes: classes.map(|(name, snapshot)| ClassEntry::new(name, snapshot)).collect(),
     };
     loop {
         let bytes = serde_json::to_vec(&learned)?;
@@ -158,15 +164,15 @@ pub(super) fn write(kept: &Kept, upstream: &str, identity: Identity, bytes_max: 
 
 // === impl Class ===
 
-impl Class {
+impl ClassEntry {
     fn new(name: &[u8], ClassSnapshot { cost: snapshot, ceilings, flow }: &ClassSnapshot) -> Self {
-        let sample = |sample: &Sample| (sample.items, sample.weight.sum, sample.weight.max, sample.nanos);
+        let sample = |sample: &CostSample| (sample.items, sample.weight.sum, sample.weight.max, sample.nanos);
         Self {
             class: name.escape_ascii().to_string(),
             base: match snapshot.base {
-                Base::Padded => BaseName::Padded,
-                Base::Ragged => BaseName::Ragged,
-                Base::SizeOnly => BaseName::SizeOnly,
+                CostMeasure::Padded => BaseName::Padded,
+                CostMeasure::Ragged => BaseName::Ragged,
+                CostMeasure::SizeOnly => BaseName::SizeOnly,
             },
             first_ns: snapshot.first_nanos,
             samples: snapshot.samples.iter().map(sample).collect(),
@@ -178,50 +184,50 @@ impl Class {
             weight_milli: snapshot.weight_milli,
             heaviest_milli: snapshot.heaviest_milli.clone(),
             padding_permille: snapshot.padding_permille,
-            ceilings: ceilings.iter().map(Ceiling::from).collect(),
-            limiter: flow.map(Limiter::from),
+            ceilings: ceilings.iter().map(CeilingEntry::from).collect(),
+            limiter: flow.map(LimiterEntry::from),
         }
     }
 }
 
-impl From<&CeilingSnapshot> for Ceiling {
+impl From<&CeilingSnapshot> for CeilingEntry {
     fn from(ceiling: &CeilingSnapshot) -> Self {
         let CeilingSnapshot { bounded, max, refused, worked, firm, retest_nanos } = *ceiling;
         let bounded = match bounded {
-            Bounded::Items => BoundedName::Items,
-            Bounded::Weight => BoundedName::Weight,
-            Bounded::PaddedWeight => BoundedName::PaddedWeight,
+            SizeMeasure::Items => BoundedName::Items,
+            SizeMeasure::Weight => BoundedName::Weight,
+            SizeMeasure::PaddedWeight => BoundedName::PaddedWeight,
         };
         Self { bounded, max, refused, worked, firm, retest_ns: retest_nanos }
     }
 }
 
-impl From<Ceiling> for CeilingSnapshot {
-    fn from(ceiling: Ceiling) -> Self {
-        let Ceiling { bounded, max, refused, worked, firm, retest_ns } = ceiling;
+impl From<CeilingEntry> for CeilingSnapshot {
+    fn from(ceiling: CeilingEntry) -> Self {
+        let CeilingEntry { bounded, max, refused, worked, firm, retest_ns } = ceiling;
         let bounded = match bounded {
-            BoundedName::Items => Bounded::Items,
-            BoundedName::Weight => Bounded::Weight,
-            BoundedName::PaddedWeight => Bounded::PaddedWeight,
+            BoundedName::Items => SizeMeasure::Items,
+            BoundedName::Weight => SizeMeasure::Weight,
+            BoundedName::PaddedWeight => SizeMeasure::PaddedWeight,
         };
         Self { bounded, max, refused, worked, firm, retest_nanos: retest_ns }
     }
 }
 
-impl From<Class> for ClassSnapshot {
-    fn from(class: Class) -> Self {
-        let sample = |(items, sum, max, nanos)| Sample { items, weight: Weight { sum, max }, nanos };
+impl From<ClassEntry> for ClassSnapshot {
+    fn from(class: ClassEntry) -> Self {
+        let sample = |(items, sum, max, nanos)| CostSample { items, weight: Weight { sum, max }, nanos };
         // At most one of each kind.
-        let ceilings = class.ceilings.into_iter().take(Bounded::ALL.len()).map(Into::into).collect();
-        let cost = Snapshot {
+        let ceilings = class.ceilings.into_iter().take(SizeMeasure::ALL.len()).map(Into::into).collect();
+        let cost = CostSnapshot {
             base: match class.base {
-                BaseName::Padded => Base::Padded,
-                BaseName::Ragged => Base::Ragged,
-                BaseName::SizeOnly => Base::SizeOnly,
+                BaseName::Padded => CostMeasure::Padded,
+                BaseName::Ragged => CostMeasure::Ragged,
+                BaseName::SizeOnly => CostMeasure::SizeOnly,
             },
             first_nanos: class.first_ns,
             samples: class.samples.into_iter().map(sample).collect(),
-            points: class.points.into_iter().map(|(items, nanos, count)| Point { items, nanos, count }).collect(),
+            points: class.points.into_iter().map(|(items, nanos, count)| CurvePoint { items, nanos, count }).collect(),
             largest: class.largest,
             tail_permille: class.tail_permille,
             noise_ppm: class.noise_ppm,
@@ -234,14 +240,14 @@ impl From<Class> for ClassSnapshot {
     }
 }
 
-impl From<FlowSnapshot> for Limiter {
+impl From<FlowSnapshot> for LimiterEntry {
     fn from(FlowSnapshot { limit, no_gain_permille, base_nanos }: FlowSnapshot) -> Self {
         Self { limit, no_gain_permille, base_ns: base_nanos }
     }
 }
 
-impl From<Limiter> for FlowSnapshot {
-    fn from(Limiter { limit, no_gain_permille, base_ns }: Limiter) -> Self {
+impl From<LimiterEntry> for FlowSnapshot {
+    fn from(LimiterEntry { limit, no_gain_permille, base_ns }: LimiterEntry) -> Self {
         Self { limit, no_gain_permille, base_nanos: base_ns }
     }
 }
@@ -276,13 +282,13 @@ fn digit(byte: u8) -> Option<u8> {
 mod tests {
     use super::*;
 
-    fn kept() -> Kept {
+    fn kept() -> LearnedState {
         let name: Vec<u8> = (0..=255).collect();
-        let cost = Snapshot {
-            base: Base::Ragged,
+        let cost = CostSnapshot {
+            base: CostMeasure::Ragged,
             first_nanos: 9_000_000,
-            samples: vec![Sample { items: 4, weight: Weight { sum: 40, max: 17 }, nanos: 11_000_000 }],
-            points: vec![Point { items: 4, nanos: 11_000_000, count: 3 }],
+            samples: vec![CostSample { items: 4, weight: Weight { sum: 40, max: 17 }, nanos: 11_000_000 }],
+            points: vec![CurvePoint { items: 4, nanos: 11_000_000, count: 3 }],
             largest: 32,
             tail_permille: 1250,
             noise_ppm: 1600,
@@ -292,7 +298,7 @@ mod tests {
             padding_permille: 700,
         };
         let ceiling = CeilingSnapshot {
-            bounded: Bounded::PaddedWeight,
+            bounded: SizeMeasure::PaddedWeight,
             max: 640,
             refused: 1280,
             worked: 512,
@@ -303,12 +309,12 @@ mod tests {
             UpstreamSnapshot { slots: 4, lead_nanos: 300_000, mean_nanos: 11_000_000, explore_permille: 250 };
         let flow = Some(FlowSnapshot { limit: 4, no_gain_permille: 0, base_nanos: 8_000_000 });
         let class = ClassSnapshot { cost, ceilings: vec![ceiling], flow };
-        Kept { upstream, classes: vec![(name.into_boxed_slice(), class)] }
+        LearnedState { upstream, classes: vec![(name.into_boxed_slice(), class)] }
     }
 
     #[test]
     fn what_is_written_is_read_again() {
-        let identity = Identity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
+        let identity = ServerIdentity { server: Some("uvicorn".to_owned()), model: Some("bge a1".to_owned()) };
         let bytes = write(&kept(), "http://m", identity.clone(), usize::MAX).unwrap();
         let (read, said) = read(&bytes, "http://m").unwrap();
         assert_eq!(format!("{read:?}"), format!("{:?}", kept()));
@@ -317,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_file_without_limiters_is_read() {
-        let bytes = write(&kept(), "http://m", Identity::default(), usize::MAX).unwrap();
+        let bytes = write(&kept(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
         let mut file: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         file["classes"][0].as_object_mut().unwrap().remove("limiter").unwrap();
         let (read, _) = read(file.to_string().as_bytes(), "http://m").unwrap();
@@ -326,7 +332,7 @@ mod tests {
 
     #[test]
     fn another_server_another_format_and_what_is_broken_are_told_apart() {
-        let bytes = write(&kept(), "http://m", Identity::default(), usize::MAX).unwrap();
+        let bytes = write(&kept(), "http://m", ServerIdentity::default(), usize::MAX).unwrap();
         let text = String::from_utf8(bytes.clone()).unwrap();
         let why = |text: &str| read(text.as_bytes(), "http://n").map(|_| ()).unwrap_err();
         assert!(why(&text).contains("another model server, http://m"));
@@ -347,9 +353,10 @@ mod tests {
         let long = vec![b'a'; NAME_BYTES_MAX + 1];
         let names = std::iter::once(long).chain((0..100_u32).map(|name| name.to_be_bytes().to_vec()));
         many.classes = names.map(|name| (name.into_boxed_slice(), snapshot.clone())).collect();
-        let (read, _) = read(&write(&many, "http://m", Identity::default(), usize::MAX).unwrap(), "http://m").unwrap();
+        let (read, _) =
+            read(&write(&many, "http://m", ServerIdentity::default(), usize::MAX).unwrap(), "http://m").unwrap();
         assert_eq!(read.classes.len(), CLASSES_MAX);
-        let small = write(&many, "http://m", Identity::default(), 4096).unwrap();
+        let small = write(&many, "http://m", ServerIdentity::default(), 4096).unwrap();
         let (read, _) = self::read(&small, "http://m").unwrap();
         assert!(small.len() <= 4096 && (1..CLASSES_MAX).contains(&read.classes.len()), "{}", read.classes.len());
     }

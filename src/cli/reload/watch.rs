@@ -24,7 +24,7 @@ const BUFFER: usize = 4096;
 
 /// A watch on one file.
 #[derive(Debug)]
-pub(in crate::cli) struct Watch {
+pub(in crate::cli) struct FileWatch {
     events: AsyncFd<OwnedFd>,
     path: PathBuf,
     /// Names that matter in each watched folder, by watch descriptor; without a name, every event
@@ -34,7 +34,7 @@ pub(in crate::cli) struct Watch {
 
 // === impl Watch ===
 
-impl Watch {
+impl FileWatch {
     /// Starts to watch a file. Must be called inside a tokio runtime.
     ///
     /// # Errors
@@ -181,14 +181,14 @@ mod tests {
     /// Longer than the kernel ever takes.
     const HANG: Duration = Duration::from_secs(20);
 
-    async fn told(watch: &mut Watch) {
+    async fn told(watch: &mut FileWatch) {
         tokio::time::timeout(HANG, watch.changed()).await.unwrap().unwrap();
         watch.follow().unwrap();
     }
 
     /// Returns `true` if no relevant event is pending. Events arrive in order, so that an
     /// irrelevant change does not resolve the watch even if another event follows.
-    fn quiet(watch: &Watch) -> bool {
+    fn quiet(watch: &FileWatch) -> bool {
         !matches!(read(watch.events.get_ref(), &watch.path, &watch.watched), Ok(true))
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("policy.yaml");
         fs::write(&path, "a").unwrap();
-        let mut watch = Watch::new(&path).unwrap();
+        let mut watch = FileWatch::new(&path).unwrap();
         fs::write(dir.path().join("other.yaml"), "x").unwrap();
         assert!(quiet(&watch));
         fs::write(&path, "b").unwrap();
@@ -217,7 +217,7 @@ mod tests {
     #[tokio::test]
     async fn a_watch_that_cannot_be_read_ends_and_does_not_spin() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let mut watch = Watch::new(file.path()).unwrap();
+        let mut watch = FileWatch::new(file.path()).unwrap();
         // Readable as long as its inner descriptor is, and never by `read`.
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
         let ready = eventfd(1, EventfdFlags::CLOEXEC).unwrap();
@@ -240,7 +240,7 @@ mod tests {
         };
         publish("..1");
         symlink("..data/policy.yaml", at("policy.yaml")).unwrap();
-        let mut watch = Watch::new(&at("policy.yaml")).unwrap();
+        let mut watch = FileWatch::new(&at("policy.yaml")).unwrap();
         for (version, gone) in [("..2", "..1"), ("..3", "..2"), ("..4", "..3")] {
             publish(version);
             told(&mut watch).await;
@@ -255,7 +255,7 @@ mod tests {
         let (path, target) = (dir.path().join("policy.yaml"), other.path().join("real.yaml"));
         fs::write(&target, "a").unwrap();
         symlink(&target, &path).unwrap();
-        let mut watch = Watch::new(&path).unwrap();
+        let mut watch = FileWatch::new(&path).unwrap();
         fs::write(&target, "b").unwrap();
         told(&mut watch).await;
         let second = other.path().join("second.yaml");

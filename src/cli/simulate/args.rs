@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::traffic::{self, Recorded};
+use super::traffic::{self, RecordedOutcome};
 use super::{file, profile};
-use crate::batching::Late;
+use crate::batching::LateTreatment;
 use crate::config::parse_duration;
 use crate::simulate::compare::Job;
-use crate::simulate::curve::Curve;
+use crate::simulate::curve::CostCurve;
 use crate::simulate::scenario::{self, Scenario};
-use crate::simulate::upstream::{Engine, Kind, Server, Shared};
+use crate::simulate::upstream::{EngineServer, SharedServer, SlotServer, UpstreamKind};
 
 /// Factors of the arrival rate that are accepted. Within them a run fits in memory.
 const RATE_FACTORS: std::ops::RangeInclusive<f64> = 0.001..=20.0;
@@ -49,7 +49,7 @@ enum LateCalls {
 
 /// Change of the arrival rate.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Rate {
+enum RateChange {
     /// Multiple of the original rate.
     Times(f64),
     /// Calls per second.
@@ -120,11 +120,11 @@ pub(in crate::cli) struct Args {
     cap: Option<u32>,
     /// Override the arrival rate: a multiple (2, x2) or calls per second (500/s)
     #[arg(long, value_name = "RATE", value_parser = rate)]
-    rate: Option<Rate>,
+    rate: Option<RateChange>,
     /// Override the latency curve of the upstream: affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:…,
     /// knee16:…, padded:…, ragged:…
     #[arg(long, value_name = "CURVE")]
-    curve: Option<Curve>,
+    curve: Option<CostCurve>,
     /// Override the number of slots of the upstream
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: Option<u32>,
@@ -153,14 +153,14 @@ pub(in crate::cli) struct Args {
 
 /// Work selected by the command line.
 #[derive(Debug)]
-pub(super) struct Todo {
+pub(super) struct Work {
     pub(super) jobs: Vec<Job>,
     /// `true` if the criteria are evaluated.
     pub(super) judged: bool,
     /// `true` if rows differ from the reference scenarios.
     pub(super) altered: bool,
     /// Outcomes of the calls according to the access log.
-    pub(super) recorded: Option<Recorded>,
+    pub(super) recorded: Option<RecordedOutcome>,
 }
 
 // === impl Args ===
@@ -170,10 +170,10 @@ impl Args {
     ///
     /// # Errors
     /// An argument is invalid, or a file cannot be read.
-    pub(super) fn todo(&self) -> Result<Todo, String> {
-        let plain = |jobs| Todo { jobs, judged: true, altered: false, recorded: None };
+    pub(super) fn todo(&self) -> Result<Work, String> {
+        let plain = |jobs| Work { jobs, judged: true, altered: false, recorded: None };
         if self.table {
-            return self.table().map(|jobs| Todo { altered: self.alters(), ..plain(jobs) });
+            return self.table().map(|jobs| Work { altered: self.has_overrides(), ..plain(jobs) });
         }
         if self.curves {
             return Ok(plain(Job::curves(self.seconds.map(Duration::from_secs))));
@@ -189,10 +189,10 @@ impl Args {
         }
         let (rows, recorded) = self.rows()?;
         let jobs = rows.into_iter().map(Job::row).collect();
-        Ok(Todo { jobs, judged: self.compare, altered: self.alters(), recorded })
+        Ok(Work { jobs, judged: self.compare, altered: self.has_overrides(), recorded })
     }
 
-    fn alters(&self) -> bool {
+    fn has_overrides(&self) -> bool {
         self.slo.is_some()
             || self.cap.is_some()
             || self.rate.is_some()
@@ -207,7 +207,7 @@ impl Args {
     }
 
     fn table(&self) -> Result<Vec<Job>, String> {
-        if self.alters() || self.seconds.is_some() {
+        if self.has_overrides() || self.seconds.is_some() {
             return Err(
                 "--table runs a fixed set of scenarios: it accepts only --seeds, --small, --no-harm, --only, -o and --svg"
                     .to_owned(),
@@ -226,12 +226,12 @@ impl Args {
             return Ok(Job::small());
         }
         let mut jobs = Job::all();
-        jobs.extend(shipped_log().map(Job::row));
+        jobs.extend(embedded_log_scenario().map(Job::row));
         Ok(jobs)
     }
 
     /// Returns the selected scenarios, in the order of the tables.
-    fn rows(&self) -> Result<(Vec<Scenario>, Option<Recorded>), String> {
+    fn rows(&self) -> Result<(Vec<Scenario>, Option<RecordedOutcome>), String> {
         let horizon = self.seconds.map_or(scenario::HORIZON, Duration::from_secs);
         let (rows, recorded) = if let Some(path) = &self.access_log {
             let (row, recorded) = self.replayed(path)?;
@@ -261,7 +261,7 @@ impl Args {
             return Ok(rows);
         }
         rows.extend(scenario::wider(horizon));
-        rows.extend(shipped_log());
+        rows.extend(embedded_log_scenario());
         let is = |name: &str, row: &Scenario| name == "all" || row.name.eq_ignore_ascii_case(name);
         if let Some(name) = self.scenarios.iter().find(|name| !rows.iter().any(|row| is(name.as_str(), row))) {
             return Err(format!("unknown scenario {name:?}; `groupage simulate --list` lists all scenarios"));
@@ -270,7 +270,7 @@ impl Args {
         Ok(rows)
     }
 
-    fn replayed(&self, path: &Path) -> Result<(Scenario, Recorded), String> {
+    fn replayed(&self, path: &Path) -> Result<(Scenario, RecordedOutcome), String> {
         if self.curve.is_none() && self.profile.is_none() {
             return Err("--access-log needs a model of the upstream: add --profile FILE or --curve CURVE".to_owned());
         }
@@ -282,7 +282,7 @@ impl Args {
 
     fn alter(&self, mut row: Scenario) -> Result<Scenario, String> {
         if let Some(path) = &self.profile {
-            let profile::Profile { curve, slots } =
+            let profile::UpstreamProfile { curve, slots } =
                 profile::parse(&read(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
             row = with_curve(row, curve);
             set_slots(&mut row, slots);
@@ -306,8 +306,8 @@ impl Args {
         row.tuning.queue_delay_max = self.queue_delay_max;
         row.tuning.queue_items_max = self.queue_items_max;
         row.tuning.late = self.late.map(|late| match late {
-            LateCalls::Serve => Late::Serve,
-            LateCalls::Refuse => Late::Refuse,
+            LateCalls::Serve => LateTreatment::Serve,
+            LateCalls::Refuse => LateTreatment::Refuse,
         });
         row.tuning.hold_permille = match self.preset {
             None | Some(Preset::Latency) => 0,
@@ -316,8 +316,8 @@ impl Args {
         };
         let factor = match self.rate {
             None => return Ok(row),
-            Some(Rate::Times(factor)) => factor,
-            Some(Rate::PerSecond(rate)) => {
+            Some(RateChange::Times(factor)) => factor,
+            Some(RateChange::PerSecond(rate)) => {
                 let own = row.rate().ok_or_else(|| {
                     format!("{:?} has closed-loop clients and no fixed rate: use a factor, such as --rate x2", row.name)
                 })?;
@@ -337,33 +337,33 @@ impl Args {
 
 /// Returns the scenarios that extend the reference scenarios.
 pub(super) fn beyond() -> Vec<Scenario> {
-    scenario::wider(scenario::HORIZON).into_iter().chain(shipped_log()).collect()
+    scenario::wider(scenario::HORIZON).into_iter().chain(embedded_log_scenario()).collect()
 }
 
 /// Returns the access log embedded in the binary as a scenario. A test verifies that it can be
 /// parsed.
-fn shipped_log() -> Option<Scenario> {
+fn embedded_log_scenario() -> Option<Scenario> {
     traffic::parse(LOG).ok().map(|traffic| replay(LOG_NAME.to_owned(), traffic))
 }
 
-fn replay(name: String, traffic: traffic::Traffic) -> Scenario {
-    let server = Kind::Server(Server::new(scenario::AFFINE));
+fn replay(name: String, traffic: traffic::RecordedTraffic) -> Scenario {
+    let server = UpstreamKind::Server(SlotServer::new(scenario::AFFINE));
     let row = Scenario::recorded(name, traffic.calls, server, traffic.horizon);
     Scenario { slo: traffic.slo.unwrap_or(row.slo), cap: row.cap.max(traffic.batch_items).min(512), ..row }
 }
 
 /// Replaces the latency curve of the upstream.
-fn with_curve(row: Scenario, curve: Curve) -> Scenario {
+fn with_curve(row: Scenario, curve: CostCurve) -> Scenario {
     let upstream = match row.upstream {
-        Kind::Server(server) => Kind::Server(Server { curve, ..server }),
-        Kind::Engine(engine) => Kind::Engine(Engine { curve, ..engine }),
-        Kind::Shared(shared) => Kind::Shared(Shared { curve, ..shared }),
+        UpstreamKind::Server(server) => UpstreamKind::Server(SlotServer { curve, ..server }),
+        UpstreamKind::Engine(engine) => UpstreamKind::Engine(EngineServer { curve, ..engine }),
+        UpstreamKind::Shared(shared) => UpstreamKind::Shared(SharedServer { curve, ..shared }),
     };
     Scenario { upstream, curve: row.curve.map(|_| curve), ..row }
 }
 
 fn set_slots(row: &mut Scenario, slots: u32) {
-    if let Kind::Server(server) = &mut row.upstream {
+    if let UpstreamKind::Server(server) = &mut row.upstream {
         // Oracles are defined for one slot only.
         row.curve = row.curve.filter(|_| slots == 1);
         server.slots = slots;
@@ -387,17 +387,17 @@ fn slo(text: &str) -> Result<Duration, String> {
     if allowed.contains(&slo) { Ok(slo) } else { Err("must be from 1ms to 10m".to_owned()) }
 }
 
-fn rate(text: &str) -> Result<Rate, String> {
+fn rate(text: &str) -> Result<RateChange, String> {
     let number = |text: &str| {
         let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
         if number.is_finite() && number > 0.0 { Ok(number) } else { Err(format!("{text:?} is not a rate")) }
     };
     if let Some(per_second) = text.strip_suffix("/s") {
-        return number(per_second).map(Rate::PerSecond);
+        return number(per_second).map(RateChange::PerSecond);
     }
     let factor = number(text.strip_prefix(['x', '×']).unwrap_or(text))?;
     if RATE_FACTORS.contains(&factor) {
-        Ok(Rate::Times(factor))
+        Ok(RateChange::Times(factor))
     } else {
         Err(format!("must be from {} to {}", RATE_FACTORS.start(), RATE_FACTORS.end()))
     }
@@ -409,9 +409,9 @@ mod tests {
 
     #[test]
     fn rates_are_factors_or_calls_a_second() {
-        assert_eq!(rate("2"), Ok(Rate::Times(2.0)));
-        assert_eq!(rate("x0.5"), Ok(Rate::Times(0.5)));
-        assert_eq!(rate("500/s"), Ok(Rate::PerSecond(500.0)));
+        assert_eq!(rate("2"), Ok(RateChange::Times(2.0)));
+        assert_eq!(rate("x0.5"), Ok(RateChange::Times(0.5)));
+        assert_eq!(rate("500/s"), Ok(RateChange::PerSecond(500.0)));
         for wrong in ["", "x", "0", "-1", "21", "inf/s", "/s"] {
             assert!(rate(wrong).is_err(), "{wrong}");
         }
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn the_log_that_is_shipped_is_a_row() {
-        let row = shipped_log().unwrap();
+        let row = embedded_log_scenario().unwrap();
         assert!(row.workload.recorded.len() > 500, "{}", row.workload.recorded.len());
         let twice = row.clone().times(2.0);
         assert_eq!(twice.horizon, row.horizon / 2);

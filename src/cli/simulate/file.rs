@@ -8,11 +8,17 @@ mod schema;
 use std::time::Duration;
 
 use crate::batching::Tick;
-use crate::simulate::ours::Tuning;
+use crate::simulate::ours::PolicyOverrides;
 use crate::simulate::scenario::Scenario;
-use crate::simulate::upstream::{Ceilings, Engine, Kind, Server, Stalls};
-use crate::simulate::workload::{Arrivals, Budget, Items, Mix, Spread, Stream, Think, Weights, Workload};
-use schema::{Bursts, Clients, Comes, File, Row, Span, SpreadOf, Swings, Upstream};
+use crate::simulate::upstream::{EngineServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
+use crate::simulate::workload::{
+    ArrivalProcess, CallMix, CallStream, DeadlineRule, ItemCount, KeyDistribution, ThinkTime, WeightDistribution,
+    Workload,
+};
+use schema::{
+    ArrivalsSpec, ClosedLoopSpec, DurationText, MmppSpec, RampSpec, ScenarioFile, ScenarioSpec, SpreadSpec,
+    UpstreamSpec,
+};
 
 /// Maximum size of a file: a scenario file is about a page.
 const BYTES_MAX: usize = 1 << 20;
@@ -28,7 +34,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
         return Err(format!("it has {} bytes; the limit is {BYTES_MAX}", text.len()));
     }
     let options = serde_saphyr::options! { with_snippet: false };
-    let file: File = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
+    let file: ScenarioFile = serde_saphyr::from_str_with_options(text, options).map_err(|error| error.to_string())?;
     if file.scenarios.is_empty() {
         return Err("`scenarios` is empty".to_owned());
     }
@@ -43,16 +49,16 @@ pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
 
 // === impl Row ===
 
-impl Row {
+impl ScenarioSpec {
     fn scenario(self) -> Result<Scenario, String> {
         within("seconds", self.seconds, 1, SECONDS_MAX)?;
         within("batchItemsMax", self.batch_items_max, 1, 512)?;
         if self.arrivals.is_empty() {
             return Err("`arrivals` is empty".to_owned());
         }
-        let exact = self.upstream.is_exact() && self.arrivals.iter().all(Comes::is_plain);
+        let exact = self.upstream.is_exact() && self.arrivals.iter().all(ArrivalsSpec::is_plain);
         let curve = exact.then_some(self.upstream.curve);
-        let streams = self.arrivals.into_iter().map(Comes::stream).collect::<Result<_, _>>()?;
+        let streams = self.arrivals.into_iter().map(ArrivalsSpec::stream).collect::<Result<_, _>>()?;
         Ok(Scenario {
             name: self.name,
             upstream: self.upstream.kind()?,
@@ -61,14 +67,14 @@ impl Row {
             cap: self.batch_items_max,
             horizon: Duration::from_secs(self.seconds),
             curve,
-            tuning: Tuning::default(),
+            tuning: PolicyOverrides::default(),
         })
     }
 }
 
 // === impl Upstream ===
 
-impl Upstream {
+impl UpstreamSpec {
     /// Returns `true` for an upstream of one slot, a curve and nothing else, for which the oracles
     /// can compute what is possible.
     fn is_exact(&self) -> bool {
@@ -85,14 +91,14 @@ impl Upstream {
             && self.refuses.memory_above.is_none()
     }
 
-    fn kind(self) -> Result<Kind, String> {
+    fn kind(self) -> Result<UpstreamKind, String> {
         within("slots", self.slots, 1, 64)?;
         if self.batches_by_itself {
-            return Ok(Kind::Engine(Engine::new(self.curve)));
+            return Ok(UpstreamKind::Engine(EngineServer::new(self.curve)));
         }
-        let plain = Server::new(self.curve);
-        let at = |span: Span| Tick::default().after(span.0);
-        Ok(Kind::Server(Server {
+        let plain = SlotServer::new(self.curve);
+        let at = |span: DurationText| Tick::default().after(span.0);
+        Ok(UpstreamKind::Server(SlotServer {
             slots: self.slots,
             slots_from: self.slots_from.iter().map(|from| (at(from.at), from.slots.clamp(1, 64))).collect(),
             host_before: self.host_before.0,
@@ -101,7 +107,7 @@ impl Upstream {
             jitter: plain.jitter,
             sigma: number("noise", self.noise.unwrap_or(plain.sigma), 2.0)?,
             contention: number("contention", self.contention, 10.0)?,
-            stalls: self.stalls.map(|stalls| Stalls { share: stalls.share.0, mean: stalls.mean.0 }),
+            stalls: self.stalls.map(|stalls| StallModel { share: stalls.share.0, mean: stalls.mean.0 }),
             shift: match self.slower {
                 Some(slower) => Some((at(slower.at), number("factor", slower.factor, 1000.0)?)),
                 None => None,
@@ -110,7 +116,7 @@ impl Upstream {
                 Some(cold) => Some((cold.executions, number("factor", cold.factor, 1000.0)?)),
                 None => None,
             },
-            ceilings: Ceilings {
+            ceilings: ServerLimits {
                 items_max: self.refuses.items_above,
                 weight_max: self.refuses.weight_above,
                 memory_max: self.refuses.memory_above,
@@ -124,7 +130,7 @@ impl Upstream {
 
 // === impl Comes ===
 
-impl Comes {
+impl ArrivalsSpec {
     /// Returns `true` for single items of weight 1 with one merge key and the policy's SLO.
     fn is_plain(&self) -> bool {
         self.clients.is_none()
@@ -135,21 +141,23 @@ impl Comes {
             && self.cancels.0 <= 0.0
     }
 
-    fn stream(self) -> Result<Stream, String> {
+    fn stream(self) -> Result<CallStream, String> {
         let arrivals = self.arrivals()?;
-        let items =
-            self.items_max.filter(|most| *most > 1).map_or(Items::One, |max| Items::UpTo { max: max.min(10_000) });
-        let weights = self.weights.map_or(Weights::Unit, |of| Weights::LogNormal {
+        let items = self
+            .items_max
+            .filter(|most| *most > 1)
+            .map_or(ItemCount::One, |max| ItemCount::UpTo { max: max.min(10_000) });
+        let weights = self.weights.map_or(WeightDistribution::Unit, |of| WeightDistribution::LogNormal {
             median: of.median.clamp(1.0, 1e6),
             sigma: of.sigma.clamp(0.0, 5.0),
             min: of.min.max(1),
             max: of.max.max(1),
         });
-        let budget = self.deadlines.map_or(Budget::Slo, |between| Budget::Caller {
+        let budget = self.deadlines.map_or(DeadlineRule::Slo, |between| DeadlineRule::Caller {
             min: between.min.0,
             max: between.max.0.max(between.min.0),
         });
-        let mix = Mix {
+        let mix = CallMix {
             items,
             weights,
             keys: self.keys.spread(),
@@ -159,32 +167,37 @@ impl Comes {
             cancels: self.cancels.0,
             alone: false,
         };
-        Ok(Stream { arrivals, mix })
+        Ok(CallStream { arrivals, mix })
     }
 
-    fn arrivals(&self) -> Result<Arrivals, String> {
+    fn arrivals(&self) -> Result<ArrivalProcess, String> {
         let rate = |rate: f64| number("a rate", rate, RATE_MAX);
         let mut kinds = Vec::new();
         if let Some(poisson) = self.poisson {
-            kinds.push(Arrivals::Poisson { rate: rate(poisson)? });
+            kinds.push(ArrivalProcess::Poisson { rate: rate(poisson)? });
         }
-        if let Some(Bursts { rates: [one, other], stays }) = &self.bursts {
-            kinds.push(Arrivals::Mmpp { rates: [rate(*one)?, rate(*other)?], stays: stays.map(|stay| stay.0) });
+        if let Some(MmppSpec { rates: [one, other], stays }) = &self.bursts {
+            kinds.push(ArrivalProcess::Mmpp { rates: [rate(*one)?, rate(*other)?], stays: stays.map(|stay| stay.0) });
         }
-        if let Some(Swings { low, high, period }) = &self.swings {
-            kinds.push(Arrivals::Ramp { low: rate(*low)?, high: rate(*high)?, period: period.0 });
+        if let Some(RampSpec { low, high, period }) = &self.swings {
+            kinds.push(ArrivalProcess::Ramp { low: rate(*low)?, high: rate(*high)?, period: period.0 });
         }
         if let Some(step) = &self.step {
             let until = step.until.map(|until| until.0);
-            kinds.push(Arrivals::Step { rate: rate(step.rate)?, then: rate(step.then)?, from: step.from.0, until });
+            kinds.push(ArrivalProcess::Step {
+                rate: rate(step.rate)?,
+                then: rate(step.then)?,
+                from: step.from.0,
+                until,
+            });
         }
         if let Some(of) = &self.fan_out {
             within("size", of.size, 1, 10_000)?;
-            kinds.push(Arrivals::Fanout { rate: rate(of.rate)?, size: of.size, spread: of.within.0 });
+            kinds.push(ArrivalProcess::Fanout { rate: rate(of.rate)?, size: of.size, spread: of.within.0 });
         }
-        if let Some(Clients { count, think }) = &self.clients {
+        if let Some(ClosedLoopSpec { count, think }) = &self.clients {
             within("count", *count, 1, CLIENTS_MAX)?;
-            kinds.push(Arrivals::Closed { clients: *count, think: Think::Exponential(think.0) });
+            kinds.push(ArrivalProcess::Closed { clients: *count, think: ThinkTime::Exponential(think.0) });
         }
         match kinds.len() {
             1 => Ok(kinds.swap_remove(0)),
@@ -197,12 +210,12 @@ impl Comes {
 
 // === impl SpreadOf ===
 
-impl SpreadOf {
-    fn spread(&self) -> Spread {
+impl SpreadSpec {
+    fn spread(&self) -> KeyDistribution {
         match (self.count.filter(|count| *count > 1).map(|count| count.min(100_000)), self.first) {
-            (None, _) => Spread::Only(self.only.unwrap_or(0)),
-            (Some(count), Some(first)) => Spread::Hot { count, share: first.0 },
-            (Some(count), None) => Spread::Zipf { count, exponent: self.zipf.unwrap_or(0.0).clamp(0.0, 10.0) },
+            (None, _) => KeyDistribution::Only(self.only.unwrap_or(0)),
+            (Some(count), Some(first)) => KeyDistribution::Hot { count, share: first.0 },
+            (Some(count), None) => KeyDistribution::Zipf { count, exponent: self.zipf.unwrap_or(0.0).clamp(0.0, 10.0) },
         }
     }
 }

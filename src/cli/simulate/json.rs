@@ -2,18 +2,26 @@
 
 use serde_json::{Value, json};
 
-use super::traffic::Recorded;
-use crate::simulate::compare::{Capacity, Case, Entry, Gap, Harm, Quantity, Ratio, Row, Sense, Told, Verdict};
+use super::traffic::RecordedOutcome;
+use crate::simulate::compare::{
+    CapacityReport, CaseReport, Comparison, CriterionResult, JobResult, Metric, NoHarmReport, OptimalityGap,
+    PolicyFigures, RowReport, WindowRatio,
+};
 
-pub(super) fn report(all: &[Told], recorded: Option<&Recorded>, met: usize, missed: &[(&str, &Verdict)]) -> Value {
-    let of = |told: &Told| match told {
-        Told::Row(of) => row(of),
-        Told::Gap(of) => gap(of),
-        Told::Capacity(of) => capacity(of),
-        Told::Case(of) => case(of),
-        Told::Harm(of) => harm(of),
+pub(super) fn report(
+    all: &[JobResult],
+    recorded: Option<&RecordedOutcome>,
+    met: usize,
+    missed: &[(&str, &CriterionResult)],
+) -> Value {
+    let of = |told: &JobResult| match told {
+        JobResult::Row(of) => row(of),
+        JobResult::Gap(of) => gap(of),
+        JobResult::Capacity(of) => capacity(of),
+        JobResult::Case(of) => case(of),
+        JobResult::Harm(of) => harm(of),
     };
-    let named = |(name, of): &(&str, &Verdict)| {
+    let named = |(name, of): &(&str, &CriterionResult)| {
         let mut bar = verdict(of);
         bar["name"] = json!(name);
         bar
@@ -32,7 +40,7 @@ pub(super) fn report(all: &[Told], recorded: Option<&Recorded>, met: usize, miss
     })
 }
 
-fn case(case: &Case) -> Value {
+fn case(case: &CaseReport) -> Value {
     json!({
         "case": case.name,
         "policies": case.entries.iter().map(entry).collect::<Vec<_>>(),
@@ -40,7 +48,7 @@ fn case(case: &Case) -> Value {
     })
 }
 
-fn row(row: &Row) -> Value {
+fn row(row: &RowReport) -> Value {
     json!({
         "scenario": row.scenario.name,
         "seconds": row.scenario.horizon.as_secs_f64(),
@@ -56,8 +64,8 @@ fn row(row: &Row) -> Value {
     })
 }
 
-fn harm(harm: &Harm) -> Value {
-    let window = |ratio: &Ratio| {
+fn harm(harm: &NoHarmReport) -> Value {
+    let window = |ratio: &WindowRatio| {
         json!({
             "directAnswers": ratio.direct,
             "rate": ratio.rate,
@@ -73,7 +81,7 @@ fn harm(harm: &Harm) -> Value {
     })
 }
 
-fn gap(gap: &Gap) -> Value {
+fn gap(gap: &OptimalityGap) -> Value {
     json!({
         "curve": gap.name,
         "optimumMs": gap.optimum_ms,
@@ -84,7 +92,7 @@ fn gap(gap: &Gap) -> Value {
     })
 }
 
-fn capacity(capacity: &Capacity) -> Value {
+fn capacity(capacity: &CapacityReport) -> Value {
     let rate = |(policy, rate): &(String, f64)| json!({ "policy": policy, "itemsPerSecond": rate });
     json!({
         "upstream": capacity.name,
@@ -93,7 +101,7 @@ fn capacity(capacity: &Capacity) -> Value {
     })
 }
 
-fn entry(entry: &Entry) -> Value {
+fn entry(entry: &PolicyFigures) -> Value {
     let figures = &entry.figures;
     json!({
         "policy": entry.name,
@@ -110,31 +118,31 @@ fn entry(entry: &Entry) -> Value {
     })
 }
 
-fn verdicts(verdicts: &[Verdict]) -> Vec<Value> {
+fn verdicts(verdicts: &[CriterionResult]) -> Vec<Value> {
     verdicts.iter().map(verdict).collect()
 }
 
-fn verdict(verdict: &Verdict) -> Value {
+fn verdict(verdict: &CriterionResult) -> Value {
     json!({
         "bar": verdict.bar,
         "quantity": match verdict.quantity {
-            Quantity::Goodput => "goodput",
-            Quantity::Mean => "meanMs",
-            Quantity::P99 => "p99Ms",
-            Quantity::Rate => "itemsPerSecond",
-            Quantity::Busy => "busy",
-            Quantity::Answered => "answered",
-            Quantity::Shift => "shiftErrorMs",
-            Quantity::Seeds => "equalSeeds",
-            Quantity::RateOf => "rateOfDirect",
-            Quantity::MeanOf => "meanOfDirect",
-            Quantity::P99Of => "p99OfDirect",
-            Quantity::Rows => "rows",
+            Metric::Goodput => "goodput",
+            Metric::Mean => "meanMs",
+            Metric::P99 => "p99Ms",
+            Metric::Rate => "itemsPerSecond",
+            Metric::Busy => "busy",
+            Metric::Answered => "answered",
+            Metric::Shift => "shiftErrorMs",
+            Metric::Seeds => "equalSeeds",
+            Metric::RateOf => "rateOfDirect",
+            Metric::MeanOf => "meanOfDirect",
+            Metric::P99Of => "p99OfDirect",
+            Metric::Rows => "rows",
         },
         "found": verdict.found,
         "sense": match verdict.sense {
-            Sense::AtLeast => "atLeast",
-            Sense::AtMost => "atMost",
+            Comparison::AtLeast => "atLeast",
+            Comparison::AtMost => "atMost",
         },
         "limit": verdict.limit,
         "of": verdict.of,

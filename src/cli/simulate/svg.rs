@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use crate::simulate::compare::{Entry, Told};
+use crate::simulate::compare::{JobResult, PolicyFigures};
 
 const WIDTH: u32 = 900;
 const NAMES: f64 = 210.0;
@@ -18,8 +18,8 @@ const HEAD: u32 = 44;
 /// other bar a dot.
 const MEANS: f64 = 4.0;
 
-pub(super) fn plot(all: &[Told]) -> String {
-    let panels: Vec<(&str, &[Entry])> = all.iter().filter_map(panel).collect();
+pub(super) fn plot(all: &[JobResult]) -> String {
+    let panels: Vec<(&str, &[PolicyFigures])> = all.iter().filter_map(panel).collect();
     let lines: usize = panels.iter().map(|(_, entries)| entries.len()).sum();
     let height = u32::try_from(lines).unwrap_or(0) * LINE + u32::try_from(panels.len()).unwrap_or(0) * HEAD + HEAD;
     let mut svg = String::new();
@@ -53,15 +53,15 @@ pub(super) fn plot(all: &[Told]) -> String {
     svg
 }
 
-fn panel(told: &Told) -> Option<(&str, &[Entry])> {
+fn panel(told: &JobResult) -> Option<(&str, &[PolicyFigures])> {
     match told {
-        Told::Row(row) => Some((&row.scenario.name, &row.entries)),
-        Told::Case(case) => Some((&case.name, &case.entries)),
-        Told::Gap(_) | Told::Capacity(_) | Told::Harm(_) => None,
+        JobResult::Row(row) => Some((&row.scenario.name, &row.entries)),
+        JobResult::Case(case) => Some((&case.name, &case.entries)),
+        JobResult::Gap(_) | JobResult::Capacity(_) | JobResult::Harm(_) => None,
     }
 }
 
-fn policy(svg: &mut String, y: u32, entry: &Entry, scale: f64, ours: bool) {
+fn policy(svg: &mut String, y: u32, entry: &PolicyFigures, scale: f64, ours: bool) {
     let colour = if ours { "#1a7f4b" } else { "#9db2c8" };
     let text = y + 9;
     line(svg, format_args!("<text x=\"10\" y=\"{text}\">{}</text>", escaped(&entry.name)));
@@ -98,14 +98,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::simulate::compare::{Job, Settings};
+    use crate::simulate::compare::{Job, RunSettings};
     use crate::simulate::scenario::Scenario;
-    use crate::simulate::workload::Arrivals;
+    use crate::simulate::workload::ArrivalProcess;
 
     #[test]
     fn every_policy_of_a_row_is_drawn_and_names_are_escaped() {
-        let row = Scenario::new("a < b & c", Arrivals::Poisson { rate: 200.0 }).lasting(Duration::from_millis(200));
-        let told = Job::row(row).run(Settings { seeds: 1, compare: true, altered: true }).unwrap();
+        let row =
+            Scenario::new("a < b & c", ArrivalProcess::Poisson { rate: 200.0 }).lasting(Duration::from_millis(200));
+        let told = Job::row(row).run(RunSettings { seeds: 1, compare: true, altered: true }).unwrap();
         let entries = panel(&told).unwrap().1.len();
         let svg = plot(&[told]);
         assert!(svg.contains("a &lt; b &amp; c") && svg.ends_with("</svg>\n"));

@@ -3,8 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use super::traffic::Recorded;
-use crate::simulate::compare::{Capacity, Case, Entry, Gap, Harm, Row, Told, Totals, Verdict};
+use super::traffic::RecordedOutcome;
+use crate::simulate::compare::{
+    CapacityReport, CaseReport, CriterionResult, HarmTotals, JobResult, NoHarmReport, OptimalityGap, PolicyFigures,
+    RowReport,
+};
 use crate::simulate::scenario::Scenario;
 
 const HEAD: &str = "  policy                                  goodput       mean        p50        p99  items/batch   busy  expired  refused   left";
@@ -21,26 +24,26 @@ pub(super) fn list(design: &[Scenario], wider: &[Scenario]) -> String {
     text
 }
 
-pub(super) fn told(told: &Told, seeds: u64) -> String {
+pub(super) fn told(told: &JobResult, seeds: u64) -> String {
     match told {
-        Told::Row(of) => row(of, seeds),
-        Told::Gap(of) => gap(of),
-        Told::Capacity(of) => capacity(of),
-        Told::Case(of) => case(of, seeds),
-        Told::Harm(of) => harm(of),
+        JobResult::Row(of) => row(of, seeds),
+        JobResult::Gap(of) => gap(of),
+        JobResult::Capacity(of) => capacity(of),
+        JobResult::Case(of) => case(of, seeds),
+        JobResult::Harm(of) => harm(of),
     }
 }
 
 /// Formats the outcomes that an access log recorded.
-pub(super) fn recorded(recorded: &Recorded) -> String {
-    let Recorded { items, goodput, mean_ms, p99_ms } = recorded;
+pub(super) fn recorded(recorded: &RecordedOutcome) -> String {
+    let RecordedOutcome { items, goodput, mean_ms, p99_ms } = recorded;
     format!("recorded in the log: {items} items, goodput {goodput:.3}, mean {mean_ms:.2} ms, p99 {p99_ms:.1} ms\n\n")
 }
 
 /// Formats the totals of all rows that are compared with forwarding at once.
-pub(super) fn totals(totals: &Totals) -> String {
+pub(super) fn totals(totals: &HarmTotals) -> String {
     let mut text = String::new();
-    let Totals { rows, below, far_below, mean, p99 } = totals;
+    let HarmTotals { rows, below, far_below, mean, p99 } = totals;
     for (name, rate) in below {
         line(&mut text, format_args!("below 0.97 of direct's rate in a window, {name}: {rate:.3}"));
     }
@@ -59,7 +62,7 @@ pub(super) fn totals(totals: &Totals) -> String {
 }
 
 /// Lists each missed criterion by name, and counts them.
-pub(super) fn total(met: usize, missed: &[(&str, &Verdict)]) -> String {
+pub(super) fn total(met: usize, missed: &[(&str, &CriterionResult)]) -> String {
     let mut text = String::new();
     for (name, verdict) in missed {
         line(&mut text, format_args!("{name}: {verdict}"));
@@ -70,9 +73,9 @@ pub(super) fn total(met: usize, missed: &[(&str, &Verdict)]) -> String {
 
 /// Formats the virtual time of our policy's runs and the elapsed time. The elapsed time also
 /// includes the runs of the baselines.
-pub(super) fn took(all: &[Told], seeds: u64, took: Duration) -> String {
+pub(super) fn took(all: &[JobResult], seeds: u64, took: Duration) -> String {
     let rows: Duration =
-        all.iter().map(|told| if let Told::Row(row) = told { row.scenario.horizon } else { Duration::ZERO }).sum();
+        all.iter().map(|told| if let JobResult::Row(row) = told { row.scenario.horizon } else { Duration::ZERO }).sum();
     let virtual_seconds = rows.as_secs_f64() * seeds as f64;
     if virtual_seconds > 0.0 {
         format!("{virtual_seconds:.0} s of traffic in {:.1} s", took.as_secs_f64())
@@ -81,7 +84,7 @@ pub(super) fn took(all: &[Told], seeds: u64, took: Duration) -> String {
     }
 }
 
-fn case(case: &Case, seeds: u64) -> String {
+fn case(case: &CaseReport, seeds: u64) -> String {
     let mut text = String::new();
     line(&mut text, format_args!("{}   ({seeds} seeds)", case.name));
     line(&mut text, format_args!("{HEAD}"));
@@ -95,7 +98,7 @@ fn case(case: &Case, seeds: u64) -> String {
     text
 }
 
-fn row(row: &Row, seeds: u64) -> String {
+fn row(row: &RowReport, seeds: u64) -> String {
     let mut text = String::new();
     let Scenario { name, slo, cap, horizon, .. } = &row.scenario;
     line(&mut text, format_args!("{name}   ({seeds} × {horizon:?}, SLO {slo:?}, cap {cap})"));
@@ -125,7 +128,7 @@ fn row(row: &Row, seeds: u64) -> String {
 
 /// Formats the ratios of our policy to direct forwarding: the worst window, then the rate of each,
 /// with an asterisk where a criterion was tested.
-fn harm(harm: &Harm) -> String {
+fn harm(harm: &NoHarmReport) -> String {
     let (rate, mean, p99) = harm.worst();
     let mut text = format!("{:<26} rate {rate:6.3}  mean {mean:6.3}  p99 {p99:6.3}  |", harm.name);
     for ratio in &harm.windows {
@@ -136,7 +139,7 @@ fn harm(harm: &Harm) -> String {
     text
 }
 
-fn gap(gap: &Gap) -> String {
+fn gap(gap: &OptimalityGap) -> String {
     let over = |ratio: f64| if ratio < 4.0 { format!("{:+.1} %", 100.0 * (ratio - 1.0)) } else { "> 300 %".to_owned() };
     format!(
         "{:<20} optimum {:>8.2} ms   greedy {:>8}   ours {:>8}   from 6 s on {:>8}\n  {}\n",
@@ -149,7 +152,7 @@ fn gap(gap: &Gap) -> String {
     )
 }
 
-fn capacity(capacity: &Capacity) -> String {
+fn capacity(capacity: &CapacityReport) -> String {
     let mut text = format!("{}\n", capacity.name);
     for (name, rate) in &capacity.rates {
         line(&mut text, format_args!("  {name:<38} {rate:>8.0} items/s"));
@@ -158,8 +161,8 @@ fn capacity(capacity: &Capacity) -> String {
     text
 }
 
-fn policy(entry: &Entry) -> String {
-    let Entry { name, figures } = entry;
+fn policy(entry: &PolicyFigures) -> String {
+    let PolicyFigures { name, figures } = entry;
     format!(
         "  {name:<38} {:>8.3} {:>10} {:>10} {:>10} {:>12.1} {:>6.2} {:>8.3} {:>8.3} {:>6.3}",
         figures.goodput,

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::accesslog::Record;
+use crate::accesslog::CallRecord;
 use crate::batching::{Call, CallId, Deadline, DeadlineSource, KeyId, TenantId, Tick, Weight};
 use crate::simulate::Arrival;
 
@@ -22,11 +22,11 @@ const BULK: &str = "bulk";
 
 /// Contents of a log.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Traffic {
+pub(super) struct RecordedTraffic {
     pub(super) calls: Vec<Arrival>,
     /// Time from the first call until shortly after the last.
     pub(super) horizon: Duration,
-    pub(super) recorded: Recorded,
+    pub(super) recorded: RecordedOutcome,
     /// SLO of the policy, taken to be the most common deadline.
     pub(super) slo: Option<Duration>,
     /// Largest batch that was sent.
@@ -35,7 +35,7 @@ pub(super) struct Traffic {
 
 /// Outcomes of the items according to the log.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedOutcome {
     pub(super) items: u64,
     pub(super) goodput: f64,
     pub(super) mean_ms: f64,
@@ -43,13 +43,13 @@ pub(super) struct Recorded {
 }
 
 /// Parses a log. An error names its line.
-pub(super) fn parse(text: &str) -> Result<Traffic, String> {
-    let mut records: Vec<Record> = Vec::new();
+pub(super) fn parse(text: &str) -> Result<RecordedTraffic, String> {
+    let mut records: Vec<CallRecord> = Vec::new();
     for (number, line) in (1_usize..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
         if records.len() >= LINES_MAX {
             return Err(format!("it has more than {LINES_MAX} lines"));
         }
-        let record: Record = serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
+        let record: CallRecord = serde_json::from_str(line).map_err(|error| format!("line {number}: {error}"))?;
         records.push(record);
     }
     records.retain(|record| record.items > 0);
@@ -58,18 +58,18 @@ pub(super) fn parse(text: &str) -> Result<Traffic, String> {
     let Some((first, last)) = records.first().zip(records.last()) else { return Err("it contains no call".to_owned()) };
     let span = Duration::from_micros(last.time_us.saturating_sub(first.time_us)) + Duration::from_millis(1);
     let start = first.time_us;
-    let (mut keys, mut tenants) = (Names::default(), Names::default());
+    let (mut keys, mut tenants) = (IdInterner::default(), IdInterner::default());
     let calls = records.iter().map(|record| arrival(record, start, &mut keys, &mut tenants)).collect();
-    Ok(Traffic {
+    Ok(RecordedTraffic {
         calls,
         horizon: span,
-        recorded: Recorded::of(&records),
+        recorded: RecordedOutcome::of(&records),
         slo: common_deadline(&records),
         batch_items: records.iter().map(|record| record.batch_items).max().unwrap_or(0),
     })
 }
 
-fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -> Arrival {
+fn arrival(record: &CallRecord, start: u64, keys: &mut IdInterner, tenants: &mut IdInterner) -> Arrival {
     let at = Tick::default().after(Duration::from_micros(record.time_us.saturating_sub(start)));
     let budget = Some(record.deadline_us).filter(|us| *us > 0);
     let items = u64::from(record.items);
@@ -91,7 +91,7 @@ fn arrival(record: &Record, start: u64, keys: &mut Names, tenants: &mut Names) -
 }
 
 /// Returns the most common deadline.
-fn common_deadline(records: &[Record]) -> Option<Duration> {
+fn common_deadline(records: &[CallRecord]) -> Option<Duration> {
     let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
     for record in records.iter().filter(|record| record.deadline_us > 0) {
         *counts.entry(record.deadline_us).or_default() += 1;
@@ -101,14 +101,14 @@ fn common_deadline(records: &[Record]) -> Option<Duration> {
 
 /// Maps names to ids, in order of appearance.
 #[derive(Debug, Default)]
-struct Names {
+struct IdInterner {
     ids: BTreeMap<String, u64>,
     next: u64,
 }
 
 // === impl Names ===
 
-impl Names {
+impl IdInterner {
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
@@ -126,12 +126,12 @@ impl Names {
 
 // === impl Recorded ===
 
-impl Recorded {
-    fn of(records: &[Record]) -> Self {
-        let latency = |record: &Record| record.queue_us.saturating_add(record.exec_us);
-        let served = |record: &&Record| record.outcome == "served";
+impl RecordedOutcome {
+    fn of(records: &[CallRecord]) -> Self {
+        let latency = |record: &CallRecord| record.queue_us.saturating_add(record.exec_us);
+        let served = |record: &&CallRecord| record.outcome == "served";
         let items: u64 = records.iter().map(|record| u64::from(record.items)).sum();
-        let good = |record: &&Record| record.deadline_us == 0 || latency(record) <= record.deadline_us;
+        let good = |record: &&CallRecord| record.deadline_us == 0 || latency(record) <= record.deadline_us;
         let good: u64 = records.iter().filter(served).filter(good).map(|record| u64::from(record.items)).sum();
         // Latencies are weighted by items, since a call with several items counts as several.
         let mut latencies: Vec<(u64, u64)> =
@@ -157,13 +157,13 @@ impl Recorded {
 mod tests {
     use super::*;
 
-    fn line(record: &Record) -> String {
+    fn line(record: &CallRecord) -> String {
         serde_json::to_string(record).unwrap() + "\n"
     }
 
     #[test]
     fn calls_come_as_they_came_and_what_became_of_them_is_told() {
-        let first = Record {
+        let first = CallRecord {
             time_us: 5_000_000,
             tenant: "t".to_owned(),
             key: "k".to_owned(),
@@ -174,11 +174,12 @@ mod tests {
             exec_us: 9000,
             batch_items: 8,
             outcome: "served".to_owned(),
-            ..Record::default()
+            ..CallRecord::default()
         };
-        let late = Record { time_us: 5_002_000, exec_us: 60_000, items: 1, weight: 4, ..first.clone() };
-        let alone = Record { time_us: 5_001_000, key: String::new(), outcome: "expired".to_owned(), ..first.clone() };
-        let unread = Record { items: 0, ..first.clone() };
+        let late = CallRecord { time_us: 5_002_000, exec_us: 60_000, items: 1, weight: 4, ..first.clone() };
+        let alone =
+            CallRecord { time_us: 5_001_000, key: String::new(), outcome: "expired".to_owned(), ..first.clone() };
+        let unread = CallRecord { items: 0, ..first.clone() };
         let text = [&first, &late, &alone, &unread].map(line).concat();
         let traffic = parse(&text).unwrap();
         let at: Vec<u64> = traffic.calls.iter().map(|arrival| arrival.at.0 / 1_000_000).collect();
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(call.deadline.unwrap().at, Tick::from_millis(50));
         assert!(traffic.calls[1].call.alone && traffic.calls[1].call.key != call.key);
         assert_eq!(traffic.calls[2].call.key, call.key);
-        let Recorded { items, goodput, mean_ms, p99_ms } = traffic.recorded;
+        let RecordedOutcome { items, goodput, mean_ms, p99_ms } = traffic.recorded;
         assert_eq!((items, goodput, p99_ms), (7, 3.0 / 7.0, 61.0));
         assert!((mean_ms - (3.0 * 10.0 + 61.0) / 4.0).abs() < 1e-9, "{mean_ms}");
         assert_eq!((traffic.slo, traffic.batch_items), (Some(Duration::from_millis(50)), 8));
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_largest_numbers_harm_nothing() {
-        let most = Record {
+        let most = CallRecord {
             time_us: u64::MAX,
             deadline_us: u64::MAX,
             items: u32::MAX,
@@ -205,9 +206,9 @@ mod tests {
             queue_us: u64::MAX,
             exec_us: u64::MAX,
             outcome: "served".to_owned(),
-            ..Record::default()
+            ..CallRecord::default()
         };
-        let traffic = parse(&[line(&Record { time_us: 0, ..most.clone() }), line(&most)].concat()).unwrap();
+        let traffic = parse(&[line(&CallRecord { time_us: 0, ..most.clone() }), line(&most)].concat()).unwrap();
         assert_eq!(traffic.recorded.items, 2 * u64::from(u32::MAX));
         assert_eq!(traffic.calls[1].call.weight.sum, AMOUNT_MAX);
     }

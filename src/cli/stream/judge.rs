@@ -1,4 +1,4 @@
-//! Validates a `Config` with the loader, rules and messages of a policy file.
+//! Validates a `SidecarConfig` with the loader, rules and messages of a policy file.
 //!
 //! A controller may be newer than the sidecar, and its policy may contain keys that this version
 //! does not know. Refusing the whole policy would leave the pod on older settings than the policy's
@@ -8,9 +8,9 @@
 
 use serde_json::{Value, json};
 
-use super::super::reload::Sources;
-use crate::config::{self, Code, Errors, LoadError, Origin, Policy, Tuned};
-use crate::control::wire::{Config, Experiment, Settings};
+use super::super::reload::SettingsSources;
+use crate::config::{self, ConfigCode, ConfigErrors, LoadError, Origin, Policy, TunedValues};
+use crate::control::wire::{ExperimentArm, SidecarConfig, TunedSettings};
 
 /// Maximum number of removed keys, in multiples of [`LEFT_OUT_MAX`]. A few passes suffice: keys
 /// below an unknown key are not checked, and unknown keys beside it are found in the same pass.
@@ -20,21 +20,21 @@ const NAME: &str = "the controller's settings";
 
 /// Settings that may be put in force.
 #[derive(Debug)]
-pub(super) struct Judged {
+pub(super) struct ValidatedConfig {
     pub(super) policy: Policy,
     /// Keys that this version does not know.
     pub(super) left_out: Vec<String>,
     /// The tuner's settings, as far as the policy permits them.
-    pub(super) settings: Settings,
+    pub(super) settings: TunedSettings,
 }
 
-/// Builds the policy of a `Config`, with the arm of its experiment laid over it if the arm is on.
+/// Builds the policy of a `SidecarConfig`, with the arm of its experiment laid over it if the arm is on.
 pub(super) fn judge(
-    config: &Config,
-    arm: Option<&Experiment>,
+    config: &SidecarConfig,
+    arm: Option<&ExperimentArm>,
     origin: Origin,
-    sources: &Sources,
-) -> Result<Judged, LoadError> {
+    sources: &SettingsSources,
+) -> Result<ValidatedConfig, LoadError> {
     let mut spec = match &config.policy {
         Value::Null => json!({}),
         policy => policy.clone(),
@@ -66,21 +66,21 @@ pub(super) fn judge(
     };
     let tuned = tuned(&config.settings).within(&loaded.spec);
     let policy = config::build(Some(&loaded), &sources.overrides, &sources.machine)?.tuned(&tuned);
-    let settings = Settings {
+    let settings = TunedSettings {
         shift_permille: tuned.shift_permille,
         slots_max: tuned.slots_max,
         batch_weight_max: tuned.batch_weight_max,
         tenant_weights: tuned.tenant_weights,
         start: None,
     };
-    Ok(Judged { policy, left_out, settings })
+    Ok(ValidatedConfig { policy, left_out, settings })
 }
 
 /// Maximum number of keys that are removed in one pass: the schema grows by a few keys a year.
 const LEFT_OUT_MAX: usize = 64;
 
-fn tuned(settings: &Settings) -> Tuned {
-    Tuned {
+fn tuned(settings: &TunedSettings) -> TunedValues {
+    TunedValues {
         shift_permille: settings.shift_permille,
         slots_max: settings.slots_max,
         batch_weight_max: settings.batch_weight_max,
@@ -89,8 +89,8 @@ fn tuned(settings: &Settings) -> Tuned {
 }
 
 /// Removes the keys that this version does not know, unless there are other errors.
-fn leave_out(spec: &mut Value, errors: &Errors, left_out: &mut Vec<String>) {
-    let newer = |code: Code| matches!(code, Code::UnknownKey | Code::NotSupportedYet);
+fn leave_out(spec: &mut Value, errors: &ConfigErrors, left_out: &mut Vec<String>) {
+    let newer = |code: ConfigCode| matches!(code, ConfigCode::UnknownKey | ConfigCode::NotSupportedYet);
     if !errors.findings.iter().all(|finding| newer(finding.code)) || errors.findings.len() > LEFT_OUT_MAX {
         return;
     }
@@ -98,7 +98,7 @@ fn leave_out(spec: &mut Value, errors: &Errors, left_out: &mut Vec<String>) {
         let path = finding.path.as_str();
         let Some(steps) = steps(path) else { return };
         let gone = match &steps[..] {
-            [Step::Key("routes"), Step::Index(route), ..] => {
+            [PathStep::Key("routes"), PathStep::Index(route), ..] => {
                 let gone = remove(spec, &steps);
                 if let Some(route) = spec["routes"].get_mut(*route).filter(|route| route.is_object()) {
                     route["mode"] = json!("Passthrough");
@@ -114,57 +114,62 @@ fn leave_out(spec: &mut Value, errors: &Errors, left_out: &mut Vec<String>) {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Step<'a> {
+enum PathStep<'a> {
     Key(&'a str),
     Index(usize),
 }
 
 /// Splits a path such as `routes[0].limits.x` into steps. A key that contains a dot or a bracket is
 /// not found again, so that its settings are refused.
-fn steps(path: &str) -> Option<Vec<Step<'_>>> {
+fn steps(path: &str) -> Option<Vec<PathStep<'_>>> {
     let mut steps = Vec::new();
     for part in path.split('.') {
         let (key, mut indices) = part.split_once('[').map_or((part, ""), |(key, rest)| (key, rest));
-        steps.push(Step::Key(key));
+        steps.push(PathStep::Key(key));
         while !indices.is_empty() {
             let (index, rest) = indices.split_once(']')?;
-            steps.push(Step::Index(index.parse().ok()?));
+            steps.push(PathStep::Index(index.parse().ok()?));
             indices = rest.strip_prefix('[').or_else(|| rest.is_empty().then_some(""))?;
         }
     }
     Some(steps)
 }
 
-fn remove(spec: &mut Value, steps: &[Step<'_>]) -> bool {
+fn remove(spec: &mut Value, steps: &[PathStep<'_>]) -> bool {
     let Some((last, way)) = steps.split_last() else { return false };
     let mut at = spec;
     for step in way {
         let next = match step {
-            Step::Key(key) => at.get_mut(*key),
-            Step::Index(index) => at.get_mut(*index),
+            PathStep::Key(key) => at.get_mut(*key),
+            PathStep::Index(index) => at.get_mut(*index),
         };
         let Some(next) = next else { return false };
         at = next;
     }
     match last {
-        Step::Key(key) => at.as_object_mut().is_some_and(|keys| keys.remove(*key).is_some()),
+        PathStep::Key(key) => at.as_object_mut().is_some_and(|keys| keys.remove(*key).is_some()),
         // An invalid list element cannot be left out, because the indices of its successors would
         // change.
-        Step::Index(_) => false,
+        PathStep::Index(_) => false,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Machine, Mode, Overrides, Pod};
+    use crate::config::{MachineLimits, Mode, Overrides, PodInfo};
 
-    fn sources() -> Sources {
-        Sources { path: None, overrides: Overrides::default(), machine: Machine::default(), pod: Pod::default() }
+    fn sources() -> SettingsSources {
+        SettingsSources {
+            path: None,
+            overrides: Overrides::default(),
+            machine: MachineLimits::default(),
+            pod: PodInfo::default(),
+        }
     }
 
-    fn of(policy: Value) -> Result<Judged, LoadError> {
-        judge(&Config { policy, ..Config::default() }, None, Origin::Controller, &sources())
+    fn of(policy: Value) -> Result<ValidatedConfig, LoadError> {
+        judge(&SidecarConfig { policy, ..SidecarConfig::default() }, None, Origin::Controller, &sources())
     }
 
     #[test]
@@ -213,7 +218,7 @@ mod tests {
         assert!(of(json!({"a[": 1})).is_err());
         assert_eq!(
             steps("routes[0].limits.x"),
-            Some(vec![Step::Key("routes"), Step::Index(0), Step::Key("limits"), Step::Key("x")])
+            Some(vec![PathStep::Key("routes"), PathStep::Index(0), PathStep::Key("limits"), PathStep::Key("x")])
         );
         assert_eq!(steps("a[x]"), None);
     }
@@ -221,8 +226,8 @@ mod tests {
     #[test]
     fn an_arm_stands_in_place_of_limits_and_scheduling() {
         let policy = json!({"limits": {"batchItemsMax": 7, "slotsMax": 3}, "scheduling": {"policy": "WorkConserving"}});
-        let arm = Experiment { spec: json!({"limits": {"batchItemsMax": 9}}), ..Experiment::default() };
-        let config = Config { policy, ..Config::default() };
+        let arm = ExperimentArm { spec: json!({"limits": {"batchItemsMax": 9}}), ..ExperimentArm::default() };
+        let config = SidecarConfig { policy, ..SidecarConfig::default() };
         let on = judge(&config, Some(&arm), Origin::Controller, &sources()).unwrap().policy;
         assert_eq!((on.limits.batch_items_max, on.limits.slots_max), (9, None));
         assert_eq!(on.scheduling.policy, config::SchedulingPolicy::Adaptive);
@@ -231,17 +236,22 @@ mod tests {
 
     #[test]
     fn what_is_tuned_is_held_to_the_policy() {
-        let settings = Settings {
+        let settings = TunedSettings {
             slots_max: Some(9),
             shift_permille: 900,
             start: Some(Default::default()),
-            ..Settings::default()
+            ..TunedSettings::default()
         };
         let policy = json!({"tuning": {"bounds": {"slotsMax": {"max": 2}, "deadlineShift": {"max": "30%"}}}});
-        let judged =
-            judge(&Config { policy, settings, ..Config::default() }, None, Origin::Controller, &sources()).unwrap();
+        let judged = judge(
+            &SidecarConfig { policy, settings, ..SidecarConfig::default() },
+            None,
+            Origin::Controller,
+            &sources(),
+        )
+        .unwrap();
         assert_eq!((judged.policy.limits.slots_max, judged.policy.shift_permille), (Some(2), 300));
-        let expected = Settings { slots_max: Some(2), shift_permille: 300, ..Settings::default() };
+        let expected = TunedSettings { slots_max: Some(2), shift_permille: 300, ..TunedSettings::default() };
         assert_eq!(judged.settings, expected);
     }
 }

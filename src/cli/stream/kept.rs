@@ -10,11 +10,11 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::keep::{self, Folder};
-use super::super::reload::Sources;
-use super::judge::{Judged, judge};
+use super::super::keep::{self, StateDir};
+use super::super::reload::SettingsSources;
+use super::judge::{ValidatedConfig, judge};
 use crate::config::Origin;
-use crate::control::wire::Config;
+use crate::control::wire::SidecarConfig;
 
 const SETTINGS: &str = "stream.json";
 const BUNDLE: &str = "ca.pem";
@@ -23,9 +23,9 @@ const FORMAT: u32 = 1;
 
 /// Contents of the state folder.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct StoredStreamState {
     /// Valid settings.
-    pub(super) settings: Option<(Config, Judged)>,
+    pub(super) settings: Option<(SidecarConfig, ValidatedConfig)>,
     /// A CA bundle; it is validated where it is used.
     pub(super) bundle: Option<String>,
     /// Reason why stored settings are not used.
@@ -35,14 +35,14 @@ pub(super) struct Kept {
 #[derive(Serialize, Deserialize)]
 struct File {
     format: u32,
-    config: Config,
+    config: SidecarConfig,
 }
 
 // === impl Kept ===
 
-impl Kept {
+impl StoredStreamState {
     /// Reads the state folder that flags or environment name, if any.
-    pub(super) fn read(sources: &Sources) -> Self {
+    pub(super) fn read(sources: &SettingsSources) -> Self {
         let Some(folder) = sources.overrides.state.as_ref().map(|given| Path::new(&given.value)) else {
             return Self::default();
         };
@@ -55,7 +55,7 @@ impl Kept {
     }
 }
 
-fn settings(bytes: &[u8], sources: &Sources) -> Result<(Config, Judged), String> {
+fn settings(bytes: &[u8], sources: &SettingsSources) -> Result<(SidecarConfig, ValidatedConfig), String> {
     let file: File = serde_json::from_slice(bytes).map_err(|error| format!("they cannot be read: {error}"))?;
     if file.format != FORMAT {
         return Err(format!("they have format {}, but this version reads {FORMAT}", file.format));
@@ -66,7 +66,7 @@ fn settings(bytes: &[u8], sources: &Sources) -> Result<(Config, Judged), String>
 }
 
 /// Stores settings that are in force. May block.
-pub(super) fn keep_settings(folder: &Folder, config: &Config) -> io::Result<()> {
+pub(super) fn keep_settings(folder: &StateDir, config: &SidecarConfig) -> io::Result<()> {
     let mut config = config.clone();
     config.experiment = None;
     config.settings.start = None;
@@ -74,7 +74,7 @@ pub(super) fn keep_settings(folder: &Folder, config: &Config) -> io::Result<()> 
 }
 
 /// Stores a bundle that is trusted. May block.
-pub(super) fn keep_bundle(folder: &Folder, pem: &str) -> io::Result<()> {
+pub(super) fn keep_bundle(folder: &StateDir, pem: &str) -> io::Result<()> {
     folder.keep(BUNDLE, pem.as_bytes())
 }
 
@@ -83,46 +83,57 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::config::{Given, Machine, Overrides, Pod};
-    use crate::control::wire::{Experiment, Settings, Start};
+    use crate::config::{MachineLimits, Overrides, PodInfo, Sourced};
+    use crate::control::wire::{ExperimentArm, StartValues, TunedSettings};
 
-    fn sources(folder: &Path) -> Sources {
-        let state = Some(Given::flag("--state", folder.display().to_string()));
-        Sources {
+    fn sources(folder: &Path) -> SettingsSources {
+        let state = Some(Sourced::flag("--state", folder.display().to_string()));
+        SettingsSources {
             path: None,
             overrides: Overrides { state, ..Overrides::default() },
-            machine: Machine::default(),
-            pod: Pod::default(),
+            machine: MachineLimits::default(),
+            pod: PodInfo::default(),
         }
     }
 
     #[test]
     fn what_was_in_force_is_found_again_without_what_holds_for_a_while_only() {
         let dir = tempfile::tempdir().unwrap();
-        let folder = Folder::new(dir.path().to_owned(), "http://m".to_owned());
-        let config = Config {
+        let folder = StateDir::new(dir.path().to_owned(), "http://m".to_owned());
+        let config = SidecarConfig {
             generation: 4,
             policy: json!({"limits": {"batchItemsMax": 9}}),
-            settings: Settings { slots_max: Some(2), start: Some(Start::default()), ..Settings::default() },
-            experiment: Some(Experiment { spec: json!({"limits": {"batchItemsMax": 1}}), ..Experiment::default() }),
-            ..Config::default()
+            settings: TunedSettings {
+                slots_max: Some(2),
+                start: Some(StartValues::default()),
+                ..TunedSettings::default()
+            },
+            experiment: Some(ExperimentArm {
+                spec: json!({"limits": {"batchItemsMax": 1}}),
+                ..ExperimentArm::default()
+            }),
+            ..SidecarConfig::default()
         };
         keep_settings(&folder, &config).unwrap();
         keep_bundle(&folder, "pem").unwrap();
-        let kept = Kept::read(&sources(dir.path()));
+        let kept = StoredStreamState::read(&sources(dir.path()));
         let (found, judged) = kept.settings.unwrap();
         assert_eq!((found.generation, found.experiment, found.settings.start), (4, None, None));
         assert_eq!((judged.policy.limits.batch_items_max, judged.policy.limits.slots_max), (9, Some(2)));
         assert_eq!(kept.bundle.as_deref(), Some("pem"));
         assert!(keep_bundle(&folder, &"x".repeat(70_000)).unwrap_err().to_string().contains("65536"));
-        assert_eq!(Kept::read(&sources(dir.path())).bundle.as_deref(), Some("pem"), "the previous contents stay");
+        assert_eq!(
+            StoredStreamState::read(&sources(dir.path())).bundle.as_deref(),
+            Some("pem"),
+            "the previous contents stay"
+        );
     }
 
     #[test]
     fn what_is_corrupt_is_left_aside_and_said() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(SETTINGS);
-        assert!(Kept::read(&sources(dir.path())).ignored.is_none(), "an empty folder is not an error");
+        assert!(StoredStreamState::read(&sources(dir.path())).ignored.is_none(), "an empty folder is not an error");
         for (text, why) in [
             (&b"\xff\xfe"[..], "cannot be read"),
             (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"ba", "cannot be read"),
@@ -131,14 +142,18 @@ mod tests {
             (b"{\"format\":1,\"config\":{\"policy\":{\"limits\":{\"batchItemsMax\":0}}}}", "wrong"),
         ] {
             std::fs::write(&path, text).unwrap();
-            let kept = Kept::read(&sources(dir.path()));
+            let kept = StoredStreamState::read(&sources(dir.path()));
             assert!(
                 kept.settings.is_none() && kept.ignored.as_ref().is_some_and(|text| text.contains(why)),
                 "{kept:?}"
             );
         }
-        let nowhere =
-            Sources { path: None, overrides: Overrides::default(), machine: Machine::default(), pod: Pod::default() };
-        assert!(Kept::read(&nowhere).settings.is_none());
+        let nowhere = SettingsSources {
+            path: None,
+            overrides: Overrides::default(),
+            machine: MachineLimits::default(),
+            pod: PodInfo::default(),
+        };
+        assert!(StoredStreamState::read(&nowhere).settings.is_none());
     }
 }

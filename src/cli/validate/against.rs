@@ -19,16 +19,16 @@ use serde_json::{Value, json};
 use tokio::time::timeout_at;
 
 use self::sample::SampleCall;
-pub(super) use self::sample::Samples;
+pub(super) use self::sample::SampleCalls;
 use super::super::compose;
 use crate::body::Body;
 use crate::clock::Clock;
-use crate::config::{self, Given, Loaded, Machine, Overrides, Policy};
+use crate::config::{self, LoadedPolicy, MachineLimits, Overrides, Policy, Sourced};
 use crate::error::FailureKind;
-use crate::gather::{Bounds, Gathered, gather};
+use crate::gather::{ReadLimits, ReadResult, gather};
 use crate::memory::BufferBudget;
-use crate::protocol::{Call, Endpoint, Reason, Secret, SharedAnswer};
-use crate::proxy::Table;
+use crate::protocol::{BatchResponse, Call, DigestKey, Endpoint, UnmergeableReason};
+use crate::proxy::RoutingTable;
 use crate::telemetry::Metrics;
 use crate::upstream::Upstream;
 
@@ -69,13 +69,13 @@ struct ServerAnswer {
 }
 
 /// Client for the server under test, with everything that its calls need.
-struct Asker {
+struct ConformanceClient {
     upstream: Upstream,
     clock: Clock,
     buffers: BufferBudget,
     authority: String,
-    table: Table,
-    secret: Secret,
+    table: RoutingTable,
+    secret: DigestKey,
     /// Headers added to every call.
     headers: HeaderMap,
 }
@@ -85,23 +85,24 @@ struct Asker {
 /// # Errors
 /// The test failed before anything was sent; the error is a message for the user.
 pub(super) fn run(
-    loaded: &Loaded,
+    loaded: &LoadedPolicy,
     url: &str,
-    samples: &Samples,
+    samples: &SampleCalls,
     headers: &HeaderMap,
 ) -> Result<Vec<RouteResult>, String> {
-    let overrides = Overrides { upstream: Some(Given::flag("--against", url.to_owned())), ..Overrides::default() };
-    let policy = config::build(Some(loaded), &overrides, &Machine::default()).map_err(|errors| errors.render(false))?;
+    let overrides = Overrides { upstream: Some(Sourced::flag("--against", url.to_owned())), ..Overrides::default() };
+    let policy =
+        config::build(Some(loaded), &overrides, &MachineLimits::default()).map_err(|errors| errors.render(false))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
-        let asker = Asker::new(&policy, headers.clone())?;
+        let asker = ConformanceClient::new(&policy, headers.clone())?;
         if !asker.upstream.accepts().await {
             return Err(format!("cannot connect to {url}"));
         }
         let mut results = Vec::new();
         for sample in samples.calls(&policy) {
-            results.push(asker.try_route(sample).await);
+            results.push(asker.test_route(sample).await);
         }
         Ok(results)
     })
@@ -109,21 +110,21 @@ pub(super) fn run(
 
 // === impl Asker ===
 
-impl Asker {
+impl ConformanceClient {
     fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {
         let clock = Clock::start();
         let buffers = BufferBudget::new(2 * ANSWER_BYTES_MAX, clock);
         let metrics = Arc::new(Metrics::new("validate"));
-        let upstream = compose::upstream_alone(policy, clock, buffers.clone(), metrics)?;
+        let upstream = compose::build_upstream(policy, clock, buffers.clone(), metrics)?;
         let authority = match &policy.proxy.upstream {
-            Some(config::Upstream::Http { authority, .. }) => authority.clone(),
+            Some(config::UpstreamAddress::Http { authority, .. }) => authority.clone(),
             _ => "localhost".to_owned(),
         };
         let table = compose::recognised(policy)?;
-        Ok(Self { upstream, clock, buffers, authority, table, secret: Secret::random(), headers })
+        Ok(Self { upstream, clock, buffers, authority, table, secret: DigestKey::random(), headers })
     }
 
-    async fn try_route(&self, sample: SampleCall) -> RouteResult {
+    async fn test_route(&self, sample: SampleCall) -> RouteResult {
         let SampleCall { route, method, path, body } = sample;
         let mut result = RouteResult { route, path, bytes: 0, lone: None, merged: None, verdict: RouteVerdict::Fits };
         result.verdict = match body {
@@ -136,8 +137,8 @@ impl Asker {
     async fn compare(&self, method: &Method, body: &Bytes, result: &mut RouteResult) -> RouteVerdict {
         let path = result.path.clone();
         let Some(endpoint) = self.table.routes.recognise(method, &path) else {
-            let why = match Reason::of_unrecognised(&path) {
-                Reason::OpenInference => "KServe V2 calls are not merged yet and pass through",
+            let why = match UnmergeableReason::for_unrecognised_path(&path) {
+                UnmergeableReason::OpenInference => "KServe V2 calls are not merged yet and pass through",
                 _ => "no adapter supports this path, so its calls pass through",
             };
             return RouteVerdict::Untried(why.to_owned());
@@ -218,7 +219,7 @@ impl Asker {
         }
         // The answer is split as the proxy does it, and the first caller's part is compared with
         // the lone answer.
-        let shared = SharedAnswer { status: answer.status, headers: &answer.headers, body: &answer.body };
+        let shared = BatchResponse { status: answer.status, headers: &answer.headers, body: &answer.body };
         match endpoint.split_batch(&members, &sent, shared, None) {
             Err(mismatch) => RouteVerdict::Wrong(format!(
                 "the answer to two items cannot be split (`{}`): correct the route",
@@ -265,12 +266,12 @@ impl Asker {
         let response = response.map_err(|_| FailureKind::UpstreamTimeout)?.map_err(|failure| failure.kind)?;
         let (head, mut body) = response.into_parts();
         let bounds =
-            Bounds { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None, evictable: false };
+            ReadLimits { max: ANSWER_BYTES_MAX, idle: ANSWER_LIMIT, until: Some(until), floor: None, evictable: false };
         match gather(&mut body, bounds, self.buffers.empty()).await {
-            Gathered::Whole { bytes, .. } => {
+            ReadResult::Whole { bytes, .. } => {
                 Ok(ServerAnswer { status: head.status, headers: head.headers, body: bytes })
             }
-            Gathered::Stopped { .. } => Err(FailureKind::UpstreamBroken),
+            ReadResult::Stopped { .. } => Err(FailureKind::UpstreamBroken),
         }
     }
 }

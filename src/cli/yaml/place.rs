@@ -4,29 +4,29 @@
 use granit_parser::{Event, Parser};
 
 /// A collection that encloses the current event.
-struct Open {
-    kind: Kind,
+struct OpenCollection {
+    kind: CollectionState,
     /// `true` if it is on the path that is searched for.
     on_path: bool,
 }
 
-enum Kind {
+enum CollectionState {
     /// Index of the next item.
     List(usize),
     /// Key of the next value.
     Map(Option<String>),
 }
 
-struct Search<'a> {
+struct PathSearch<'a> {
     path: &'a [String],
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     found: usize,
 }
 
 /// Returns the line, from 1, of the key or item at `path` in one document, or else of its nearest
 /// ancestor that exists.
 pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
-    let mut search = Search { path, open: Vec::new(), found: 1 };
+    let mut search = PathSearch { path, open: Vec::new(), found: 1 };
     for next in Parser::new_from_str(text) {
         // The text was parsed successfully before, so an error can only come after the value that
         // is searched for.
@@ -38,12 +38,12 @@ pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
 
 // === impl Search ===
 
-impl Search<'_> {
+impl PathSearch<'_> {
     fn event(&mut self, event: &Event<'_>, line: usize) {
         match event {
             Event::Scalar(text, ..) => {
                 let depth = self.open.len();
-                if let Some(Open { kind: Kind::Map(key @ None), on_path }) = self.open.last_mut() {
+                if let Some(OpenCollection { kind: CollectionState::Map(key @ None), on_path }) = self.open.last_mut() {
                     if *on_path && self.path.get(depth - 1).is_some_and(|wanted| wanted == text) {
                         self.found = line;
                     }
@@ -57,11 +57,11 @@ impl Search<'_> {
             }
             Event::SequenceStart(..) => {
                 let on_path = self.enter(line);
-                self.open.push(Open { kind: Kind::List(0), on_path });
+                self.open.push(OpenCollection { kind: CollectionState::List(0), on_path });
             }
             Event::MappingStart(..) => {
                 let on_path = self.enter(line);
-                self.open.push(Open { kind: Kind::Map(None), on_path });
+                self.open.push(OpenCollection { kind: CollectionState::Map(None), on_path });
             }
             Event::SequenceEnd | Event::MappingEnd => drop(self.open.pop()),
             _ => {}
@@ -71,14 +71,14 @@ impl Search<'_> {
     /// Enters a value. Returns `true` if it is on the path.
     fn enter(&mut self, line: usize) -> bool {
         let depth = self.open.len();
-        let Some(Open { kind, on_path }) = self.open.last_mut() else { return true };
+        let Some(OpenCollection { kind, on_path }) = self.open.last_mut() else { return true };
         let wanted = self.path.get(depth - 1).filter(|_| *on_path);
         match kind {
-            Kind::Map(key) => {
+            CollectionState::Map(key) => {
                 let key = key.take();
                 wanted.is_some() && key.as_ref() == wanted
             }
-            Kind::List(next) => {
+            CollectionState::List(next) => {
                 let is_it = wanted.is_some_and(|wanted| *wanted == next.to_string());
                 *next += 1;
                 if is_it {

@@ -8,7 +8,7 @@ use serde_json::{Number, Value};
 /// # Errors
 /// The scalar is a number that JSON cannot represent.
 pub(super) fn resolve(text: &str) -> Result<Value, String> {
-    Ok(as_json(read(text)?))
+    Ok(as_json(interpret(text)?))
 }
 
 /// Converts a value as `kubectl` does. It converts YAML to JSON, and Go writes a float without a
@@ -22,7 +22,7 @@ fn as_json(value: Value) -> Value {
 const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// Interprets a plain scalar as go-yaml does.
-fn read(text: &str) -> Result<Value, String> {
+fn interpret(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
         "y" | "Y" | "yes" | "Yes" | "YES" | "true" | "True" | "TRUE" | "on" | "On" | "ON" => Value::Bool(true),
@@ -37,8 +37,8 @@ fn read(text: &str) -> Result<Value, String> {
 ///
 /// # Errors
 /// The text is not a value of the tag.
-pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
-    let value = read(text)?;
+pub(super) fn resolve_tagged(tag: &str, text: &str) -> Result<Value, String> {
+    let value = interpret(text)?;
     let fits = match tag {
         "str" => return Ok(Value::String(text.to_owned())),
         "null" => value.is_null(),
@@ -55,7 +55,7 @@ pub(super) fn tagged(tag: &str, text: &str) -> Result<Value, String> {
 /// # Errors
 /// The key would be a number with a fraction, or null.
 pub(super) fn key(text: &str) -> Result<String, String> {
-    match read(text)? {
+    match interpret(text)? {
         Value::String(text) => Ok(text),
         Value::Bool(word) => Ok(word.to_string()),
         Value::Number(number) if !number.is_f64() => Ok(number.to_string()),

@@ -13,11 +13,11 @@
 use serde_json::{Value as Json, json};
 
 use crate::config::rules::cluster::GROUPS;
-use crate::config::rules::{CREDENTIALS, IDENTITY, NO_IDENTITY, OF_ONE_HOP};
-use crate::config::schema::{self, Shape};
+use crate::config::rules::{CREDENTIALS, HOP_HEADERS, IDENTITY, IDENTITY_EXCEPTION};
+use crate::config::schema::{self, ValueType};
 
 /// A CEL rule.
-pub(super) struct Rule {
+pub(super) struct CelRule {
     /// Path of the map to which it is attached, from `spec`; empty for `spec` itself.
     pub(super) at: &'static str,
     /// Key that is reported, relative to the map.
@@ -28,18 +28,18 @@ pub(super) struct Rule {
 }
 
 /// Creates a rule about two keys that exclude each other.
-fn excluded(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
-    Rule { at, field, rule: rule.into(), message, reason: "FieldValueForbidden" }
+fn exclusion_rule(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> CelRule {
+    CelRule { at, field, rule: rule.into(), message, reason: "FieldValueForbidden" }
 }
 
 /// Creates a rule about a value that conflicts with others.
-fn wrong(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
-    Rule { at, field, rule: rule.into(), message, reason: "FieldValueInvalid" }
+fn conflict_rule(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> CelRule {
+    CelRule { at, field, rule: rule.into(), message, reason: "FieldValueInvalid" }
 }
 
 /// Creates a rule about a key that others require.
-fn needed(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> Rule {
-    Rule { at, field, rule: rule.into(), message, reason: "FieldValueRequired" }
+fn requirement_rule(at: &'static str, field: &'static str, rule: impl Into<String>, message: &'static str) -> CelRule {
+    CelRule { at, field, rule: rule.into(), message, reason: "FieldValueRequired" }
 }
 
 /// Returns the rule that the group of a target must be that of its kind.
@@ -49,27 +49,27 @@ fn group_rule() -> String {
 }
 
 /// Returns the rules of `BatchPolicy`.
-pub(super) fn of_policies() -> Vec<Rule> {
+pub(super) fn policy_rules() -> Vec<CelRule> {
     let mut rules = vec![
-        excluded(
+        exclusion_rule(
             "",
             ".selector",
             "!has(self.targetRefs) || !has(self.selector)",
             "`targetRefs` and `selector` exclude each other: leave one of them out",
         ),
-        excluded(
+        exclusion_rule(
             "",
             ".profileRef",
             "!has(self.profileRef) || !has(self.limits)",
             "`profileRef` and `limits` exclude each other: leave one of them out",
         ),
-        excluded(
+        exclusion_rule(
             "",
             ".profileRef",
             "!has(self.profileRef) || !has(self.scheduling)",
             "`profileRef` and `scheduling` exclude each other: leave one of them out",
         ),
-        wrong(
+        conflict_rule(
             "",
             ".tenants.header",
             "!has(self.tenants) || !has(self.tenants.header) || !has(self.routes) || self.routes.all(r, \
@@ -77,132 +77,132 @@ pub(super) fn of_policies() -> Vec<Rule> {
              h.lowerAscii() != self.tenants.header.lowerAscii()))",
             "a route's `mergeOver` cannot name the tenants' header: calls with different identities never share a batch",
         ),
-        wrong(
+        conflict_rule(
             "targetRefs[]",
             ".group",
             group_rule(),
             "a kind needs its group: `apps` for Deployment, StatefulSet and DaemonSet, `serving.kserve.io` for InferenceService, `inference.networking.k8s.io` for InferencePool, none for Service",
         ),
-        wrong(
+        conflict_rule(
             "selector.matchExpressions[]",
             ".values",
             "(self.operator in ['In', 'NotIn']) == (has(self.values) && self.values.size() > 0)",
             "In and NotIn need `values`, Exists and DoesNotExist take none: add them, or leave them out",
         ),
-        wrong(
+        conflict_rule(
             "tenants",
             ".header",
-            format!("!has(self.header) || !({})", named("self.header", &OF_ONE_HOP)),
+            format!("!has(self.header) || !({})", header_condition("self.header", &HOP_HEADERS)),
             "the header describes one connection or message, not the caller: name another header",
         ),
-        wrong(
+        conflict_rule(
             "tenants",
             ".header",
-            format!("!has(self.header) || !has(self.weights) || !({})", named("self.header", &CREDENTIALS)),
+            format!("!has(self.header) || !has(self.weights) || !({})", header_condition("self.header", &CREDENTIALS)),
             "`weights` cannot be used with a header that carries a credential, because the names are shown: identify tenants by another header",
         ),
-        wrong(
+        conflict_rule(
             "priority",
             ".header",
-            format!("!has(self.header) || !({})", named("self.header", &OF_ONE_HOP)),
+            format!("!has(self.header) || !({})", header_condition("self.header", &HOP_HEADERS)),
             "the header describes one connection or message, not a priority class: name another header",
         ),
-        wrong(
+        conflict_rule(
             "priority",
             ".classes",
             "!has(self.classes) || self.classes.all(c, self.classes.exists_one(d, d.name == c.name))",
             "two classes have the same name: give each class a unique name",
         ),
-        excluded(
+        exclusion_rule(
             "priority.classes[]",
             ".filler",
             "!(has(self.strict) && self.strict && has(self.filler) && self.filler)",
             "a class is `strict` or `filler`, not both: leave one of them out",
         ),
-        wrong(
+        conflict_rule(
             "proxy.upstreamTls",
             ".certFile",
             "!has(self.certFile) || has(self.keyFile)",
             "a certificate needs its key: name both files, or neither",
         ),
-        wrong(
+        conflict_rule(
             "proxy.upstreamTls",
             ".keyFile",
             "!has(self.keyFile) || has(self.certFile)",
             "a key needs its certificate: name both files, or neither",
         ),
     ];
-    rules.extend(of_routes());
-    rules.extend(of_changes());
+    rules.extend(route_rules());
+    rules.extend(rollout_rules());
     rules
 }
 
-fn of_routes() -> Vec<Rule> {
-    let identity = format!("h.lowerAscii() != '{NO_IDENTITY}' && ({})", named("h", &IDENTITY));
+fn route_rules() -> Vec<CelRule> {
+    let identity = format!("h.lowerAscii() != '{IDENTITY_EXCEPTION}' && ({})", header_condition("h", &IDENTITY));
     vec![
-        needed(
+        requirement_rule(
             "routes[]",
             ".generic",
             "!has(self.protocol) || self.protocol != 'Generic' || has(self.generic)",
             "`protocol: Generic` needs `generic`: write generic: {items: /POINTER, results: /POINTER}",
         ),
-        excluded(
+        exclusion_rule(
             "routes[]",
             ".generic",
             "!has(self.generic) || (has(self.protocol) && self.protocol == 'Generic')",
             "`generic` requires protocol Generic: write protocol: Generic, or leave `generic` out",
         ),
-        excluded(
+        exclusion_rule(
             "routes[]",
             ".mergeOver.headers",
             "!has(self.mergeOn) || !has(self.mergeOn.headers) || !has(self.mergeOver) || !has(self.mergeOver.headers) || \
              self.mergeOver.headers.all(h, !(h in self.mergeOn.headers) && !(h.lowerAscii() in self.mergeOn.headers))",
             "a header is in both `mergeOn` and `mergeOver`: leave it out of one of them",
         ),
-        excluded(
+        exclusion_rule(
             "routes[]",
             ".mergeOver.fields",
             "!has(self.mergeOn) || !has(self.mergeOn.fields) || !has(self.mergeOver) || !has(self.mergeOver.fields) || \
              self.mergeOver.fields.all(f, !(f in self.mergeOn.fields))",
             "a field is in both `mergeOn` and `mergeOver`: leave it out of one of them",
         ),
-        wrong(
+        conflict_rule(
             "routes[].mergeOver",
             ".headers",
             format!("!has(self.headers) || self.headers.all(h, !({identity}))"),
             "`mergeOver` cannot name a header that identifies the caller, because calls with different identities never share a batch: leave it out",
         ),
-        wrong(
+        conflict_rule(
             "routes[].mergeOn",
             ".fields",
             NOT_THE_BODY,
             "it cannot name the whole body: name a field, such as /user",
         ),
-        wrong(
+        conflict_rule(
             "routes[].mergeOver",
             ".fields",
             NOT_THE_BODY,
             "it cannot name the whole body: name a field, such as /user",
         ),
-        wrong(
+        conflict_rule(
             "routes[].respondWith",
             ".fields",
             NOT_THE_BODY,
             "it cannot name the whole body: name a field, such as /version",
         ),
-        needed(
+        requirement_rule(
             "routes[].generic",
             ".single.results",
             "!has(self.single) || !has(self.single.items) || has(self.single.results) || has(self.resultWrap)",
             "`single.items` needs `single.results`, or `resultWrap`: give the location of the single result",
         ),
-        needed(
+        requirement_rule(
             "routes[].generic",
             ".single.items",
             "!has(self.single) || !has(self.single.results) || has(self.single.items) || has(self.single.wrapScalar)",
             "`single.results` needs `single.items`, or `single.wrapScalar: true`: give the location of the single item",
         ),
-        needed(
+        requirement_rule(
             "routes[].generic",
             ".resultWrap",
             "!has(self.single) || !has(self.single.wrapScalar) || !self.single.wrapScalar || has(self.single.results) || \
@@ -210,7 +210,7 @@ fn of_routes() -> Vec<Rule> {
             "`single.wrapScalar: true` needs `resultWrap`, or `single.results`: write resultWrap: None if the server \
              answers a bare value with a bare result, List if with a list of one",
         ),
-        excluded(
+        exclusion_rule(
             "routes[].generic",
             ".resultKey",
             "!has(self.resultKey) || !(has(self.index) || (has(self.select) && self.select == 'Sorted') || \
@@ -218,19 +218,19 @@ fn of_routes() -> Vec<Rule> {
              (has(self.single.wrapScalar) && self.single.wrapScalar))))",
             "`resultKey` cannot be combined with `index`, `select` or `single`: leave it out, or leave them out",
         ),
-        needed(
+        requirement_rule(
             "routes[].generic",
             ".index",
             "!has(self.select) || self.select != 'Sorted' || has(self.index)",
             "`select: Sorted` needs `index`: give the location of the item's index in a result",
         ),
-        wrong(
+        conflict_rule(
             "routes[].generic",
             ".index",
             "!has(self.index) || self.index != ''",
             "the pointer must point inside a result: write /NAME",
         ),
-        wrong(
+        conflict_rule(
             "routes[].generic.perItemError",
             ".field",
             "self.field != ''",
@@ -240,9 +240,9 @@ fn of_routes() -> Vec<Rule> {
 }
 
 /// Returns the rules of tuning and rollout.
-fn of_changes() -> Vec<Rule> {
+fn rollout_rules() -> Vec<CelRule> {
     let steps = match schema::find("rollout.canary.steps").map(|key| &key.shape) {
-        Some(Shape::List(_, max)) => *max,
+        Some(ValueType::List(_, max)) => *max,
         _ => 0,
     };
     // The indices are written out, because API servers before 1.32 iterate over values only.
@@ -250,9 +250,9 @@ fn of_changes() -> Vec<Rule> {
     let least = "!has(self.min) || !has(self.max) || self.min <= self.max";
     let above = "`min` is above `max`: swap them, or leave one of them out";
     vec![
-        wrong("tuning.bounds.slotsMax", ".min", least, above),
-        wrong("tuning.bounds.batchWeightMax", ".min", least, above),
-        wrong(
+        conflict_rule("tuning.bounds.slotsMax", ".min", least, above),
+        conflict_rule("tuning.bounds.batchWeightMax", ".min", least, above),
+        conflict_rule(
             "rollout.canary",
             ".steps",
             format!(
@@ -261,14 +261,14 @@ fn of_changes() -> Vec<Rule> {
             ),
             "each step must reach more pods than the previous one: increase `percent`",
         ),
-        needed(
+        requirement_rule(
             "rollout",
             ".experiment",
             "!has(self.strategy) || self.strategy != 'Experiment' || (has(self.experiment) && has(self.experiment.arms) && \
              self.experiment.arms.size() >= 2)",
             "`strategy: Experiment` needs two `experiment.arms` or more: write arms: [{profileRef: {name: A}}, {profileRef: {name: B}}]",
         ),
-        wrong(
+        conflict_rule(
             "rollout.experiment",
             ".arms",
             "!has(self.arms) || self.arms.all(a, self.arms.exists_one(b, b.profileRef.name == a.profileRef.name))",
@@ -278,8 +278,8 @@ fn of_changes() -> Vec<Rule> {
 }
 
 /// Returns the rules of `BatchProfile`.
-pub(super) fn of_profiles() -> Vec<Rule> {
-    vec![excluded(
+pub(super) fn profile_rules() -> Vec<CelRule> {
+    vec![exclusion_rule(
         "",
         "",
         "self == oldSelf",
@@ -290,7 +290,7 @@ pub(super) fn of_profiles() -> Vec<Rule> {
 const NOT_THE_BODY: &str = "!has(self.fields) || self.fields.all(f, f != '')";
 
 /// Returns the condition that a header is one of these names; `*` ends a prefix or begins a suffix.
-fn named(header: &str, names: &[&str]) -> String {
+fn header_condition(header: &str, names: &[&str]) -> String {
     let header = format!("{header}.lowerAscii()");
     let whole: Vec<String> = names.iter().filter(|name| !name.contains('*')).map(|name| format!("'{name}'")).collect();
     let mut ways = vec![format!("{header} in [{}]", whole.join(", "))];
@@ -306,7 +306,7 @@ fn named(header: &str, names: &[&str]) -> String {
 
 // === impl Rule ===
 
-impl Rule {
+impl CelRule {
     /// Formats the rule for a schema.
     pub(super) fn json(&self) -> Json {
         let mut json = json!({ "rule": self.rule, "message": self.message, "reason": self.reason });

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
-use super::cel::Rule;
+use super::cel::CelRule;
 use super::number;
-use crate::config::check::Check;
-use crate::config::schema::{Key, Otherwise, Shape, Standing};
-use crate::config::text::{PORTS, Text};
+use crate::config::check::Validator;
+use crate::config::schema::{Availability, KeyDefault, SchemaKey, ValueType};
+use crate::config::text::{PORTS, TextRule};
 use crate::config::tree;
 use crate::config::units::{CHARS_MAX, format_duration, format_size};
 
@@ -18,7 +18,7 @@ use crate::config::units::{CHARS_MAX, format_duration, format_size};
 /// the schema would be mistaken for a value that the user wrote.
 const FILLED_LATER: [&str; 6] = ["limits", "scheduling", "profileRef", "injection", "proxy", "generic"];
 /// Keys without a default for the same reason: the installation may have set a mode.
-const SAID: [&str; 1] = ["mode"];
+const NO_DEFAULT: [&str; 1] = ["mode"];
 
 /// Pattern of a duration without its range: the units, each at most once, largest first.
 const DURATION: &str = "^(0|([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?([0-9]+us)?)$";
@@ -31,16 +31,16 @@ const QUANTITY: &str =
 const UNITS: [(&str, u64); 4] = [("", 1), ("Ki", 1 << 10), ("Mi", 1 << 20), ("Gi", 1 << 30)];
 
 /// Constrains the keys of a map, and the map itself by the rules of its path.
-pub(super) fn map(schema: &mut Json, keys: &'static [Key], path: &str, rules: &[Rule]) {
+pub(super) fn map(schema: &mut Json, keys: &'static [SchemaKey], path: &str, rules: &[CelRule]) {
     for key in keys {
         let at = if path.is_empty() { key.name.to_owned() } else { format!("{path}.{}", key.name) };
         let property = &mut schema["properties"][key.name];
         value(property, &key.shape, &at, rules);
         describe(property, key);
         match (key.standing, default(key, &at)) {
-            (Standing::Later, _) => says_nothing(property, key),
-            (Standing::Built | Standing::Cluster, Some(default)) => property["default"] = default,
-            (Standing::Built | Standing::Cluster, None) => {}
+            (Availability::Later, _) => constrain_planned(property, key),
+            (Availability::Built | Availability::Cluster, Some(default)) => property["default"] = default,
+            (Availability::Built | Availability::Cluster, None) => {}
         }
     }
     let required: Vec<&str> = keys.iter().filter(|key| key.required).map(|key| key.name).collect();
@@ -52,49 +52,49 @@ pub(super) fn map(schema: &mut Json, keys: &'static [Key], path: &str, rules: &[
     }
 }
 
-pub(super) fn value(schema: &mut Json, shape: &'static Shape, path: &str, rules: &[Rule]) {
+pub(super) fn value(schema: &mut Json, shape: &'static ValueType, path: &str, rules: &[CelRule]) {
     match shape {
-        Shape::Map(keys) => map(schema, keys, path, rules),
-        Shape::Names(of, max) => {
+        ValueType::Map(keys) => map(schema, keys, path, rules),
+        ValueType::Names(of, max) => {
             schema["maxProperties"] = json!(max);
             value(&mut schema["additionalProperties"], of, &format!("{path}.*"), rules);
         }
-        Shape::List(of, max) => {
+        ValueType::List(of, max) => {
             schema["maxItems"] = json!(max);
             value(&mut schema["items"], of, &format!("{path}[]"), rules);
         }
-        Shape::OneOrList(of, max) => {
+        ValueType::OneOrList(of, max) => {
             let mut item = json!({ "type": "string" });
             value(&mut item, of, &format!("{path}[]"), rules);
             // Constraints of texts apply to texts only, so they can be used here too.
             for said in ["pattern", "maxLength"] {
                 schema[said] = item[said].clone();
             }
-            lay(schema, json!({ "items": item, "minItems": 1, "maxItems": max }));
-            lay(schema, json!({ "minimum": 1, "maximum": 0, "minProperties": 1, "maxProperties": 0 }));
+            insert_all(schema, json!({ "items": item, "minItems": 1, "maxItems": max }));
+            insert_all(schema, json!({ "minimum": 1, "maximum": 0, "minProperties": 1, "maxProperties": 0 }));
             schema["not"] = json!({ "enum": [true, false, null] });
         }
-        Shape::IntOrMap(min, max, keys) => {
+        ValueType::IntOrMap(min, max, keys) => {
             map(schema, keys, path, rules);
             for key in *keys {
-                typed(&mut schema["properties"][key.name], &key.shape);
+                set_type(&mut schema["properties"][key.name], &key.shape);
             }
-            lay(schema, json!({ "minimum": min, "maximum": max, "multipleOf": 1, "maxProperties": keys.len() }));
-            lay(schema, json!({ "minLength": 1, "maxLength": 0, "minItems": 1, "maxItems": 0 }));
+            insert_all(schema, json!({ "minimum": min, "maximum": max, "multipleOf": 1, "maxProperties": keys.len() }));
+            insert_all(schema, json!({ "minLength": 1, "maxLength": 0, "minItems": 1, "maxItems": 0 }));
             schema["not"] = json!({ "enum": [true, false, null] });
         }
-        Shape::Int(min, max) => lay(schema, json!({ "minimum": min, "maximum": max })),
-        Shape::Time(min, max) => {
-            lay(schema, json!({ "minLength": 1, "maxLength": CHARS_MAX }));
+        ValueType::Int(min, max) => insert_all(schema, json!({ "minimum": min, "maximum": max })),
+        ValueType::Time(min, max) => {
+            insert_all(schema, json!({ "minLength": 1, "maxLength": CHARS_MAX }));
             push(schema, duration(*min, *max, &shape.allowed()));
         }
-        Shape::Size(min, max) => size(schema, *min, *max, path, &shape.allowed()),
-        Shape::Share => lay(schema, json!({ "pattern": SHARE, "maxLength": CHARS_MAX })),
-        Shape::Switch => {}
-        Shape::Word(words, _) => schema["enum"] = json!(words),
-        Shape::Text(rule) => text(schema, rule),
-        Shape::Quantity(amount) => {
-            lay(schema, json!({ "pattern": QUANTITY, "maxLength": CHARS_MAX }));
+        ValueType::Size(min, max) => size(schema, *min, *max, path, &shape.allowed()),
+        ValueType::Share => insert_all(schema, json!({ "pattern": SHARE, "maxLength": CHARS_MAX })),
+        ValueType::Switch => {}
+        ValueType::Word(words, _) => schema["enum"] = json!(words),
+        ValueType::Text(rule) => text(schema, rule),
+        ValueType::Quantity(amount) => {
+            insert_all(schema, json!({ "pattern": QUANTITY, "maxLength": CHARS_MAX }));
             let rule = format!(
                 "!isQuantity(self) || (quantity(self).compareTo(quantity('{}')) >= 0 && quantity(self).compareTo(quantity('{}')) <= 0)",
                 amount.min, amount.max
@@ -106,22 +106,22 @@ pub(super) fn value(schema: &mut Json, shape: &'static Shape, path: &str, rules:
 
 /// Sets the type of a key in a map that may also be a number. A schema cannot express the type of
 /// such a value, so the derive omits the types of its keys.
-fn typed(schema: &mut Json, shape: &Shape) {
+fn set_type(schema: &mut Json, shape: &ValueType) {
     schema["type"] = json!(match shape {
-        Shape::Int(..) => "integer",
-        Shape::Switch => "boolean",
+        ValueType::Int(..) => "integer",
+        ValueType::Switch => "boolean",
         _ => "string",
     });
 }
 
-fn text(schema: &mut Json, rule: &Text) {
+fn text(schema: &mut Json, rule: &TextRule) {
     if !rule.pattern.is_empty() {
         schema["pattern"] = json!(rule.pattern);
     }
     schema["maxLength"] = json!(rule.chars_max);
     // A port is the only text that may also be a number.
     if schema["x-kubernetes-int-or-string"] == true {
-        lay(schema, json!({ "minimum": PORTS.0, "maximum": PORTS.1 }));
+        insert_all(schema, json!({ "minimum": PORTS.0, "maximum": PORTS.1 }));
     }
 }
 
@@ -140,7 +140,7 @@ fn duration(min: u64, max: u64, allowed: &str) -> Json {
 /// In a list a rule would cost too much: API servers before 1.35 estimate a text beside a number at
 /// three megabytes, whatever its bound. There a pattern contains the range.
 fn size(schema: &mut Json, min: u64, max: u64, path: &str, allowed: &str) {
-    lay(schema, json!({ "minimum": min, "maximum": max, "maxLength": CHARS_MAX }));
+    insert_all(schema, json!({ "minimum": min, "maximum": max, "maxLength": CHARS_MAX }));
     if path.contains("[]") {
         let ways: Vec<String> = UNITS
             .iter()
@@ -161,37 +161,39 @@ fn size(schema: &mut Json, min: u64, max: u64, path: &str, allowed: &str) {
 }
 
 /// Restricts a key that is not supported yet to values that change nothing, as the loader does.
-fn says_nothing(schema: &mut Json, key: &Key) {
+fn constrain_planned(schema: &mut Json, key: &SchemaKey) {
     match (&key.shape, key.default) {
-        (Shape::Map(_) | Shape::Names(..), _) => schema["maxProperties"] = json!(0),
-        (Shape::List(..), _) => schema["maxItems"] = json!(0),
-        (_, Otherwise::Is(default)) => schema["enum"] = json!([default]),
-        (_, Otherwise::Absent(_) | Otherwise::Within) => schema["not"] = json!({}),
+        (ValueType::Map(_) | ValueType::Names(..), _) => schema["maxProperties"] = json!(0),
+        (ValueType::List(..), _) => schema["maxItems"] = json!(0),
+        (_, KeyDefault::Is(default)) => schema["enum"] = json!([default]),
+        (_, KeyDefault::Absent(_) | KeyDefault::Within) => schema["not"] = json!({}),
     }
 }
 
 /// Returns the default, if the schema may contain it.
-fn default(key: &'static Key, path: &str) -> Option<Json> {
-    let Otherwise::Is(text) = key.default else { return None };
+fn default(key: &'static SchemaKey, path: &str) -> Option<Json> {
+    let KeyDefault::Is(text) = key.default else { return None };
     let filled_later = path.split('.').any(|name| FILLED_LATER.contains(&name.trim_end_matches("[]")));
     // An empty list or text is equivalent to an absent one.
-    if filled_later || SAID.contains(&path) || matches!(text, "" | "[]" | "{}") {
+    if filled_later || NO_DEFAULT.contains(&path) || matches!(text, "" | "[]" | "{}") {
         return None;
     }
-    let mut check = Check::default();
+    let mut check = Validator::default();
     tree::parse(text).ok().and_then(|node| check.value(&key.shape, &node, path))
 }
 
 /// Extends the doc comment of the field by the allowed values and the default, so that `kubectl
 /// explain` shows everything.
-fn describe(schema: &mut Json, key: &Key) {
+fn describe(schema: &mut Json, key: &SchemaKey) {
     let mut said = schema["description"].as_str().unwrap_or_default().to_owned();
     let told = match &key.shape {
-        Shape::Map(_) | Shape::Switch | Shape::Word(..) | Shape::List(Shape::Map(_), _) => String::new(),
+        ValueType::Map(_) | ValueType::Switch | ValueType::Word(..) | ValueType::List(ValueType::Map(_), _) => {
+            String::new()
+        }
         shape => shape.allowed(),
     };
     let told = if told.is_empty() { told } else { format!("Allowed: {told}.") };
-    for sentence in [told, otherwise(key)] {
+    for sentence in [told, describe_default(key)] {
         if !sentence.is_empty() {
             if !said.is_empty() {
                 said.push(' ');
@@ -202,16 +204,16 @@ fn describe(schema: &mut Json, key: &Key) {
     schema["description"] = json!(said);
 }
 
-fn otherwise(key: &Key) -> String {
+fn describe_default(key: &SchemaKey) -> String {
     match (key.standing, key.default) {
-        (Standing::Later, _) => "Not supported yet.".to_owned(),
-        (_, Otherwise::Is("" | "[]" | "{}") | Otherwise::Absent(_) | Otherwise::Within) => String::new(),
-        (_, Otherwise::Is(default)) => format!("Default: {default}."),
+        (Availability::Later, _) => "Not supported yet.".to_owned(),
+        (_, KeyDefault::Is("" | "[]" | "{}") | KeyDefault::Absent(_) | KeyDefault::Within) => String::new(),
+        (_, KeyDefault::Is(default)) => format!("Default: {default}."),
     }
 }
 
 /// Inserts entries into a schema and replaces existing ones.
-fn lay(schema: &mut Json, entries: Json) {
+fn insert_all(schema: &mut Json, entries: Json) {
     if let Json::Object(entries) = entries {
         for (name, value) in entries {
             schema[name] = value;

@@ -20,7 +20,7 @@ pub(super) fn pattern(min: u64, max: u64) -> String {
             whole = Some(whole.map_or((more, more), |(least, _)| (least, more)));
         } else {
             ways.extend(whole.take().map(of_any_length));
-            between(low.as_bytes(), high.as_bytes(), "", &mut ways);
+            push_same_length(low.as_bytes(), high.as_bytes(), "", &mut ways);
         }
         let Some(next) = to.checked_add(1) else { break };
         from = next;
@@ -44,7 +44,7 @@ fn ceiling(number: u64) -> u64 {
 }
 
 /// Adds the alternatives for numbers of one length, digit by digit.
-fn between(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
+fn push_same_length(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
     let (Some((first, low)), Some((last, high))) = (low.split_first(), high.split_first()) else {
         ways.push(before.to_owned());
         return;
@@ -55,7 +55,7 @@ fn between(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
         more => format!("[0-9]{{{more}}}"),
     };
     let mut one = |digit: u8, low: &[u8], high: &[u8]| {
-        between(low, high, &format!("{before}{}", char::from(digit)), ways);
+        push_same_length(low, high, &format!("{before}{}", char::from(digit)), ways);
     };
     let all = |digits: &[u8], digit: u8| digits.iter().all(|found| *found == digit);
     let (whole_low, whole_high) = (all(low, b'0'), all(high, b'9'));
@@ -76,7 +76,7 @@ fn between(low: &[u8], high: &[u8], before: &str, ways: &mut Vec<String>) {
         ways.push(format!("{before}{digits}{any}"));
     }
     if !whole_high {
-        between(&vec![b'0'; high.len()], high, &format!("{before}{}", char::from(*last)), ways);
+        push_same_length(&vec![b'0'; high.len()], high, &format!("{before}{}", char::from(*last)), ways);
     }
 }
 

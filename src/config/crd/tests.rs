@@ -12,9 +12,9 @@ use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::config::schema::{Otherwise, SPEC, Shape, Standing, walk};
+use crate::config::schema::{Availability, KeyDefault, SPEC, ValueType, walk};
 use crate::config::tests::design::{examples, file_with, leaves};
-use crate::config::{Code, format_duration, load};
+use crate::config::{ConfigCode, format_duration, load};
 
 mod asked;
 mod structural;
@@ -22,15 +22,15 @@ mod structural;
 use asked::asked;
 
 /// A definition that is ready to validate objects.
-struct Kind {
+struct Definition {
     name: String,
     schema: Json,
     rules: CompiledSchema,
 }
 
-// === impl Kind ===
+// === impl Definition ===
 
-impl Kind {
+impl Definition {
     fn all() -> Vec<Self> {
         let kind = |crd: Json| {
             let schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
@@ -174,7 +174,7 @@ fn the_schema_has_the_keys_of_the_table_and_no_other() {
         }
     }
     let mut found = Vec::new();
-    paths(&Kind::policy().schema["properties"]["spec"], "", &mut found);
+    paths(&Definition::policy().schema["properties"]["spec"], "", &mut found);
     // The entries of a list of two forms have no brackets of their own.
     let mut known = Vec::new();
     walk(SPEC, "", &mut |path, _| known.push(path.to_owned()));
@@ -196,7 +196,7 @@ fn a_default_stands_only_where_absence_means_nothing_and_is_that_of_the_table() 
         }
     }
     let mut found = Vec::new();
-    defaults(&Kind::policy().schema["properties"]["spec"], "", &mut found);
+    defaults(&Definition::policy().schema["properties"]["spec"], "", &mut found);
     assert!(found.len() >= 20, "{found:?}");
     for (path, default) in &found {
         assert!(!["mode", "routes[].timeout"].contains(&path.as_str()), "{path}");
@@ -206,16 +206,16 @@ fn a_default_stands_only_where_absence_means_nothing_and_is_that_of_the_table() 
         }
         assert!(!matches!(default.to_string().as_str(), "[]" | "{}" | "\"\"" | "null"), "{path}");
         let (_, key) = all_keys().into_iter().find(|(known, _)| known == path).unwrap();
-        let Otherwise::Is(text) = key.default else { panic!("{path} has no default in the table") };
+        let KeyDefault::Is(text) = key.default else { panic!("{path} has no default in the table") };
         assert_eq!(yaml_of(text).to_string().replace('"', ""), default.to_string().replace('"', ""), "{path}");
     }
     assert!(found.iter().any(|(path, default)| path == "tuning.mode" && default == "Auto"));
     // A profile consists of limits and scheduling.
-    let profile = Kind::all().into_iter().find(|kind| kind.name == "BatchProfile").unwrap();
+    let profile = Definition::all().into_iter().find(|kind| kind.name == "BatchProfile").unwrap();
     assert!(!profile.schema.to_string().contains("\"default\":"));
 }
 
-fn all_keys() -> Vec<(String, &'static Key)> {
+fn all_keys() -> Vec<(String, &'static SchemaKey)> {
     let mut keys = Vec::new();
     walk(SPEC, "", &mut |path, key| keys.push((path.to_owned(), key)));
     keys
@@ -223,7 +223,7 @@ fn all_keys() -> Vec<(String, &'static Key)> {
 
 #[test]
 fn every_policy_that_is_shown_is_taken() {
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     let shown = files("examples/policies");
     assert!(shown.len() >= 3);
     for (name, text) in shown {
@@ -236,7 +236,7 @@ fn every_policy_that_is_shown_is_taken() {
 #[test]
 fn the_design_is_refused_for_what_the_loader_refuses_of_it_and_for_nothing_else() {
     let design = yaml_of(&examples());
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     let wrong = [asked(&kind.schema, &design), kind.broken(&design, None, true)].concat();
     let mut found: Vec<&str> = wrong.iter().map(|wrong| wrong.split(": ").next().unwrap()).collect();
     let errors = load(&examples(), "policy.yaml").unwrap_err();
@@ -253,7 +253,7 @@ fn the_design_is_refused_for_what_the_loader_refuses_of_it_and_for_nothing_else(
 
 #[test]
 fn objects_that_are_right_are_taken_by_schema_rules_and_loader() {
-    let kinds = Kind::all();
+    let kinds = Definition::all();
     let accepted = files("tests/data/crd/accepted");
     assert!(accepted.len() >= 8, "the objects are gone");
     for (name, text) in accepted {
@@ -271,7 +271,7 @@ fn objects_that_are_right_are_taken_by_schema_rules_and_loader() {
 #[test]
 fn what_an_api_server_makes_of_an_object_the_types_and_the_loader_still_take() {
     use crate::api::v1alpha1::{BatchPolicy, BatchProfile};
-    let kinds = Kind::all();
+    let kinds = Definition::all();
     for (name, text) in files("tests/data/crd/accepted") {
         for object in objects(&text) {
             let kind = kinds.iter().find(|kind| object["kind"] == kind.name.as_str()).unwrap();
@@ -302,7 +302,7 @@ fn what_an_api_server_makes_of_an_object_the_types_and_the_loader_still_take() {
 
 #[test]
 fn objects_that_are_wrong_are_refused_by_schema_or_rules_and_by_the_loader() {
-    let kinds = Kind::all();
+    let kinds = Definition::all();
     let refused = files("tests/data/crd/refused");
     for (name, text) in &refused {
         let why =
@@ -321,8 +321,11 @@ fn objects_that_are_wrong_are_refused_by_schema_or_rules_and_by_the_loader() {
         }
     }
     // Each rule has an object that no other rule rejects.
-    let all: Vec<String> =
-        cel::of_policies().iter().chain(&cel::of_profiles()).map(|rule| rule.json()["message"].to_string()).collect();
+    let all: Vec<String> = cel::policy_rules()
+        .iter()
+        .chain(&cel::profile_rules())
+        .map(|rule| rule.json()["message"].to_string())
+        .collect();
     for message in all {
         let message = message.trim_matches('"');
         let told = refused.iter().any(|(_, text)| {
@@ -334,22 +337,27 @@ fn objects_that_are_wrong_are_refused_by_schema_or_rules_and_by_the_loader() {
 
 #[test]
 fn what_the_loader_calls_a_bad_value_the_schema_refuses() {
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     for (path, key) in leaves() {
         let odd: &[&str] = match &key.shape {
-            Shape::Int(..) => &["-1", "1.5", "x", "true"],
-            Shape::IntOrMap(..) => &["-1", "[x]", "[true]", "[399]", "[600]", "[{bodyContains: x}]", "[{status: x}]"],
-            Shape::Time(..) => &["5 parsecs", "5", "1.5s", "-1s", "1s1m", "99999999999999999999h", "''"],
-            Shape::Size(..) => &["1 truck", "1K", "-1", "1.5Mi", "''", "true"],
-            Shape::Share => &["much", "5", "101%", "0.00001%", "''"],
-            Shape::Switch => &["'yes'", "1", "'true'"],
-            Shape::Word(..) => &["Nonsense", "1"],
+            ValueType::Int(..) => &["-1", "1.5", "x", "true"],
+            ValueType::IntOrMap(..) => {
+                &["-1", "[x]", "[true]", "[399]", "[600]", "[{bodyContains: x}]", "[{status: x}]"]
+            }
+            ValueType::Time(..) => &["5 parsecs", "5", "1.5s", "-1s", "1s1m", "99999999999999999999h", "''"],
+            ValueType::Size(..) => &["1 truck", "1K", "-1", "1.5Mi", "''", "true"],
+            ValueType::Share => &["much", "5", "101%", "0.00001%", "''"],
+            ValueType::Switch => &["'yes'", "1", "'true'"],
+            ValueType::Word(..) => &["Nonsense", "1"],
             _ => &["[[1]]", "true"],
         };
         for value in odd.iter().chain(&["{zz: {}}", "[[1]]", "~"]) {
             let (text, _) = file_with(&path, value);
             let codes = load(&text, "one.yaml").map_or_else(|errors| errors.findings, |_| Vec::new());
-            if codes.iter().any(|finding| finding.code == Code::BadValue && finding.path.starts_with(path_of(&path))) {
+            if codes
+                .iter()
+                .any(|finding| finding.code == ConfigCode::BadValue && finding.path.starts_with(path_of(&path)))
+            {
                 let wrong = kind.spec(&text);
                 assert!(!wrong.is_empty(), "{path}: {value} is taken\n{text}");
             }
@@ -364,15 +372,15 @@ fn path_of(path: &str) -> &str {
 
 #[test]
 fn every_range_ends_where_that_of_the_loader_ends() {
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     let micros = |n: u64| format_duration(Duration::from_micros(n));
     let sizes: &dyn Fn(u64) -> String = &|n| format!("\"{n}\"");
     let mut compared = 0;
     for (path, key) in leaves() {
         let (min, max, writes): (u64, u64, Vec<&dyn Fn(u64) -> String>) = match &key.shape {
-            Shape::Int(min, max) => (*min, *max, vec![&|n| n.to_string()]),
-            Shape::Size(min, max) => (*min, *max, vec![&|n| n.to_string(), sizes, &crate::config::format_size]),
-            Shape::Time(min, max) => (*min, *max, vec![&micros]),
+            ValueType::Int(min, max) => (*min, *max, vec![&|n| n.to_string()]),
+            ValueType::Size(min, max) => (*min, *max, vec![&|n| n.to_string(), sizes, &crate::config::format_size]),
+            ValueType::Time(min, max) => (*min, *max, vec![&micros]),
             _ => continue,
         };
         for write in writes {
@@ -390,9 +398,9 @@ fn every_range_ends_where_that_of_the_loader_ends() {
 
 #[test]
 fn words_are_those_of_the_table_and_those_of_later_are_refused() {
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     for (path, key) in leaves() {
-        let Shape::Word(words, later) = &key.shape else { continue };
+        let ValueType::Word(words, later) = &key.shape else { continue };
         for word in *words {
             let wrong = kind.spec(&file_with(&path, word).0);
             // A word that requires another key is reported by a rule, not by the list of words.
@@ -407,26 +415,26 @@ fn words_are_those_of_the_table_and_those_of_later_are_refused() {
 
 #[test]
 fn a_key_that_is_not_built_may_say_nothing_and_no_more() {
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     let mut later = 0;
-    for (path, key) in all_keys().into_iter().filter(|(_, key)| key.standing == Standing::Later) {
+    for (path, key) in all_keys().into_iter().filter(|(_, key)| key.standing == Availability::Later) {
         later += 1;
         let (nothing, something) = match (&key.shape, key.default) {
-            (Shape::Map(keys), _) => ("{}".to_owned(), format!("{{{}: /x}}", keys.first().unwrap().name)),
-            (Shape::List(..), _) => ("[]".to_owned(), "[x]".to_owned()),
-            (_, Otherwise::Is(default)) => (default.to_owned(), "7%".to_owned()),
+            (ValueType::Map(keys), _) => ("{}".to_owned(), format!("{{{}: /x}}", keys.first().unwrap().name)),
+            (ValueType::List(..), _) => ("[]".to_owned(), "[x]".to_owned()),
+            (_, KeyDefault::Is(default)) => (default.to_owned(), "7%".to_owned()),
             _ => continue,
         };
         assert_eq!(kind.spec(&file_with(&path, &nothing).0), [""; 0], "{path}: {nothing}");
         assert!(!kind.spec(&file_with(&path, &something).0).is_empty(), "{path}: {something}");
     }
-    let words = all_keys().iter().any(|(_, key)| matches!(key.shape, Shape::Word(_, later) if !later.is_empty()));
+    let words = all_keys().iter().any(|(_, key)| matches!(key.shape, ValueType::Word(_, later) if !later.is_empty()));
     assert!(later > 0 || words, "no key is unsupported any more: remove this test");
 }
 
 #[test]
 fn a_required_key_is_asked_for() {
-    let kind = Kind::policy();
+    let kind = Definition::policy();
     let wrong = kind.spec("{targetRefs: [{}], selector: {matchExpressions: [{}]}}");
     for key in ["targetRefs[0].kind", "targetRefs[0].name", "selector.matchExpressions[0].key"] {
         assert!(wrong.contains(&format!("spec.{key}: Required value")), "{wrong:?}");
@@ -446,7 +454,7 @@ fn a_required_key_is_asked_for() {
 #[test]
 fn a_status_is_what_the_types_write() {
     use crate::api::v1alpha1::{BatchPolicyStatus, BatchProfileStatus};
-    let kinds = Kind::all();
+    let kinds = Definition::all();
     for (name, text) in files("tests/data/crd/accepted") {
         for object in objects(&text).into_iter().filter(|object| object.get("status").is_some()) {
             let status = object["status"].clone();
@@ -480,31 +488,31 @@ proptest! {
 
     #[test]
     fn values_with_units_are_judged_as_by_the_loader(text in nearly_a_value()) {
-        static SHAPES: [(Shape, &str); 8] = [
-            (Shape::Time(0, 60_000_000), "limits.queueDelayMax"),
-            (Shape::Time(1_000, 3_600_000_000), "slo.latencyP99"),
-            (Shape::Size(1, 1 << 30), "limits.batchBytesMax"),
-            (Shape::Size(1, 1 << 30), "routes[].limits.batchBytesMax"),
-            (Shape::Size(8 << 10, 1 << 20), "routes[].limits.itemBytesMax"),
-            (Shape::Share, "verify"),
-            (Shape::Quantity(&crate::config::quantity::CPU), "injection.cpuRequest"),
-            (Shape::Quantity(&crate::config::quantity::MEMORY), "injection.memoryLimit"),
+        static SHAPES: [(ValueType, &str); 8] = [
+            (ValueType::Time(0, 60_000_000), "limits.queueDelayMax"),
+            (ValueType::Time(1_000, 3_600_000_000), "slo.latencyP99"),
+            (ValueType::Size(1, 1 << 30), "limits.batchBytesMax"),
+            (ValueType::Size(1, 1 << 30), "routes[].limits.batchBytesMax"),
+            (ValueType::Size(8 << 10, 1 << 20), "routes[].limits.itemBytesMax"),
+            (ValueType::Share, "verify"),
+            (ValueType::Quantity(&crate::config::quantity::CPU), "injection.cpuRequest"),
+            (ValueType::Quantity(&crate::config::quantity::MEMORY), "injection.memoryLimit"),
         ];
         for (shape, path) in &SHAPES {
             let mut schema = match shape {
-                Shape::Size(..) => json!({ "x-kubernetes-int-or-string": true }),
+                ValueType::Size(..) => json!({ "x-kubernetes-int-or-string": true }),
                 _ => json!({ "type": "string" }),
             };
             constrain::value(&mut schema, shape, path, &[]);
             let schema = json!({ "type": "object", "properties": { "key": schema } });
             let object = json!({ "key": text });
             let wrong = !asked(&schema, &object).is_empty() || Validator::new().validate(&schema, &object, None).is_err();
-            let mut check = crate::config::check::Check::default();
+            let mut check = crate::config::check::Validator::default();
             // A quantity that is a number without quotes is rejected by both; only texts are
             // compared here.
             let node = match shape {
-                Shape::Quantity(_) => crate::config::tree::parse(&json!(text).to_string()).unwrap(),
-                _ => crate::config::tree::Node::given(&text),
+                ValueType::Quantity(_) => crate::config::tree::parse(&json!(text).to_string()).unwrap(),
+                _ => crate::config::tree::YamlNode::given(&text),
             };
             let taken = check.value(shape, &node, path).is_some();
             prop_assert_eq!(!wrong, taken, "{} {:?}", path, text);

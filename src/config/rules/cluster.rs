@@ -4,7 +4,7 @@
 use serde_json::Value as Json;
 
 use super::list;
-use crate::config::check::Check;
+use crate::config::check::Validator;
 
 /// API group of each kind that a policy can target. Other kinds have none.
 pub(in crate::config) const GROUPS: [(&str, &str); 6] = [
@@ -18,10 +18,10 @@ pub(in crate::config) const GROUPS: [(&str, &str); 6] = [
 ];
 
 /// Applies every rule.
-pub(super) fn apply(check: &mut Check, spec: &Json) {
-    targets(check, spec);
+pub(super) fn apply(check: &mut Validator, spec: &Json) {
+    check_targets(check, spec);
     for (index, term) in list(&spec["selector"]["matchExpressions"]).iter().enumerate() {
-        selected(check, &format!("selector.matchExpressions[{index}]"), term);
+        check_selector_term(check, &format!("selector.matchExpressions[{index}]"), term);
     }
     for key in ["slotsMax", "batchWeightMax"] {
         let bounds = &spec["tuning"]["bounds"][key];
@@ -50,7 +50,7 @@ pub(super) fn apply(check: &mut Check, spec: &Json) {
 
 /// Checks that a target has the API group of its kind. With another group it is another kind, and
 /// matches nothing.
-fn targets(check: &mut Check, spec: &Json) {
+fn check_targets(check: &mut Validator, spec: &Json) {
     for (index, target) in list(&spec["targetRefs"]).iter().enumerate() {
         let Some(kind) = target["kind"].as_str() else { continue };
         // Problems of the target itself have to be corrected first.
@@ -72,7 +72,7 @@ fn targets(check: &mut Check, spec: &Json) {
     }
 }
 
-fn selected(check: &mut Check, path: &str, term: &Json) {
+fn check_selector_term(check: &mut Validator, path: &str, term: &Json) {
     let Some(operator) = term["operator"].as_str() else { return };
     // Problems of the term itself have to be corrected first.
     if check.findings.iter().any(|told| told.path.starts_with(path)) {
@@ -91,7 +91,7 @@ fn selected(check: &mut Check, path: &str, term: &Json) {
     }
 }
 
-fn arms(check: &mut Check, rollout: &Json) {
+fn arms(check: &mut Validator, rollout: &Json) {
     let arms = list(&rollout["experiment"]["arms"]);
     if rollout["strategy"] == "Experiment" && arms.len() < 2 {
         let help = "write arms: [{profileRef: {name: A}}, {profileRef: {name: B}}]";

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::super::effective::text;
-use super::super::schema::{Key, Otherwise, SPEC, Shape, walk};
-use super::super::tree::{self, Node, Value};
+use super::super::schema::{KeyDefault, SPEC, SchemaKey, ValueType, walk};
+use super::super::tree::{self, YamlNode, YamlValue};
 use super::*;
 
 /// Returns the text of `policy.yaml` with its examples as values.
@@ -13,10 +13,10 @@ pub(in crate::config) fn examples() -> String {
 }
 
 /// Returns every leaf of the table with its path.
-pub(in crate::config) fn leaves() -> Vec<(String, &'static Key)> {
+pub(in crate::config) fn leaves() -> Vec<(String, &'static SchemaKey)> {
     let mut out = Vec::new();
     walk(SPEC, "", &mut |path, key| {
-        let map = matches!(key.shape, Shape::Map(_) | Shape::List(Shape::Map(_), _) | Shape::Names(..));
+        let map = matches!(key.shape, ValueType::Map(_) | ValueType::List(ValueType::Map(_), _) | ValueType::Names(..));
         if !map {
             out.push((path.to_owned(), key));
         }
@@ -33,9 +33,9 @@ fn every_key_of_the_design_is_known_and_every_value_of_it_is_taken() {
     assert_eq!(found, expected);
 }
 
-fn paths_of(node: &Node, prefix: &str, out: &mut BTreeSet<String>) {
+fn paths_of(node: &YamlNode, prefix: &str, out: &mut BTreeSet<String>) {
     match &node.value {
-        Value::Map(entries) => {
+        YamlValue::Map(entries) => {
             for (key, value) in entries {
                 let name = key.text().unwrap();
                 let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
@@ -43,8 +43,8 @@ fn paths_of(node: &Node, prefix: &str, out: &mut BTreeSet<String>) {
                 paths_of(value, &path, out);
             }
         }
-        Value::List(items) => items.iter().for_each(|item| paths_of(item, &format!("{prefix}[]"), out)),
-        Value::Null | Value::Scalar { .. } => {}
+        YamlValue::List(items) => items.iter().for_each(|item| paths_of(item, &format!("{prefix}[]"), out)),
+        YamlValue::Null | YamlValue::Scalar { .. } => {}
     }
 }
 
@@ -84,7 +84,7 @@ fn every_default_is_the_designs() {
     let source = std::fs::read_to_string(root().join("tests/data/config/policy.yaml")).unwrap();
     let document = tree::parse(&examples()).unwrap();
     let spec = document.get("spec").unwrap();
-    let example_line = |node: &Node| {
+    let example_line = |node: &YamlNode| {
         let line = source.lines().nth(node.at.line - 1).unwrap();
         // Marked at the value itself, or by a comment that begins with the mark.
         let value = line.split_at(line.find(node.text().unwrap_or("\0")).unwrap_or(0)).0;
@@ -99,34 +99,34 @@ fn every_default_is_the_designs() {
         let mut node = Some(spec);
         for name in path.split('.') {
             node = node.and_then(|node| node.get(name.trim_end_matches("[]")));
-            if let Some(Value::List(items)) = node.map(|node| &node.value).filter(|_| name.ends_with("[]")) {
+            if let Some(YamlValue::List(items)) = node.map(|node| &node.value).filter(|_| name.ends_with("[]")) {
                 node = items.first();
             }
         }
         let Some(node) = node else { continue };
         match key.default {
-            Otherwise::Is(default) => {
+            KeyDefault::Is(default) => {
                 let wanted = tree::parse(default).unwrap();
                 assert_eq!(written(node), written(&wanted), "{path}");
                 compared += 1;
             }
-            Otherwise::Absent(_) if !key.required => {
+            KeyDefault::Absent(_) if !key.required => {
                 let inside_example =
                     ["slo.", "profileRef.", "tuning.bounds"].iter().any(|prefix| path.starts_with(prefix));
                 assert!(example_line(node) || inside_example, "{path} has a default in the example");
             }
-            Otherwise::Absent(_) | Otherwise::Within => {}
+            KeyDefault::Absent(_) | KeyDefault::Within => {}
         }
     }
     assert!(compared >= 90, "only {compared} defaults were compared");
 }
 
-fn written(node: &Node) -> String {
+fn written(node: &YamlNode) -> String {
     match &node.value {
-        Value::Null => "{}".to_owned(),
-        Value::Scalar { text, .. } => text.clone(),
-        Value::List(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
-        Value::Map(entries) => {
+        YamlValue::Null => "{}".to_owned(),
+        YamlValue::Scalar { text, .. } => text.clone(),
+        YamlValue::List(items) => format!("[{}]", items.iter().map(written).collect::<Vec<_>>().join(", ")),
+        YamlValue::Map(entries) => {
             let entries: Vec<_> =
                 entries.iter().map(|(key, value)| format!("{}: {}", written(key), written(value))).collect();
             format!("{{{}}}", entries.join(", "))
@@ -135,12 +135,12 @@ fn written(node: &Node) -> String {
 }
 
 /// Returns a valid value.
-fn sample(key: &Key) -> String {
+fn sample(key: &SchemaKey) -> String {
     match (&key.shape, key.name) {
         (_, "profileRef") => "{name: p}".to_owned(),
-        (Shape::Word(words, _), _) => words.first().copied().unwrap().to_owned(),
-        (Shape::Int(min, _), _) => min.to_string(),
-        (Shape::Time(..), _) => "1s".to_owned(),
+        (ValueType::Word(words, _), _) => words.first().copied().unwrap().to_owned(),
+        (ValueType::Int(min, _), _) => min.to_string(),
+        (ValueType::Time(..), _) => "1s".to_owned(),
         _ => "/x".to_owned(),
     }
 }
@@ -162,7 +162,9 @@ pub(in crate::config) fn file_with(path: &str, value: &str) -> (String, usize) {
         }
         let key = keys.iter().find(|key| key.name == name);
         keys = match key.map(|key| &key.shape) {
-            Some(Shape::Map(keys) | Shape::List(Shape::Map(keys) | Shape::IntOrMap(_, _, keys), _)) => keys,
+            Some(ValueType::Map(keys) | ValueType::List(ValueType::Map(keys) | ValueType::IntOrMap(_, _, keys), _)) => {
+                keys
+            }
             _ => &[],
         };
         if names.peek().is_none() {
@@ -183,23 +185,23 @@ pub(in crate::config) fn file_with(path: &str, value: &str) -> (String, usize) {
 fn a_bad_value_of_any_key_is_told_once_on_its_line() {
     for (path, key) in leaves() {
         let odd = match &key.shape {
-            Shape::Int(..) | Shape::IntOrMap(..) => "-1",
-            Shape::Time(..) => "5 parsecs",
-            Shape::Size(..) => "1 truck",
-            Shape::Share => "much",
-            Shape::Switch => "yes",
-            Shape::Word(..) => "Nonsense",
+            ValueType::Int(..) | ValueType::IntOrMap(..) => "-1",
+            ValueType::Time(..) => "5 parsecs",
+            ValueType::Size(..) => "1 truck",
+            ValueType::Share => "much",
+            ValueType::Switch => "yes",
+            ValueType::Word(..) => "Nonsense",
             _ => "[[1]]",
         };
         for value in [odd, "{zz: {}}", "[[1]]", "~"] {
             let (text, line) = file_with(&path, value);
             // An empty list is equivalent to an absent one.
-            if value == "~" && matches!(key.shape, Shape::List(..)) {
+            if value == "~" && matches!(key.shape, ValueType::List(..)) {
                 continue;
             }
             let errors = load(&text, "one.yaml").map(|_| ()).expect_err(&text);
             let told: Vec<_> = errors.findings.iter().map(|f| (f.code, f.line().unwrap())).collect();
-            assert_eq!(told, [(Code::BadValue, line)], "{path}: {value}\n{text}\n{}", errors.render(false));
+            assert_eq!(told, [(ConfigCode::BadValue, line)], "{path}: {value}\n{text}\n{}", errors.render(false));
         }
     }
 }
@@ -209,9 +211,9 @@ fn every_number_is_refused_just_outside_its_range_and_taken_at_its_ends() {
     let micros = |n: u64| format_duration(Duration::from_micros(n));
     for (path, key) in leaves() {
         let (min, max, write): (u64, u64, &dyn Fn(u64) -> String) = match &key.shape {
-            Shape::Int(min, max) => (*min, *max, &|n| n.to_string()),
-            Shape::Size(min, max) => (*min, *max, &|n| n.to_string()),
-            Shape::Time(min, max) => (*min, *max, &micros),
+            ValueType::Int(min, max) => (*min, *max, &|n| n.to_string()),
+            ValueType::Size(min, max) => (*min, *max, &|n| n.to_string()),
+            ValueType::Time(min, max) => (*min, *max, &micros),
             _ => continue,
         };
         let codes = |value: u64| {
@@ -220,11 +222,11 @@ fn every_number_is_refused_just_outside_its_range_and_taken_at_its_ends() {
                 .map_or_else(|errors| errors.findings.iter().map(|f| f.code).collect(), |_| Vec::new())
         };
         for value in [min, max] {
-            assert!(!codes(value).contains(&Code::BadValue), "{path}: {value}");
+            assert!(!codes(value).contains(&ConfigCode::BadValue), "{path}: {value}");
         }
-        assert_eq!(codes(max + 1), [Code::BadValue], "{path}: {}", max + 1);
+        assert_eq!(codes(max + 1), [ConfigCode::BadValue], "{path}: {}", max + 1);
         if min > 0 {
-            assert_eq!(codes(min - 1), [Code::BadValue], "{path}: {}", min - 1);
+            assert_eq!(codes(min - 1), [ConfigCode::BadValue], "{path}: {}", min - 1);
         }
     }
 }
@@ -239,7 +241,7 @@ fn a_misspelt_key_is_told_with_the_nearest_known_one() {
         let last = lines.last_mut().unwrap();
         *last = last.replace(key.name, &wrong);
         let errors = load(&lines.join("\n"), "typo.yaml").unwrap_err();
-        let told = errors.findings.iter().find(|finding| finding.code == Code::UnknownKey).unwrap();
+        let told = errors.findings.iter().find(|finding| finding.code == ConfigCode::UnknownKey).unwrap();
         assert_eq!((told.line(), told.nearest.as_deref()), (Some(line), Some(key.name)), "{path} as {wrong}");
     }
 }
@@ -247,8 +249,8 @@ fn a_misspelt_key_is_told_with_the_nearest_known_one() {
 #[test]
 fn a_value_is_shown_as_it_would_be_written() {
     for (path, key) in leaves() {
-        let Otherwise::Is(default) = key.default else { continue };
-        let mut check = check::Check::default();
+        let KeyDefault::Is(default) = key.default else { continue };
+        let mut check = check::Validator::default();
         let json =
             check.value(&key.shape, &tree::parse(if default.is_empty() { "\"\"" } else { default }).unwrap(), &path);
         let shown = text(&json.unwrap());

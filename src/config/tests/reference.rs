@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::peers::PEERS;
-use super::super::schema::{Key, Otherwise, SPEC, Shape, Standing, walk};
+use super::super::schema::{Availability, KeyDefault, SPEC, SchemaKey, ValueType, walk};
 use super::*;
 
 /// Returns the fields of the types by struct: name in a file, type, doc comment.
@@ -49,7 +49,7 @@ fn documented() -> BTreeMap<String, String> {
     fn descend(
         types: &BTreeMap<String, Vec<(String, String, String)>>,
         owner: &str,
-        keys: &'static [Key],
+        keys: &'static [SchemaKey],
         prefix: &str,
         out: &mut BTreeMap<String, String>,
     ) {
@@ -63,8 +63,8 @@ fn documented() -> BTreeMap<String, String> {
             out.insert(path.clone(), doc.clone());
             let inner = kind.trim_start_matches("Vec<").trim_end_matches('>');
             match &key.shape {
-                Shape::Map(keys) => descend(types, inner, keys, &path, out),
-                Shape::List(Shape::Map(keys), _) => descend(types, inner, keys, &format!("{path}[]"), out),
+                ValueType::Map(keys) => descend(types, inner, keys, &path, out),
+                ValueType::List(ValueType::Map(keys), _) => descend(types, inner, keys, &format!("{path}[]"), out),
                 _ => {}
             }
         }
@@ -74,23 +74,23 @@ fn documented() -> BTreeMap<String, String> {
     out
 }
 
-fn row(path: &str, key: &Key, standing: Standing, doc: &str) -> String {
+fn row(path: &str, key: &SchemaKey, standing: Availability, doc: &str) -> String {
     let default = match key.default {
-        Otherwise::Is("") => "`\"\"`".to_owned(),
-        Otherwise::Is(default) => format!("`{default}`"),
-        Otherwise::Absent("required") => "required".to_owned(),
-        Otherwise::Absent(meaning) => format!("absent: {meaning}"),
-        Otherwise::Within => String::new(),
+        KeyDefault::Is("") => "`\"\"`".to_owned(),
+        KeyDefault::Is(default) => format!("`{default}`"),
+        KeyDefault::Absent("required") => "required".to_owned(),
+        KeyDefault::Absent(meaning) => format!("absent: {meaning}"),
+        KeyDefault::Within => String::new(),
     };
     let mut allowed = match &key.shape {
-        Shape::Map(_) | Shape::List(Shape::Map(_), _) => String::new(),
-        Shape::Word(words, _) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" "),
+        ValueType::Map(_) | ValueType::List(ValueType::Map(_), _) => String::new(),
+        ValueType::Word(words, _) => words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" "),
         shape => shape.allowed(),
     };
-    if let Shape::List(Shape::Map(_), max) = key.shape {
+    if let ValueType::List(ValueType::Map(_), max) = key.shape {
         allowed = format!("a list of at most {max}");
     }
-    if let Shape::Word(_, later) = key.shape
+    if let ValueType::Word(_, later) = key.shape
         && !later.is_empty()
     {
         allowed.push_str(&format!(
@@ -99,9 +99,9 @@ fn row(path: &str, key: &Key, standing: Standing, doc: &str) -> String {
         ));
     }
     let since = match standing {
-        Standing::Built => "0.1",
-        Standing::Later => "not yet",
-        Standing::Cluster => "cluster",
+        Availability::Built => "0.1",
+        Availability::Later => "not yet",
+        Availability::Cluster => "cluster",
     };
     format!("| `{path}` | {default} | {allowed} | {since} | {} |\n", doc.replace('|', "\\|"))
 }
@@ -112,7 +112,7 @@ fn the_reference_page_is_what_the_table_says() {
     let mut page = include_str!("head.md").to_owned();
     let mut rows = String::new();
     // A key below an unsupported one is not supported either.
-    let mut above: Vec<(String, Standing)> = Vec::new();
+    let mut above: Vec<(String, Availability)> = Vec::new();
     walk(SPEC, "", &mut |path, key| {
         // Listed once above; a page that repeats them is harder to read.
         if path.starts_with("routes[].limits.") || path.starts_with("routes[].slo.") {
@@ -130,7 +130,7 @@ fn the_reference_page_is_what_the_table_says() {
         });
         let standing =
             above.iter().find(|(prefix, _)| path.starts_with(prefix)).map_or(key.standing, |(_, standing)| *standing);
-        if key.standing != Standing::Built {
+        if key.standing != Availability::Built {
             above.push((format!("{path}."), key.standing));
             above.push((format!("{path}[]."), key.standing));
         }

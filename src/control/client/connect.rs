@@ -21,8 +21,8 @@ use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::session::End;
-use super::{Config, Reason};
+use super::session::SessionEnd;
+use super::{ControlClientConfig, DisconnectReason};
 use crate::control::wire::PATH;
 
 /// Maximum number of bytes read from the token file. Tokens have about 1 KiB.
@@ -34,14 +34,14 @@ const FRAMES_MAX: usize = 2;
 /// closing its connections.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Flow-control window of the response. A `Config` of 1 MiB arrives in parts.
+/// Flow-control window of the response. A `ControlClientConfig` of 1 MiB arrives in parts.
 const WINDOW: u32 = 64 << 10;
 /// Maximum number of bytes of an error response that are logged.
 const WHY_BYTES_MAX: usize = 256;
 
 /// Address of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Address {
+pub struct ControllerAddress {
     /// Host name or IP address, without brackets.
     pub host: String,
     /// TCP port.
@@ -50,38 +50,40 @@ pub struct Address {
 
 /// An open stream.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenStream {
     /// Sender of frames to the controller.
     pub(super) up: mpsc::Sender<Bytes>,
     /// Response with the frames of the controller in its body.
     pub(super) response: Response<Incoming>,
     /// Drives the connection, which is closed when this is dropped.
-    pub(super) _driver: Driver,
+    pub(super) _driver: AbortOnDrop,
 }
 
 /// A task that is aborted on drop.
 #[derive(Debug)]
-pub(super) struct Driver(AbortHandle);
+pub(super) struct AbortOnDrop(AbortHandle);
 
 /// Request body that yields frames as they are sent.
-struct Frames(mpsc::Receiver<Bytes>);
+struct FrameBody(mpsc::Receiver<Bytes>);
 
 /// Opens a stream at `address`.
-pub(super) async fn open(config: &Config, address: &Address) -> Result<Opened, End> {
+pub(super) async fn open(config: &ControlClientConfig, address: &ControllerAddress) -> Result<OpenStream, SessionEnd> {
     let token = token(&config.token).await?;
     let connected = tokio::time::timeout(config.times.connect, Box::pin(connect(config, address))).await;
-    let stream =
-        connected.unwrap_or_else(|_| Err(End::new(Reason::Connect, &format!("connection to {address} timed out"))))?;
+    let stream = connected.unwrap_or_else(|_| {
+        Err(SessionEnd::new(DisconnectReason::Connect, &format!("connection to {address} timed out")))
+    })?;
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT);
-    let broken =
-        |error: hyper::Error| End::new(Reason::Handshake, &format!("HTTP/2 connection to {address} failed: {error}"));
+    let broken = |error: hyper::Error| {
+        SessionEnd::new(DisconnectReason::Handshake, &format!("HTTP/2 connection to {address} failed: {error}"))
+    };
     let (mut requests, connection) = http.handshake(TokioIo::new(stream)).await.map_err(broken)?;
-    let driver = Driver(
+    let driver = AbortOnDrop(
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "the connection of the control stream failed");
@@ -93,28 +95,37 @@ pub(super) async fn open(config: &Config, address: &Address) -> Result<Opened, E
     let request = Request::post(format!("https://{}{PATH}", authority(&config.server_name, config.address.port)))
         .header(AUTHORIZATION, token)
         .header(CONTENT_TYPE, "application/octet-stream")
-        .body(Frames(frames))
-        .map_err(|error| End::new(Reason::Handshake, &format!("cannot build the request: {error}")))?;
+        .body(FrameBody(frames))
+        .map_err(|error| SessionEnd::new(DisconnectReason::Handshake, &format!("cannot build the request: {error}")))?;
     let answered = tokio::time::timeout(config.times.answer, requests.send_request(request)).await;
     let response = match answered {
         Ok(Ok(response)) => response,
         Ok(Err(error)) => return Err(broken(error)),
-        Err(_) => return Err(End::new(Reason::Silent, &format!("{address} did not respond to the request in time"))),
+        Err(_) => {
+            return Err(SessionEnd::new(
+                DisconnectReason::Silent,
+                &format!("{address} did not respond to the request in time"),
+            ));
+        }
     };
     if response.status() == StatusCode::OK {
-        Ok(Opened { up, response, _driver: driver })
+        Ok(OpenStream { up, response, _driver: driver })
     } else {
-        Err(refused(address, response).await)
+        Err(refusal_from_response(address, response).await)
     }
 }
 
-async fn connect(config: &Config, address: &Address) -> Result<TlsStream<TcpStream>, End> {
-    let no_way = |reason, error: &dyn fmt::Display| End::new(reason, &format!("{address}: {error}"));
-    let tls = config.trust.tls().await.map_err(|error| no_way(Reason::Certificate, &error))?;
-    let name = ServerName::try_from(config.server_name.clone()).map_err(|error| no_way(Reason::Certificate, &error))?;
+async fn connect(
+    config: &ControlClientConfig,
+    address: &ControllerAddress,
+) -> Result<TlsStream<TcpStream>, SessionEnd> {
+    let no_way = |reason, error: &dyn fmt::Display| SessionEnd::new(reason, &format!("{address}: {error}"));
+    let tls = config.trust.tls().await.map_err(|error| no_way(DisconnectReason::Certificate, &error))?;
+    let name = ServerName::try_from(config.server_name.clone())
+        .map_err(|error| no_way(DisconnectReason::Certificate, &error))?;
     let stream = TcpStream::connect((address.host.as_str(), address.port))
         .await
-        .map_err(|error| no_way(Reason::Connect, &error))?;
+        .map_err(|error| no_way(DisconnectReason::Connect, &error))?;
     // Setting the option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
     let stream = TlsConnector::from(tls).connect(name, stream).await.map_err(|error| {
@@ -122,40 +133,43 @@ async fn connect(config: &Config, address: &Address) -> Result<TlsStream<TcpStre
             .get_ref()
             .and_then(|error| error.downcast_ref::<rustls::Error>())
             .is_some_and(|error| matches!(error, rustls::Error::InvalidCertificate(_)));
-        no_way(if certificate { Reason::Certificate } else { Reason::Handshake }, &error)
+        no_way(if certificate { DisconnectReason::Certificate } else { DisconnectReason::Handshake }, &error)
     })?;
     if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-        return Err(End::new(Reason::Handshake, &format!("{address} does not support HTTP/2")));
+        return Err(SessionEnd::new(DisconnectReason::Handshake, &format!("{address} does not support HTTP/2")));
     }
     Ok(stream)
 }
 
 /// Reads the token from its file.
-async fn token(path: &Path) -> Result<HeaderValue, End> {
+async fn token(path: &Path) -> Result<HeaderValue, SessionEnd> {
     let path = path.to_owned();
     let read = tokio::task::spawn_blocking(move || {
         let mut text = String::new();
         let unreadable = |error: std::io::Error| {
-            End::new(Reason::Token, &format!("cannot read the token {}: {error}", path.display()))
+            SessionEnd::new(DisconnectReason::Token, &format!("cannot read the token {}: {error}", path.display()))
         };
         let file = std::fs::File::open(&path).map_err(unreadable)?;
         file.take(TOKEN_BYTES_MAX).read_to_string(&mut text).map_err(unreadable)?;
         let mut value = HeaderValue::from_str(&format!("Bearer {}", text.trim())).map_err(|_| {
-            End::new(Reason::Token, &format!("the file {} does not contain a valid token", path.display()))
+            SessionEnd::new(
+                DisconnectReason::Token,
+                &format!("the file {} does not contain a valid token", path.display()),
+            )
         })?;
         value.set_sensitive(true);
         Ok(value)
     });
-    read.await.unwrap_or_else(|_| Err(End::new(Reason::Token, "the read of the token panicked")))
+    read.await.unwrap_or_else(|_| Err(SessionEnd::new(DisconnectReason::Token, "the read of the token panicked")))
 }
 
 /// Converts an error response into the reason why no stream was opened.
-async fn refused(address: &Address, response: Response<Incoming>) -> End {
+async fn refusal_from_response(address: &ControllerAddress, response: Response<Incoming>) -> SessionEnd {
     let reason = match response.status() {
-        StatusCode::UNAUTHORIZED => Reason::Unauthorized,
-        StatusCode::FORBIDDEN => Reason::Forbidden,
-        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => Reason::Busy,
-        _ => Reason::Refused,
+        StatusCode::UNAUTHORIZED => DisconnectReason::Unauthorized,
+        StatusCode::FORBIDDEN => DisconnectReason::Forbidden,
+        StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS => DisconnectReason::Busy,
+        _ => DisconnectReason::Refused,
     };
     let seconds = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse::<u32>().ok());
     let status = response.status();
@@ -169,16 +183,16 @@ async fn refused(address: &Address, response: Response<Incoming>) -> End {
     let why = String::from_utf8_lossy(why.get(..WHY_BYTES_MAX.min(why.len())).unwrap_or_default()).trim().to_owned();
     // `Retry-After` is capped at 15 s. With its jitter the wait stays within 30 s.
     let not_before = Duration::from_secs(seconds.unwrap_or(0).min(15).into());
-    End { not_before, ..End::new(reason, &format!("{address} responded {status}: {why}")) }
+    SessionEnd { not_before, ..SessionEnd::new(reason, &format!("{address} responded {status}: {why}")) }
 }
 
 fn authority(host: &str, port: u16) -> String {
-    Address { host: host.to_owned(), port }.to_string()
+    ControllerAddress { host: host.to_owned(), port }.to_string()
 }
 
 // === impl Address ===
 
-impl Address {
+impl ControllerAddress {
     /// Parses `host:port`, with an IPv6 address in brackets.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
@@ -193,7 +207,7 @@ impl Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ControllerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
@@ -203,13 +217,13 @@ impl fmt::Display for Address {
     }
 }
 
-impl Drop for Driver {
+impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-impl Body for Frames {
+impl Body for FrameBody {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -228,11 +242,11 @@ mod tests {
     #[test]
     fn addresses_are_a_host_and_a_port() {
         for (text, host) in [("a.b.svc:9444", "a.b.svc"), ("10.0.0.1:1", "10.0.0.1"), ("[fd00::1]:65535", "fd00::1")] {
-            let address = Address::parse(text).unwrap();
+            let address = ControllerAddress::parse(text).unwrap();
             assert_eq!((address.host.as_str(), address.to_string().as_str()), (host, text));
         }
         for wrong in ["", "a", "a:", ":1", "a:0", "a:65536", "fd00::1:9444", "a b:1", "a/b:1", "[]:1", "ä:1"] {
-            assert_eq!(Address::parse(wrong), None, "{wrong}");
+            assert_eq!(ControllerAddress::parse(wrong), None, "{wrong}");
         }
     }
 }

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use super::Reason;
-use super::session::End;
+use super::DisconnectReason;
+use super::session::SessionEnd;
 
 /// Intervals and timeouts of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Times {
+pub struct StreamTimeouts {
     /// Interval between two reports, randomized by ±20 %.
     pub report: Duration,
     /// Maximum lifetime of a stream, randomized by ±20 %.
@@ -29,19 +29,19 @@ const WAIT_MAX: Duration = Duration::from_secs(30);
 /// two seconds.
 const WAIT_FIRST: Duration = Duration::from_secs(2);
 /// Maximum delay before a stream is reopened that was redirected or reached its lifetime.
-const WAIT_MOVE: Duration = Duration::from_millis(500);
+const REDIRECT_DELAY_MAX: Duration = Duration::from_millis(500);
 /// Lifetime after which a stream counts as successful and resets the backoff.
-const GOOD: Duration = Duration::from_secs(30);
+const STABLE_AFTER: Duration = Duration::from_secs(30);
 
 /// State of the exponential backoff: the number of consecutive failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Pace {
+pub(super) struct Backoff {
     ends: u32,
 }
 
-// === impl Times ===
+// === impl StreamTimeouts ===
 
-impl Default for Times {
+impl Default for StreamTimeouts {
     fn default() -> Self {
         Self {
             report: Duration::from_secs(5),
@@ -53,20 +53,21 @@ impl Default for Times {
     }
 }
 
-// === impl Pace ===
+// === impl Backoff ===
 
-impl Pace {
+impl Backoff {
     /// Returns the delay before the next attempt. `lived` is how long the stream was open, if it
     /// was, and `took` the duration of the whole attempt.
-    pub(super) fn again(&mut self, end: &End, lived: Option<Duration>, took: Duration, random: u64) -> Duration {
-        if lived.is_some_and(|lived| lived >= GOOD) {
+    pub(super) fn again(&mut self, end: &SessionEnd, lived: Option<Duration>, took: Duration, random: u64) -> Duration {
+        if lived.is_some_and(|lived| lived >= STABLE_AFTER) {
             self.ends = 0;
         }
-        let moves = end.reason == Reason::Lifetime || end.reason == Reason::Goaway && end.named.is_some();
+        let moves =
+            end.reason == DisconnectReason::Lifetime || end.reason == DisconnectReason::Goaway && end.named.is_some();
         // Repeated redirects between replicas back off like any other failure.
         if moves && self.ends == 0 {
-            self.ends = u32::from(end.reason == Reason::Goaway);
-            return part(WAIT_MOVE, random);
+            self.ends = u32::from(end.reason == DisconnectReason::Goaway);
+            return part(REDIRECT_DELAY_MAX, random);
         }
         let most = WAIT_FIRST.saturating_mul(2_u32.saturating_pow(self.ends)).min(WAIT_MAX);
         self.ends = self.ends.saturating_add(1);
@@ -95,68 +96,77 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::control::client::Address;
+    use crate::control::client::ControllerAddress;
 
     const S: Duration = Duration::from_secs(1);
 
-    fn end(reason: Reason) -> End {
-        End::new(reason, "")
+    fn end(reason: DisconnectReason) -> SessionEnd {
+        SessionEnd::new(reason, "")
     }
 
-    fn waits(mut pace: Pace, random: u64) -> Vec<Duration> {
-        (0..8).map(|_| pace.again(&end(Reason::Connect), None, Duration::ZERO, random)).collect()
+    fn waits(mut pace: Backoff, random: u64) -> Vec<Duration> {
+        (0..8).map(|_| pace.again(&end(DisconnectReason::Connect), None, Duration::ZERO, random)).collect()
     }
 
     #[test]
     fn the_longest_wait_doubles_up_to_half_a_minute_and_the_shortest_stays() {
         let longest: Vec<u128> =
-            waits(Pace::default(), u64::MAX).iter().map(|wait| wait.as_millis().div_ceil(1000)).collect();
+            waits(Backoff::default(), u64::MAX).iter().map(|wait| wait.as_millis().div_ceil(1000)).collect();
         assert_eq!(longest, [2, 4, 8, 16, 30, 30, 30, 30]);
-        assert!(waits(Pace::default(), 0).iter().all(|wait| *wait == WAIT_MIN));
+        assert!(waits(Backoff::default(), 0).iter().all(|wait| *wait == WAIT_MIN));
     }
 
     #[test]
     fn a_stream_that_lived_makes_the_next_wait_a_first_one() {
-        let mut pace = Pace::default();
+        let mut pace = Backoff::default();
         waits(pace, 0);
         (0..6).for_each(|_| {
-            pace.again(&end(Reason::Connect), None, Duration::ZERO, 0);
+            pace.again(&end(DisconnectReason::Connect), None, Duration::ZERO, 0);
         });
-        let short = pace.again(&end(Reason::Broken), Some(S), S, u64::MAX);
+        let short = pace.again(&end(DisconnectReason::Broken), Some(S), S, u64::MAX);
         assert!(short > 29 * S, "{short:?}: it was hardly open");
-        let long = pace.again(&end(Reason::Broken), Some(GOOD), GOOD, u64::MAX);
+        let long = pace.again(&end(DisconnectReason::Broken), Some(STABLE_AFTER), STABLE_AFTER, u64::MAX);
         assert!(long <= WAIT_FIRST, "{long:?}");
     }
 
     #[test]
     fn who_is_sent_elsewhere_goes_soon_and_who_is_sent_about_waits() {
-        let mut pace = Pace::default();
-        let away = End { named: Some(Address { host: "b".into(), port: 1 }), ..end(Reason::Goaway) };
-        assert!(pace.again(&away, Some(S), S, u64::MAX) < WAIT_MOVE);
+        let mut pace = Backoff::default();
+        let away = SessionEnd {
+            named: Some(ControllerAddress { host: "b".into(), port: 1 }),
+            ..end(DisconnectReason::Goaway)
+        };
+        assert!(pace.again(&away, Some(S), S, u64::MAX) < REDIRECT_DELAY_MAX);
         assert!(pace.again(&away, Some(S), S, u64::MAX) > 3 * S, "sent on at once");
-        assert!(Pace::default().again(&end(Reason::Goaway), Some(S), S, u64::MAX) > S, "anywhere: not all at once");
-        assert!(Pace::default().again(&end(Reason::Lifetime), Some(3600 * S), 3600 * S, u64::MAX) < WAIT_MOVE);
+        assert!(
+            Backoff::default().again(&end(DisconnectReason::Goaway), Some(S), S, u64::MAX) > S,
+            "anywhere: not all at once"
+        );
+        assert!(
+            Backoff::default().again(&end(DisconnectReason::Lifetime), Some(3600 * S), 3600 * S, u64::MAX)
+                < REDIRECT_DELAY_MAX
+        );
     }
 
     #[test]
     fn what_the_controller_asks_for_is_waited_at_least() {
-        let busy = End { not_before: 20 * S, ..end(Reason::Busy) };
-        assert_eq!(Pace::default().again(&busy, None, Duration::ZERO, 0), 20 * S);
-        assert!(Pace::default().again(&busy, None, Duration::ZERO, u64::MAX) > 39 * S);
+        let busy = SessionEnd { not_before: 20 * S, ..end(DisconnectReason::Busy) };
+        assert_eq!(Backoff::default().again(&busy, None, Duration::ZERO, 0), 20 * S);
+        assert!(Backoff::default().again(&busy, None, Duration::ZERO, u64::MAX) > 39 * S);
     }
 
     #[test]
     fn a_timeout_counts_as_a_part_of_the_wait() {
-        let mut pace = Pace { ends: 10 };
-        let wait = pace.again(&end(Reason::Connect), None, 3 * S, u64::MAX);
+        let mut pace = Backoff { ends: 10 };
+        let wait = pace.again(&end(DisconnectReason::Connect), None, 3 * S, u64::MAX);
         assert!((26 * S..=27 * S).contains(&wait), "{wait:?}");
-        assert_eq!(pace.again(&end(Reason::Connect), None, 40 * S, u64::MAX), WAIT_MIN);
+        assert_eq!(pace.again(&end(DisconnectReason::Connect), None, 40 * S, u64::MAX), WAIT_MIN);
     }
 
     proptest! {
         #[test]
-        fn every_wait_is_within_its_bounds(ends in 0..1000_u32, random: u64, reason in 0..Reason::ALL.len(), took in 0..100_u32) {
-            let wait = Pace { ends }.again(&end(Reason::ALL[reason]), None, S * took, random);
+        fn every_wait_is_within_its_bounds(ends in 0..1000_u32, random: u64, reason in 0..DisconnectReason::ALL.len(), took in 0..100_u32) {
+            let wait = Backoff { ends }.again(&end(DisconnectReason::ALL[reason]), None, S * took, random);
             prop_assert!(wait <= WAIT_MAX && (wait >= WAIT_MIN || ends == 0));
             let report = about(5 * S, random);
             prop_assert!((4 * S..=6 * S).contains(&report));

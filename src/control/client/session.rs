@@ -9,21 +9,23 @@ use std::pin::Pin;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::connect::{Opened, open};
+use super::connect::{OpenStream, open};
 use super::pace::{about, part};
-use super::{Address, Config, Handle, Reason, Sidecar, Status};
+use super::{ControlClientConfig, ControllerAddress, DisconnectReason, EventSender, StreamHandler, StreamStatus};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::control::frame::Decoder;
-use crate::control::wire::{self, ACKS, Down, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, Up};
+use crate::control::frame::FrameDecoder;
+use crate::control::wire::{
+    self, ACKS, ControllerMessage, FEATURES, FEATURES_HEADER, MINOR, PROTOCOL_HEADER, SidecarMessage,
+};
 
 /// The end of a stream, or the reason why it could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) reason: Reason,
+pub(super) struct SessionEnd {
+    pub(super) reason: DisconnectReason,
     pub(super) message: String,
     /// Address of the next connect, if the controller named one.
-    pub(super) named: Option<Address>,
+    pub(super) named: Option<ControllerAddress>,
     /// Minimum delay requested by the controller.
     pub(super) not_before: Duration,
     /// Time at which the stream was opened, if it was.
@@ -32,63 +34,72 @@ pub(super) struct End {
 
 /// An open stream and the features of its controller.
 struct Session<'a> {
-    config: &'a mut Config,
+    config: &'a mut ControlClientConfig,
     clock: Clock,
-    handle: &'a Handle,
-    sidecar: &'a dyn Sidecar,
+    handle: &'a EventSender,
+    sidecar: &'a dyn StreamHandler,
     up: mpsc::Sender<Bytes>,
     /// `true` if the controller acknowledges reports and events.
     acks: bool,
-    decoder: Decoder,
+    decoder: FrameDecoder,
     /// Time at which the report in flight was written.
     written: Option<Instant>,
     /// `true` if settings arrived since the last report.
     due: bool,
 }
 
-// === impl End ===
+// === impl SessionEnd ===
 
-impl End {
-    pub(super) fn new(reason: Reason, message: &str) -> Self {
+impl SessionEnd {
+    pub(super) fn new(reason: DisconnectReason, message: &str) -> Self {
         Self { reason, message: message.to_owned(), named: None, not_before: Duration::ZERO, open: None }
     }
 }
 
 /// Opens a stream, at `named` or else at the controller's own address, and serves it until it ends.
 pub(super) async fn once(
-    config: &mut Config,
+    config: &mut ControlClientConfig,
     clock: Clock,
-    handle: &Handle,
-    sidecar: &dyn Sidecar,
-    named: Option<Address>,
-) -> End {
+    handle: &EventSender,
+    sidecar: &dyn StreamHandler,
+    named: Option<ControllerAddress>,
+) -> SessionEnd {
     let address = named.unwrap_or_else(|| config.address.clone());
-    let Opened { up, response, _driver } = match Box::pin(open(config, &address)).await {
+    let OpenStream { up, response, _driver } = match Box::pin(open(config, &address)).await {
         Ok(opened) => opened,
         Err(end) => return end,
     };
     let opened = clock.now();
     let said = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let acks = said(FEATURES_HEADER).split(',').any(|word| word.trim() == ACKS);
-    sidecar.status(&Status::Open { address: address.to_string(), protocol: said(PROTOCOL_HEADER).to_owned() });
+    sidecar.status(&StreamStatus::Open { address: address.to_string(), protocol: said(PROTOCOL_HEADER).to_owned() });
     let body = response.into_body();
-    let mut session =
-        Session { config, clock, handle, sidecar, up, acks, decoder: Decoder::default(), written: None, due: false };
+    let mut session = Session {
+        config,
+        clock,
+        handle,
+        sidecar,
+        up,
+        acks,
+        decoder: FrameDecoder::default(),
+        written: None,
+        due: false,
+    };
     let end = session.serve(body).await;
-    End { open: Some(opened), ..end }
+    SessionEnd { open: Some(opened), ..end }
 }
 
 // === impl Session ===
 
 impl Session<'_> {
-    async fn serve(&mut self, mut body: Incoming) -> End {
+    async fn serve(&mut self, mut body: Incoming) -> SessionEnd {
         match self.talk(&mut body).await {
             Ok(never) => match never {},
             Err(end) => end,
         }
     }
 
-    async fn talk(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, End> {
+    async fn talk(&mut self, body: &mut Incoming) -> Result<std::convert::Infallible, SessionEnd> {
         self.handle.outbox().opened();
         self.hello().await?;
         let times = self.config.times.clone();
@@ -105,8 +116,8 @@ impl Session<'_> {
                 frame = frame => {
                     let data = match frame {
                         Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
-                        Some(Err(error)) => return Err(End::new(Reason::Broken, &format!("the stream failed: {error}"))),
-                        None => return Err(End::new(Reason::Broken, "the controller closed the stream")),
+                        Some(Err(error)) => return Err(SessionEnd::new(DisconnectReason::Broken, &format!("the stream failed: {error}"))),
+                        None => return Err(SessionEnd::new(DisconnectReason::Broken, "the controller closed the stream")),
                     };
                     self.decoder.feed(&data);
                     while let Some(json) = self.decoder.frame().map_err(|error| malformed(&error))? {
@@ -126,26 +137,26 @@ impl Session<'_> {
                 }
                 () = self.handle.shared.news.notified() => self.events().await?,
                 // The controller must acknowledge a report within the timeout.
-                () = late(self.written, times.silence) => {
-                    return Err(End::new(Reason::Silent, "the controller did not acknowledge a report in time"));
+                () = ack_overdue(self.written, times.silence) => {
+                    return Err(SessionEnd::new(DisconnectReason::Silent, "the controller did not acknowledge a report in time"));
                 }
-                () = &mut lifetime => return Err(End::new(Reason::Lifetime, "the stream reached its maximum lifetime")),
+                () = &mut lifetime => return Err(SessionEnd::new(DisconnectReason::Lifetime, "the stream reached its maximum lifetime")),
             }
         }
     }
 
-    async fn hello(&self) -> Result<(), End> {
+    async fn hello(&self) -> Result<(), SessionEnd> {
         let mut hello = self.sidecar.hello();
         hello.version = env!("CARGO_PKG_VERSION").to_owned();
         hello.minor = MINOR;
         hello.features = FEATURES.map(str::to_owned).to_vec();
         hello.epoch = self.handle.outbox().epoch();
-        self.say(&Up::Hello(Box::new(hello))).await
+        self.say(&SidecarMessage::Hello(Box::new(hello))).await
     }
 
     /// Writes a report: the one in flight if it was not written on this stream yet, or a new one if
     /// none is in flight.
-    async fn report(&mut self) -> Result<(), End> {
+    async fn report(&mut self) -> Result<(), SessionEnd> {
         let again = self.handle.outbox().again().cloned();
         let report = match again {
             Some(_) if self.written.is_some() => return Ok(()),
@@ -153,12 +164,12 @@ impl Session<'_> {
             None => {
                 let report = self.sidecar.report().await;
                 // A report that does not fit into a frame is folded instead of dropped.
-                let fits = wire::frame(&Up::Report(Box::new(report.clone()))).is_ok();
+                let fits = wire::frame(&SidecarMessage::Report(Box::new(report.clone()))).is_ok();
                 let report = if fits { report } else { report.folded() };
                 self.handle.outbox().report(report).clone()
             }
         };
-        self.say(&Up::Report(Box::new(report))).await?;
+        self.say(&SidecarMessage::Report(Box::new(report))).await?;
         if self.acks {
             self.written = Some(self.now());
         } else {
@@ -167,47 +178,49 @@ impl Session<'_> {
         Ok(())
     }
 
-    async fn events(&self) -> Result<(), End> {
+    async fn events(&self) -> Result<(), SessionEnd> {
         loop {
             let event = self.handle.outbox().next_event().cloned();
             let Some(event) = event else { return Ok(()) };
-            self.say(&Up::Event(event)).await?;
+            self.say(&SidecarMessage::Event(event)).await?;
         }
     }
 
-    async fn say(&self, message: &Up) -> Result<(), End> {
+    async fn say(&self, message: &SidecarMessage) -> Result<(), SessionEnd> {
         let frame = wire::frame(message).map_err(|error| malformed(&error))?;
         match tokio::time::timeout(self.config.times.silence, self.up.send(frame)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) => Err(End::new(Reason::Broken, "the stream failed during a write")),
-            Err(_) => Err(End::new(Reason::Silent, "the controller did not read from the stream in time")),
+            Ok(Err(_)) => Err(SessionEnd::new(DisconnectReason::Broken, "the stream failed during a write")),
+            Err(_) => {
+                Err(SessionEnd::new(DisconnectReason::Silent, "the controller did not read from the stream in time"))
+            }
         }
     }
 
-    async fn hear(&mut self, json: &[u8]) -> Result<(), End> {
-        let read = wire::read_down(json).map_err(|error| malformed(&error))?;
+    async fn hear(&mut self, json: &[u8]) -> Result<(), SessionEnd> {
+        let read = wire::decode_controller_message(json).map_err(|error| malformed(&error))?;
         let kinds = u32::from(read.message.is_none());
         if kinds + read.unknown_fields > 0 {
-            self.sidecar.status(&Status::Unknown { kinds, fields: read.unknown_fields });
+            self.sidecar.status(&StreamStatus::Unknown { kinds, fields: read.unknown_fields });
         }
         match read.message {
-            Some(Down::Config(config)) => {
+            Some(ControllerMessage::Config(config)) => {
                 self.sidecar.config(*config).await;
                 self.due = true;
             }
-            Some(Down::Bundle(bundle)) => match self.config.trust.renew(&bundle.ca) {
+            Some(ControllerMessage::Bundle(bundle)) => match self.config.trust.renew(&bundle.ca) {
                 Ok(()) => self.sidecar.bundle(bundle.ca).await,
                 Err(error) => {
                     tracing::warn!(%error, "a CA bundle from the controller was rejected");
-                    self.handle.event(wire::Event {
+                    self.handle.event(wire::SidecarEvent {
                         reason: "BundleRefused".to_owned(),
                         message: error.to_string(),
                         warning: true,
-                        ..wire::Event::default()
+                        ..wire::SidecarEvent::default()
                     });
                 }
             },
-            Some(Down::Ping(ping)) => {
+            Some(ControllerMessage::Ping(ping)) => {
                 if let Some(acked) = ping.acked {
                     let mut outbox = self.handle.outbox();
                     outbox.acked(&acked);
@@ -216,10 +229,10 @@ impl Session<'_> {
                     }
                 }
             }
-            Some(Down::Goaway(goaway)) => {
-                let named = goaway.address.as_deref().and_then(Address::parse);
+            Some(ControllerMessage::Goaway(goaway)) => {
+                let named = goaway.address.as_deref().and_then(ControllerAddress::parse);
                 let message = format!("the controller requested a reconnect: {:.200}", goaway.reason);
-                return Err(End { named, ..End::new(Reason::Goaway, &message) });
+                return Err(SessionEnd { named, ..SessionEnd::new(DisconnectReason::Goaway, &message) });
             }
             None => {}
         }
@@ -233,13 +246,13 @@ impl Session<'_> {
 
 /// Waits until the acknowledgement of what was `written` is overdue; forever if nothing was
 /// written.
-async fn late(written: Option<Instant>, silence: Duration) {
+async fn ack_overdue(written: Option<Instant>, silence: Duration) {
     match written {
         Some(written) => sleep_until(written + silence).await,
         None => std::future::pending().await,
     }
 }
 
-fn malformed(error: &dyn std::fmt::Display) -> End {
-    End::new(Reason::Malformed, &format!("invalid message on the stream: {error}"))
+fn malformed(error: &dyn std::fmt::Display) -> SessionEnd {
+    SessionEnd::new(DisconnectReason::Malformed, &format!("invalid message on the stream: {error}"))
 }

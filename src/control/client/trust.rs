@@ -19,17 +19,17 @@ const BUNDLE_BYTES_MAX: usize = 256 << 10;
 
 /// The CA bundles, and which of them is tried.
 #[derive(Debug, Clone, Default)]
-pub struct Trust {
+pub struct CaBundles {
     /// Bundle received last over a stream.
     came: Option<Arc<ClientConfig>>,
-    given: Given,
+    given: InitialBundle,
     /// `true` if the initial bundle is tried before the received one.
     rather_given: bool,
 }
 
 /// Bundle that the pod was started with.
 #[derive(Debug, Clone, Default)]
-enum Given {
+enum InitialBundle {
     #[default]
     Nothing,
     Bundle(Arc<ClientConfig>),
@@ -39,7 +39,7 @@ enum Given {
 
 /// Reason why a CA bundle cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum NoTrust {
+pub enum CaBundleError {
     /// No bundle is configured.
     #[error("no CA bundle is configured: set GROUPAGE_CA")]
     Nothing,
@@ -59,26 +59,26 @@ pub enum NoTrust {
 
 // === impl Trust ===
 
-impl Trust {
+impl CaBundles {
     /// Trusts the PEM bundle that the pod was started with.
     ///
     /// # Errors
     /// Returns an error if `pem` is not a valid bundle.
-    pub fn given(pem: &str) -> Result<Self, NoTrust> {
-        Ok(Self { given: Given::Bundle(tls(pem)?), ..Self::default() })
+    pub fn given(pem: &str) -> Result<Self, CaBundleError> {
+        Ok(Self { given: InitialBundle::Bundle(tls(pem)?), ..Self::default() })
     }
 
     /// Trusts the bundle in a file, which may be created or replaced later.
     #[must_use]
     pub fn file(path: &Path) -> Self {
-        Self { given: Given::File(path.to_owned()), ..Self::default() }
+        Self { given: InitialBundle::File(path.to_owned()), ..Self::default() }
     }
 
     /// Trusts a bundle received over a stream. It is tried first from now on.
     ///
     /// # Errors
     /// Returns an error if `pem` is not a valid bundle; the previous bundles stay in use.
-    pub fn renew(&mut self, pem: &str) -> Result<(), NoTrust> {
+    pub fn renew(&mut self, pem: &str) -> Result<(), CaBundleError> {
         self.came = Some(tls(pem)?);
         self.rather_given = false;
         Ok(())
@@ -90,42 +90,43 @@ impl Trust {
     }
 
     /// Returns the TLS configuration with the bundle to try.
-    pub(super) async fn tls(&self) -> Result<Arc<ClientConfig>, NoTrust> {
-        let has_given = !matches!(self.given, Given::Nothing);
+    pub(super) async fn tls(&self) -> Result<Arc<ClientConfig>, CaBundleError> {
+        let has_given = !matches!(self.given, InitialBundle::Nothing);
         if let Some(came) = self.came.as_ref().filter(|_| !(self.rather_given && has_given)) {
             return Ok(came.clone());
         }
         match self.given.clone() {
-            Given::Nothing => Err(NoTrust::Nothing),
-            Given::Bundle(bundle) => Ok(bundle),
-            Given::File(path) => tokio::task::spawn_blocking(move || read(&path))
+            InitialBundle::Nothing => Err(CaBundleError::Nothing),
+            InitialBundle::Bundle(bundle) => Ok(bundle),
+            InitialBundle::File(path) => tokio::task::spawn_blocking(move || read(&path))
                 .await
-                .unwrap_or_else(|_| Err(NoTrust::Unreadable("cannot be read: the read panicked".to_owned()))),
+                .unwrap_or_else(|_| Err(CaBundleError::Unreadable("cannot be read: the read panicked".to_owned()))),
         }
     }
 }
 
-fn read(path: &Path) -> Result<Arc<ClientConfig>, NoTrust> {
-    let unreadable = |error: std::io::Error| NoTrust::Unreadable(format!("{} cannot be read: {error}", path.display()));
+fn read(path: &Path) -> Result<Arc<ClientConfig>, CaBundleError> {
+    let unreadable =
+        |error: std::io::Error| CaBundleError::Unreadable(format!("{} cannot be read: {error}", path.display()));
     let mut text = String::new();
     let most = u64::try_from(BUNDLE_BYTES_MAX + 1).unwrap_or(u64::MAX);
     std::fs::File::open(path).map_err(unreadable)?.take(most).read_to_string(&mut text).map_err(unreadable)?;
     tls(&text)
 }
 
-fn tls(pem: &str) -> Result<Arc<ClientConfig>, NoTrust> {
+fn tls(pem: &str) -> Result<Arc<ClientConfig>, CaBundleError> {
     if pem.len() > BUNDLE_BYTES_MAX {
-        return Err(NoTrust::TooLarge(pem.len()));
+        return Err(CaBundleError::TooLarge(pem.len()));
     }
     let mut roots = RootCertStore::empty();
     let certificates: Vec<_> = CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect();
     let (added, _) = roots.add_parsable_certificates(certificates);
     if added == 0 {
-        return Err(NoTrust::NoCertificate);
+        return Err(CaBundleError::NoCertificate);
     }
     let mut config = ClientConfig::builder_with_provider(crate::tls::provider())
         .with_safe_default_protocol_versions()
-        .map_err(NoTrust::Tls)?
+        .map_err(CaBundleError::Tls)?
         .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
@@ -144,13 +145,13 @@ mod tests {
         params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap().pem()
     }
 
-    async fn is(one: &Trust, other: &Arc<ClientConfig>) -> bool {
+    async fn is(one: &CaBundles, other: &Arc<ClientConfig>) -> bool {
         one.tls().await.is_ok_and(|tls| Arc::ptr_eq(&tls, other))
     }
 
     #[tokio::test]
     async fn what_came_last_is_tried_first_and_what_was_given_when_it_fails() {
-        let mut trust = Trust::given(&ca()).unwrap();
+        let mut trust = CaBundles::given(&ca()).unwrap();
         let given = trust.tls().await.unwrap();
         trust.next();
         assert!(is(&trust, &given).await, "no other bundle");
@@ -162,8 +163,8 @@ mod tests {
             trust.next();
             assert!(!is(&trust, &given).await);
         }
-        let mut came = Trust::default();
-        assert_eq!(came.tls().await.unwrap_err(), NoTrust::Nothing);
+        let mut came = CaBundles::default();
+        assert_eq!(came.tls().await.unwrap_err(), CaBundleError::Nothing);
         came.renew(&ca()).unwrap();
         came.next();
         assert!(came.tls().await.is_ok(), "the only bundle");
@@ -171,14 +172,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_no_bundle_changes_nothing() {
-        let mut trust = Trust::given(&ca()).unwrap();
+        let mut trust = CaBundles::given(&ca()).unwrap();
         let given = trust.tls().await.unwrap();
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         for wrong in ["", "nonsense", broken] {
-            assert_eq!(trust.renew(wrong), Err(NoTrust::NoCertificate), "{wrong}");
+            assert_eq!(trust.renew(wrong), Err(CaBundleError::NoCertificate), "{wrong}");
         }
         let large = "x".repeat(BUNDLE_BYTES_MAX + 1);
-        assert_eq!(trust.renew(&large), Err(NoTrust::TooLarge(large.len())));
+        assert_eq!(trust.renew(&large), Err(CaBundleError::TooLarge(large.len())));
         assert!(is(&trust, &given).await);
     }
 
@@ -186,10 +187,10 @@ mod tests {
     async fn a_file_is_read_each_time() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("ca.pem");
-        let trust = Trust::file(&path);
-        assert!(matches!(trust.tls().await, Err(NoTrust::Unreadable(_))));
+        let trust = CaBundles::file(&path);
+        assert!(matches!(trust.tls().await, Err(CaBundleError::Unreadable(_))));
         std::fs::write(&path, "nothing yet").unwrap();
-        assert_eq!(trust.tls().await.unwrap_err(), NoTrust::NoCertificate);
+        assert_eq!(trust.tls().await.unwrap_err(), CaBundleError::NoCertificate);
         std::fs::write(&path, ca()).unwrap();
         assert!(trust.tls().await.is_ok());
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A counted stream event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
+pub enum StreamEvent {
     /// Streams that sent `Hello`.
     Opened,
     /// Connections closed on accept because a limit was reached, and failed accepts.
@@ -51,11 +51,11 @@ pub enum Count {
 
 /// Counters of all stream events.
 #[derive(Debug, Default)]
-pub(super) struct Counts([AtomicU64; Count::ALL.len()]);
+pub(super) struct StreamEventCounters([AtomicU64; StreamEvent::ALL.len()]);
 
-// === impl Count ===
+// === impl StreamEvent ===
 
-impl Count {
+impl StreamEvent {
     /// All events, in the order of their counters.
     pub const ALL: [Self; 21] = [
         Self::Opened,
@@ -110,18 +110,18 @@ impl Count {
     }
 }
 
-// === impl Counts ===
+// === impl StreamEventCounters ===
 
-impl Counts {
-    pub(super) fn one(&self, count: Count) {
+impl StreamEventCounters {
+    pub(super) fn one(&self, count: StreamEvent) {
         self.add(count, 1);
     }
 
-    pub(super) fn add(&self, count: Count, more: u64) {
+    pub(super) fn add(&self, count: StreamEvent, more: u64) {
         self.0[count as usize].fetch_add(more, Ordering::Relaxed);
     }
 
-    pub(super) fn get(&self, count: Count) -> u64 {
+    pub(super) fn get(&self, count: StreamEvent) -> u64 {
         self.0[count as usize].load(Ordering::Relaxed)
     }
 }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_count_has_its_own_place() {
-        for (at, count) in Count::ALL.into_iter().enumerate() {
+        for (at, count) in StreamEvent::ALL.into_iter().enumerate() {
             assert_eq!(count as usize, at);
         }
     }

@@ -21,11 +21,11 @@ pub(super) struct Claims {
     #[serde(default)]
     pub(super) exp: Option<u64>,
     #[serde(default, rename = "kubernetes.io")]
-    bound: Bound,
+    bound: BoundObject,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
-struct Bound {
+struct BoundObject {
     #[serde(default)]
     pod: Option<BoundPod>,
 }
@@ -45,7 +45,7 @@ impl Claims {
 
     #[cfg(test)]
     pub(super) fn ending(exp: Option<u64>) -> Self {
-        Self { aud: vec![], exp, bound: Bound::default() }
+        Self { aud: vec![], exp, bound: BoundObject::default() }
     }
 }
 
@@ -59,11 +59,11 @@ pub(super) fn claims(token: &str) -> Option<Claims> {
     if parts.next().is_some() {
         return None;
     }
-    serde_json::from_slice(&base64url(payload)?).ok()
+    serde_json::from_slice(&decode_base64url(payload)?).ok()
 }
 
 /// Decodes unpadded base64url (RFC 4648, section 5), the encoding of JWTs (RFC 7515, section 2).
-fn base64url(text: &str) -> Option<Vec<u8>> {
+fn decode_base64url(text: &str) -> Option<Vec<u8>> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3 + 3);
     let (mut bits, mut held) = (0_u32, 0_u32);
     for letter in text.bytes() {
@@ -110,10 +110,10 @@ mod tests {
             [("", ""), ("Zg", "f"), ("Zm8", "fo"), ("Zm9v", "foo"), ("Zm9vYmFy", "foobar"), ("_-8", "\u{ff}\u{ef}")]
         {
             let expected: Vec<u8> = if text == "_-8" { vec![0xff, 0xef] } else { bytes.as_bytes().to_vec() };
-            assert_eq!(base64url(text), Some(expected), "{text}");
+            assert_eq!(decode_base64url(text), Some(expected), "{text}");
         }
         for wrong in ["Z", "Zg==", "Z g", "Zm9v+", "é"] {
-            assert_eq!(base64url(wrong), None, "{wrong}");
+            assert_eq!(decode_base64url(wrong), None, "{wrong}");
         }
     }
 

@@ -19,9 +19,9 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::stream::{Answer, Stream};
-use super::streams::{Line, SWEEP, Shared};
-use super::{Authenticate, Count, Hub, Limits, Refusal, Streams};
+use super::stream::{ServerStream, StreamBody};
+use super::streams::{Connection, SWEEP, ServerState};
+use super::{AuthError, Authenticate, ServerLimits, StreamEvent, StreamHandler, StreamRegistry};
 use crate::clock::Clock;
 use crate::control::wire::{FEATURES, FEATURES_HEADER, MINOR, PATH, PROTOCOL_HEADER};
 use crate::places;
@@ -44,20 +44,20 @@ const SEND_BYTES_MAX: usize = 32 << 10;
 /// Serves streams on `port` until `stop` is set. It then accepts no more connections, and the
 /// future completes when all streams have ended; push a `Goaway` to all streams first.
 ///
-/// The returned [`Streams`] can be used immediately, while the future does the work.
+/// The returned [`StreamRegistry`] can be used immediately, while the future does the work.
 pub fn serve(
     port: TcpListener,
     tls: Arc<ServerConfig>,
-    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn Hub>),
-    limits: Limits,
+    (auth, hub): (Arc<dyn Authenticate>, Arc<dyn StreamHandler>),
+    limits: ServerLimits,
     (clock, stop): (Clock, watch::Receiver<bool>),
-) -> (Streams, impl Future<Output = ()> + Send + use<>) {
-    let streams = Streams::new(limits, clock, auth, hub);
+) -> (StreamRegistry, impl Future<Output = ()> + Send + use<>) {
+    let streams = StreamRegistry::new(limits, clock, auth, hub);
     let shared = streams.0.clone();
     (streams, run(shared, port, TlsAcceptor::from(tls), stop))
 }
 
-async fn run(shared: Arc<Shared>, port: TcpListener, tls: TlsAcceptor, mut stop: watch::Receiver<bool>) {
+async fn run(shared: Arc<ServerState>, port: TcpListener, tls: TlsAcceptor, mut stop: watch::Receiver<bool>) {
     let mut sweep = tokio::time::interval(SWEEP);
     sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut accepting = true;
@@ -65,71 +65,75 @@ async fn run(shared: Arc<Shared>, port: TcpListener, tls: TlsAcceptor, mut stop:
         tokio::select! {
             accepted = port.accept(), if accepting => accept(&shared, &tls, accepted).await,
             _ = sweep.tick() => shared.sweep(shared.clock.now()),
-            () = stopped(&mut stop), if accepting => accepting = false,
+            () = wait_for_stop(&mut stop), if accepting => accepting = false,
         }
     }
 }
 
-async fn stopped(stop: &mut watch::Receiver<bool>) {
+async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     // An error means that the sender is gone because the process ends.
     stop.wait_for(|stop| *stop).await.ok();
 }
 
-async fn accept(shared: &Arc<Shared>, tls: &TlsAcceptor, accepted: io::Result<(TcpStream, SocketAddr)>) {
+async fn accept(shared: &Arc<ServerState>, tls: &TlsAcceptor, accepted: io::Result<(TcpStream, SocketAddr)>) {
     let (stream, peer) = match accepted {
         Ok(accepted) => accepted,
         Err(error) => {
             tracing::warn!(%error, "cannot accept a connection on the stream port");
-            shared.counts.one(Count::Shed);
+            shared.counts.one(StreamEvent::Shed);
             tokio::time::sleep(PAUSE).await;
             return;
         }
     };
     let (Some(waiting), Some(line)) = (shared.waiting.take(peer.ip()), shared.take()) else {
-        shared.counts.one(Count::Shed);
+        shared.counts.one(StreamEvent::Shed);
         return;
     };
     // Setting the option fails only on a socket that is already closed.
     stream.set_nodelay(true).ok();
-    let place = Place { shared: shared.clone(), line: line.clone() };
+    let place = ConnectionPermit { shared: shared.clone(), line: line.clone() };
     let tls = tls.clone();
     let task = tokio::spawn(async move {
-        let Place { shared, line } = &place;
+        let ConnectionPermit { shared, line } = &place;
         match Box::pin(handshake(shared, &tls, stream, waiting)).await {
             Some(stream) => connection(shared.clone(), line.clone(), stream).await,
-            None => shared.counts.one(Count::Handshake),
+            None => shared.counts.one(StreamEvent::Handshake),
         }
     });
     line.served_by(task.abort_handle());
 }
 
 /// Permit of a connection, which is removed from the connection table on drop.
-struct Place {
-    shared: Arc<Shared>,
-    line: Arc<Line>,
+struct ConnectionPermit {
+    shared: Arc<ServerState>,
+    line: Arc<Connection>,
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shared.give_back(&self.line);
+        self.shared.remove_connection(&self.line);
     }
 }
 
 /// Performs the TLS handshake of a connection, which holds `place` and may be evicted while it
 /// waits.
 async fn handshake(
-    shared: &Shared,
+    shared: &ServerState,
     tls: &TlsAcceptor,
     stream: TcpStream,
-    place: places::Place,
+    place: places::ConnectionPermit,
 ) -> Option<TlsStream<TcpStream>> {
     tokio::select! {
-        stream = in_turn(shared, tls, stream) => stream,
+        stream = handshake_with_permit(shared, tls, stream) => stream,
         () = place.ended(WAIT) => None,
     }
 }
 
-async fn in_turn(shared: &Shared, tls: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
+async fn handshake_with_permit(
+    shared: &ServerState,
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+) -> Option<TlsStream<TcpStream>> {
     let timeout = shared.limits.handshake_timeout;
     // A connection that sends nothing does not get a handshake permit.
     tokio::time::timeout(timeout, stream.readable()).await.ok()?.ok()?;
@@ -139,7 +143,7 @@ async fn in_turn(shared: &Shared, tls: &TlsAcceptor, stream: TcpStream) -> Optio
     (stream.get_ref().1.alpn_protocol() == Some(b"h2")).then_some(stream)
 }
 
-async fn connection(shared: Arc<Shared>, line: Arc<Line>, stream: TlsStream<TcpStream>) {
+async fn connection(shared: Arc<ServerState>, line: Arc<Connection>, stream: TlsStream<TcpStream>) {
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
@@ -155,22 +159,22 @@ async fn connection(shared: Arc<Shared>, line: Arc<Line>, stream: TlsStream<TcpS
 }
 
 async fn answer(
-    shared: Arc<Shared>,
-    line: Arc<Line>,
+    shared: Arc<ServerState>,
+    line: Arc<Connection>,
     request: Request<Incoming>,
-) -> Result<Response<Answer>, Infallible> {
+) -> Result<Response<StreamBody>, Infallible> {
     if request.uri().path() != PATH || request.method() != Method::POST {
-        shared.counts.one(Count::NotAStream);
+        shared.counts.one(StreamEvent::NotAStream);
         return Ok(refused(StatusCode::NOT_FOUND, "not found: open a stream with POST /v1/stream"));
     }
     let whose = match token(request.headers()) {
         Some(token) => shared.auth.authenticate(token).await,
-        None => Err(Refusal::Invalid("the request has no bearer token")),
+        None => Err(AuthError::Invalid("the request has no bearer token")),
     };
     let refusal = match whose {
         Ok(identity) => {
-            let stream = Stream::new(shared, line, identity, request.into_body());
-            let mut response = Response::new(Answer::Stream(Box::new(stream)));
+            let stream = ServerStream::new(shared, line, identity, request.into_body());
+            let mut response = Response::new(StreamBody::Stream(Box::new(stream)));
             let protocol = HeaderValue::from_str(&format!("1.{MINOR}")).ok();
             let features = HeaderValue::from_str(&FEATURES.join(",")).ok();
             for (name, value) in [(PROTOCOL_HEADER, protocol), (FEATURES_HEADER, features)] {
@@ -181,14 +185,14 @@ async fn answer(
         Err(refusal) => refusal,
     };
     let (status, count) = match &refusal {
-        Refusal::Invalid(_) => (StatusCode::UNAUTHORIZED, Count::Invalid),
-        Refusal::Forbidden(_) => (StatusCode::FORBIDDEN, Count::Forbidden),
-        Refusal::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, Count::Busy),
-        Refusal::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, Count::Unavailable),
+        AuthError::Invalid(_) => (StatusCode::UNAUTHORIZED, StreamEvent::Invalid),
+        AuthError::Forbidden(_) => (StatusCode::FORBIDDEN, StreamEvent::Forbidden),
+        AuthError::Busy(_) => (StatusCode::SERVICE_UNAVAILABLE, StreamEvent::Busy),
+        AuthError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, StreamEvent::Unavailable),
     };
     shared.counts.one(count);
     let mut response = refused(status, &refusal.to_string());
-    if let Refusal::Busy(wait) = refusal {
+    if let AuthError::Busy(wait) = refusal {
         let seconds = wait.as_secs() + 1;
         response.headers_mut().insert(RETRY_AFTER, seconds.into());
     }
@@ -201,8 +205,8 @@ fn token(headers: &HeaderMap) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-fn refused(status: StatusCode, why: &str) -> Response<Answer> {
-    let mut response = Response::new(Answer::Refused(Some(Bytes::from(format!("{why}\n")))));
+fn refused(status: StatusCode, why: &str) -> Response<StreamBody> {
+    let mut response = Response::new(StreamBody::Refused(Some(Bytes::from(format!("{why}\n")))));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response

@@ -1,6 +1,6 @@
 //! The mailbox of one stream: pending messages for a sidecar, at most one of each kind.
 //!
-//! A `Config` replaces the previous one completely, so a slow reader loses nothing if it receives
+//! A `SidecarConfig` replaces the previous one completely, so a slow reader loses nothing if it receives
 //! only the newest, and nothing accumulates for a sidecar that does not read.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,17 +9,17 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 
 use crate::batching::Tick;
-use crate::control::wire::{self, Bundle, Config, Down, Goaway, Unsendable};
+use crate::control::wire::{self, CaBundle, ControllerMessage, EncodeError, Goaway, SidecarConfig};
 
 /// An encoded message. Its bytes are shared by all mailboxes that it is pushed to.
 #[derive(Debug, Clone)]
-pub struct Push {
-    kind: Kind,
+pub struct EncodedPush {
+    kind: PushKind,
     frame: Bytes,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Kind {
+enum PushKind {
     Config,
     Bundle,
     Goaway,
@@ -27,10 +27,10 @@ enum Kind {
 
 /// The slots of a mailbox, with the waker of its stream.
 #[derive(Debug, Default)]
-pub(super) struct Mailbox(Mutex<Places>);
+pub(super) struct Mailbox(Mutex<MailboxSlots>);
 
 #[derive(Debug, Default)]
-struct Places {
+struct MailboxSlots {
     bundle: Option<Bytes>,
     config: Option<Bytes>,
     ping: bool,
@@ -44,7 +44,7 @@ struct Places {
 
 /// Next step of a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextWrite {
     Frame(Bytes),
     /// Write a `Ping`, with the acknowledgement.
     Ping,
@@ -53,29 +53,29 @@ pub(super) enum Next {
 
 // === impl Push ===
 
-impl Push {
+impl EncodedPush {
     /// Encodes settings.
     ///
     /// # Errors
     /// Returns an error if they do not fit into a frame.
-    pub fn config(config: Config) -> Result<Self, Unsendable> {
-        Ok(Self { kind: Kind::Config, frame: wire::frame(&Down::Config(Box::new(config)))? })
+    pub fn config(config: SidecarConfig) -> Result<Self, EncodeError> {
+        Ok(Self { kind: PushKind::Config, frame: wire::frame(&ControllerMessage::Config(Box::new(config)))? })
     }
 
     /// Encodes a CA bundle.
     ///
     /// # Errors
     /// Returns an error if it does not fit into a frame.
-    pub fn bundle(bundle: Bundle) -> Result<Self, Unsendable> {
-        Ok(Self { kind: Kind::Bundle, frame: wire::frame(&Down::Bundle(bundle))? })
+    pub fn bundle(bundle: CaBundle) -> Result<Self, EncodeError> {
+        Ok(Self { kind: PushKind::Bundle, frame: wire::frame(&ControllerMessage::Bundle(bundle))? })
     }
 
     /// Encodes a request to reconnect elsewhere. The stream ends after it.
     ///
     /// # Errors
     /// Returns an error if it does not fit into a frame.
-    pub fn goaway(goaway: Goaway) -> Result<Self, Unsendable> {
-        Ok(Self { kind: Kind::Goaway, frame: wire::frame(&Down::Goaway(goaway))? })
+    pub fn goaway(goaway: Goaway) -> Result<Self, EncodeError> {
+        Ok(Self { kind: PushKind::Goaway, frame: wire::frame(&ControllerMessage::Goaway(goaway))? })
     }
 
     /// Returns the number of bytes of the frame.
@@ -95,12 +95,12 @@ impl Push {
 
 impl Mailbox {
     /// Puts a message into the slot of its kind, replacing an older one.
-    pub(super) fn push(&self, now: Tick, push: &Push) {
+    pub(super) fn push(&self, now: Tick, push: &EncodedPush) {
         self.put(now, |places| {
             let place = match push.kind {
-                Kind::Config => &mut places.config,
-                Kind::Bundle => &mut places.bundle,
-                Kind::Goaway => {
+                PushKind::Config => &mut places.config,
+                PushKind::Bundle => &mut places.bundle,
+                PushKind::Goaway => {
                     places.last = true;
                     &mut places.goaway
                 }
@@ -116,15 +116,15 @@ impl Mailbox {
 
     /// Returns the next step of the stream, in the order bundle, config, ping, goaway. Registers
     /// the waker if nothing is pending.
-    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<Next> {
+    pub(super) fn poll(&self, context: &Context<'_>) -> Poll<NextWrite> {
         let mut places = self.places();
         let frame = places.bundle.take().or_else(|| places.config.take());
         let next = match frame {
-            Some(frame) => Next::Frame(frame),
-            None if std::mem::take(&mut places.ping) => Next::Ping,
+            Some(frame) => NextWrite::Frame(frame),
+            None if std::mem::take(&mut places.ping) => NextWrite::Ping,
             None => match places.goaway.take() {
-                Some(frame) => Next::Frame(frame),
-                None if places.last => Next::End,
+                Some(frame) => NextWrite::Frame(frame),
+                None if places.last => NextWrite::End,
                 None => {
                     if !places.waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
                         places.waker = Some(context.waker().clone());
@@ -144,7 +144,7 @@ impl Mailbox {
         self.places().since
     }
 
-    fn put(&self, now: Tick, put: impl FnOnce(&mut Places)) {
+    fn put(&self, now: Tick, put: impl FnOnce(&mut MailboxSlots)) {
         let mut places = self.places();
         put(&mut places);
         places.since.get_or_insert(now);
@@ -155,14 +155,14 @@ impl Mailbox {
         }
     }
 
-    fn places(&self) -> MutexGuard<'_, Places> {
+    fn places(&self) -> MutexGuard<'_, MailboxSlots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Places ===
 
-impl Places {
+impl MailboxSlots {
     const fn has_any(&self) -> bool {
         self.bundle.is_some() || self.config.is_some() || self.goaway.is_some() || self.ping
     }
@@ -172,14 +172,14 @@ impl Places {
 mod tests {
     use super::*;
 
-    fn config(generation: u64) -> Push {
-        Push::config(Config { generation, ..Config::default() }).unwrap()
+    fn config(generation: u64) -> EncodedPush {
+        EncodedPush::config(SidecarConfig { generation, ..SidecarConfig::default() }).unwrap()
     }
 
-    fn all(mailbox: &Mailbox) -> Vec<Next> {
+    fn all(mailbox: &Mailbox) -> Vec<NextWrite> {
         let context = Context::from_waker(Waker::noop());
         std::iter::from_fn(|| match mailbox.poll(&context) {
-            Poll::Ready(Next::End) | Poll::Pending => None,
+            Poll::Ready(NextWrite::End) | Poll::Pending => None,
             Poll::Ready(next) => Some(next),
         })
         .collect()
@@ -188,19 +188,19 @@ mod tests {
     #[test]
     fn the_newest_of_each_kind_waits_and_the_bundle_goes_first() {
         let mailbox = Mailbox::default();
-        let bundle = Push::bundle(Bundle { ca: "x".into(), ..Bundle::default() }).unwrap();
-        let away = Push::goaway(Goaway::default()).unwrap();
+        let bundle = EncodedPush::bundle(CaBundle { ca: "x".into(), ..CaBundle::default() }).unwrap();
+        let away = EncodedPush::goaway(Goaway::default()).unwrap();
         let newest = config(3);
         for (at, push) in [&config(1), &away, &config(2), &bundle, &newest].into_iter().enumerate() {
             mailbox.push(Tick(at as u64 + 5), push);
         }
         mailbox.ping(Tick(20));
         assert_eq!(mailbox.since(), Some(Tick(5)));
-        let frame = |push: &Push| Next::Frame(push.frame.clone());
-        assert_eq!(all(&mailbox), [frame(&bundle), frame(&newest), Next::Ping, frame(&away)]);
+        let frame = |push: &EncodedPush| NextWrite::Frame(push.frame.clone());
+        assert_eq!(all(&mailbox), [frame(&bundle), frame(&newest), NextWrite::Ping, frame(&away)]);
         assert_eq!(mailbox.since(), None);
         let context = Context::from_waker(Waker::noop());
-        assert_eq!(mailbox.poll(&context), Poll::Ready(Next::End), "nothing after it");
+        assert_eq!(mailbox.poll(&context), Poll::Ready(NextWrite::End), "nothing after it");
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
         let boxes: Vec<Mailbox> = (0..3).map(|_| Mailbox::default()).collect();
         boxes.iter().for_each(|mailbox| mailbox.push(Tick(0), &push));
         for mailbox in &boxes {
-            let [Next::Frame(frame)] = &all(mailbox)[..] else { panic!() };
+            let [NextWrite::Frame(frame)] = &all(mailbox)[..] else { panic!() };
             assert_eq!(frame.as_ptr(), push.frame.as_ptr());
         }
     }

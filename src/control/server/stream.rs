@@ -14,120 +14,130 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 
-use super::mailbox::Next;
-use super::streams::{Line, Shared};
-use super::{Count, Identity};
-use crate::control::frame::Decoder;
-use crate::control::meter::Meter;
-use crate::control::wire::{self, ACKS, Down, Goaway, Hello, Ping, Up};
+use super::mailbox::NextWrite;
+use super::streams::{Connection, ServerState};
+use super::{PodIdentity, StreamEvent};
+use crate::control::frame::FrameDecoder;
+use crate::control::meter::TokenBucket;
+use crate::control::wire::{self, ACKS, ControllerMessage, Goaway, Hello, Ping, SidecarMessage};
 
 /// Body of a response: a stream, or the reason why none was opened.
 #[derive(Debug)]
-pub(super) enum Answer {
-    Stream(Box<Stream>),
+pub(super) enum StreamBody {
+    Stream(Box<ServerStream>),
     Refused(Option<Bytes>),
 }
 
-pub(super) struct Stream {
-    shared: Arc<Shared>,
-    line: Arc<Line>,
-    identity: Arc<Identity>,
+pub(super) struct ServerStream {
+    shared: Arc<ServerState>,
+    line: Arc<Connection>,
+    identity: Arc<PodIdentity>,
     request: Incoming,
-    decoder: Decoder,
-    frames: Meter,
-    bytes: Meter,
+    decoder: FrameDecoder,
+    frames: TokenBucket,
+    bytes: TokenBucket,
     /// `None` before `Hello`; then `Some(true)` if the sidecar supports acknowledgements.
     hello: Option<bool>,
     /// `true` if a report or event arrived since the last acknowledgement.
     unsaid: bool,
     /// Reason for which the stream ends.
-    ends: Option<Why>,
+    ends: Option<ProtocolViolation>,
 }
 
 /// A protocol violation that ends a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Why {
-    count: Count,
+struct ProtocolViolation {
+    count: StreamEvent,
     text: &'static str,
 }
 
-// === impl Stream ===
+// === impl ServerStream ===
 
-impl Stream {
-    pub(super) fn new(shared: Arc<Shared>, line: Arc<Line>, identity: Identity, request: Incoming) -> Self {
+impl ServerStream {
+    pub(super) fn new(
+        shared: Arc<ServerState>,
+        line: Arc<Connection>,
+        identity: PodIdentity,
+        request: Incoming,
+    ) -> Self {
         let now = shared.clock.now();
         let limits = &shared.limits;
         Self {
-            frames: Meter::new(now, limits.frames.0, limits.frames.1),
-            bytes: Meter::new(now, limits.bytes.0, limits.bytes.1),
+            frames: TokenBucket::new(now, limits.frames.0, limits.frames.1),
+            bytes: TokenBucket::new(now, limits.bytes.0, limits.bytes.1),
             shared,
             line,
             identity: Arc::new(identity),
             request,
-            decoder: Decoder::default(),
+            decoder: FrameDecoder::default(),
             hello: None,
             unsaid: false,
             ends: None,
         }
     }
 
-    fn take(&mut self, data: &[u8]) -> Result<(), Why> {
+    fn take(&mut self, data: &[u8]) -> Result<(), ProtocolViolation> {
         let now = self.shared.clock.now();
         if !self.bytes.take(now, data.len() as u64) {
-            return Err(Why { count: Count::Flood, text: "the byte rate limit is exceeded" });
+            return Err(ProtocolViolation { count: StreamEvent::Flood, text: "the byte rate limit is exceeded" });
         }
         self.decoder.feed(data);
-        let malformed = |text| Why { count: Count::Malformed, text };
+        let malformed = |text| ProtocolViolation { count: StreamEvent::Malformed, text };
         while let Some(json) = self.decoder.frame().map_err(|_| malformed("a frame is empty or larger than 1 MiB"))? {
             if !self.frames.take(now, 1) {
-                return Err(Why { count: Count::Flood, text: "the frame rate limit is exceeded" });
+                return Err(ProtocolViolation { count: StreamEvent::Flood, text: "the frame rate limit is exceeded" });
             }
-            let read = wire::read_up(&json).map_err(|error| {
+            let read = wire::decode_sidecar_message(&json).map_err(|error| {
                 tracing::debug!(%error, pod = %self.identity.name, "a frame from a sidecar is not a valid message");
                 malformed("a frame is not a valid message")
             })?;
-            self.shared.counts.add(Count::UnknownFields, read.unknown_fields.into());
+            self.shared.counts.add(StreamEvent::UnknownFields, read.unknown_fields.into());
             match read.message {
                 Some(message) => self.hear(message)?,
-                None if self.hello.is_some() => self.shared.counts.one(Count::UnknownKinds),
-                None => return Err(UNANNOUNCED),
+                None if self.hello.is_some() => self.shared.counts.one(StreamEvent::UnknownKinds),
+                None => return Err(MISSING_HELLO),
             }
             self.line.hear(now);
         }
         Ok(())
     }
 
-    fn hear(&mut self, message: Up) -> Result<(), Why> {
+    fn hear(&mut self, message: SidecarMessage) -> Result<(), ProtocolViolation> {
         let (shared, pod) = (&self.shared, &self.identity);
         match message {
-            Up::Hello(hello) if self.hello.is_none() => {
+            SidecarMessage::Hello(hello) if self.hello.is_none() => {
                 let hello = hello.bounded();
-                if !speaks_for(&hello, pod) {
-                    tracing::warn!(pod = %pod.name, namespace = %pod.namespace, claimed = %hello.pod.uid, "the pod in Hello does not match the pod of the token");
-                    return Err(Why { count: Count::Foreign, text: "the pod in Hello must be the pod of the token" });
+                if !is_pod_of_token(&hello, pod) {
+                    tracing::warn!(pod = %pod.name, namespace = %pod.namespace, to_claims = %hello.pod.uid, "the pod in Hello does not match the pod of the token");
+                    return Err(ProtocolViolation {
+                        count: StreamEvent::Foreign,
+                        text: "the pod in Hello must be the pod of the token",
+                    });
                 }
                 self.hello = Some(hello.has(ACKS));
                 shared.open(&self.line, pod, &hello);
             }
-            Up::Report(report) if self.hello.is_some() => {
+            SidecarMessage::Report(report) if self.hello.is_some() => {
                 self.unsaid = true;
                 if shared.inbox(&pod.uid, |inbox| inbox.report(report.epoch, report.seq)) {
-                    shared.counts.one(Count::Reports);
+                    shared.counts.one(StreamEvent::Reports);
                     shared.hub.report(pod, report.bounded());
                 } else {
-                    shared.counts.one(Count::Repeated);
+                    shared.counts.one(StreamEvent::Repeated);
                 }
             }
-            Up::Event(event) if self.hello.is_some() => {
+            SidecarMessage::Event(event) if self.hello.is_some() => {
                 self.unsaid = true;
                 if shared.inbox(&pod.uid, |inbox| inbox.event(event.epoch, event.seq)) {
-                    shared.counts.one(Count::Events);
+                    shared.counts.one(StreamEvent::Events);
                     shared.hub.event(pod, event.bounded());
                 } else {
-                    shared.counts.one(Count::Repeated);
+                    shared.counts.one(StreamEvent::Repeated);
                 }
             }
-            Up::Hello(_) | Up::Report(_) | Up::Event(_) => return Err(UNANNOUNCED),
+            SidecarMessage::Hello(_) | SidecarMessage::Report(_) | SidecarMessage::Event(_) => {
+                return Err(MISSING_HELLO);
+            }
         }
         Ok(())
     }
@@ -136,7 +146,7 @@ impl Stream {
     fn ping(&mut self) -> Option<Bytes> {
         self.unsaid = false;
         let acked = (self.hello == Some(true)).then(|| self.shared.acked(&self.identity.uid));
-        wire::frame(&Down::Ping(Ping { acked, ..Ping::default() })).ok()
+        wire::frame(&ControllerMessage::Ping(Ping { acked, ..Ping::default() })).ok()
     }
 
     fn write(&self, bytes: Bytes) -> Poll<Option<Bytes>> {
@@ -149,9 +159,9 @@ impl Stream {
         loop {
             if self.hello.is_some() {
                 match self.line.mailbox.poll(context) {
-                    Poll::Ready(Next::Frame(frame)) => return self.write(frame),
-                    Poll::Ready(Next::End) => return Poll::Ready(None),
-                    Poll::Ready(Next::Ping) => self.unsaid = true,
+                    Poll::Ready(NextWrite::Frame(frame)) => return self.write(frame),
+                    Poll::Ready(NextWrite::End) => return Poll::Ready(None),
+                    Poll::Ready(NextWrite::Ping) => self.unsaid = true,
                     Poll::Pending => {}
                 }
             }
@@ -165,8 +175,8 @@ impl Stream {
                 // Trailers have no meaning here and are ignored.
                 Some(Ok(frame)) => frame.into_data().unwrap_or_default(),
                 None | Some(Err(_)) => {
-                    if self.decoder.is_within() {
-                        self.shared.counts.one(Count::Truncated);
+                    if self.decoder.has_partial_frame() {
+                        self.shared.counts.one(StreamEvent::Truncated);
                     }
                     return Poll::Ready(None);
                 }
@@ -178,15 +188,15 @@ impl Stream {
     }
 
     /// Writes a `Goaway` with the reason, after which the stream ends.
-    fn end(&mut self, why: Why) -> Poll<Option<Bytes>> {
+    fn end(&mut self, why: ProtocolViolation) -> Poll<Option<Bytes>> {
         self.shared.counts.one(why.count);
         self.ends = Some(why);
         let away = Goaway { reason: why.text.to_owned(), ..Goaway::default() };
-        Poll::Ready(wire::frame(&Down::Goaway(away)).ok())
+        Poll::Ready(wire::frame(&ControllerMessage::Goaway(away)).ok())
     }
 }
 
-impl Drop for Stream {
+impl Drop for ServerStream {
     fn drop(&mut self) {
         if self.hello.is_some() {
             self.shared.close(&self.line, &self.identity);
@@ -194,13 +204,13 @@ impl Drop for Stream {
     }
 }
 
-impl fmt::Debug for Stream {
+impl fmt::Debug for ServerStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream").field("pod", &self.identity).field("hello", &self.hello).finish_non_exhaustive()
     }
 }
 
-impl Body for Answer {
+impl Body for StreamBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -213,10 +223,11 @@ impl Body for Answer {
     }
 }
 
-const UNANNOUNCED: Why = Why { count: Count::Unannounced, text: "a stream must start with exactly one Hello" };
+const MISSING_HELLO: ProtocolViolation =
+    ProtocolViolation { count: StreamEvent::Unannounced, text: "a stream must start with exactly one Hello" };
 
 /// Returns `true` if the pod named in `Hello` is that of the token.
-fn speaks_for(hello: &Hello, pod: &Identity) -> bool {
+fn is_pod_of_token(hello: &Hello, pod: &PodIdentity) -> bool {
     let same = |said: &str, known: &str| said.is_empty() || said == known;
     hello.pod.uid == pod.uid && same(&hello.pod.name, &pod.name) && same(&hello.pod.namespace, &pod.namespace)
 }

@@ -9,42 +9,42 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::count::Counts;
-use super::mailbox::{Mailbox, Push};
-use super::{Authenticate, Count, Hub, Identity, Limits};
+use super::count::StreamEventCounters;
+use super::mailbox::{EncodedPush, Mailbox};
+use super::{Authenticate, PodIdentity, ServerLimits, StreamEvent, StreamHandler};
 use crate::batching::Tick;
 use crate::clock::Clock;
-use crate::control::ledger::Inbox;
-use crate::control::wire::{Acked, Hello};
-use crate::places::{PlaceBounds, Places};
+use crate::control::ledger::DuplicateFilter;
+use crate::control::wire::{Acknowledgement, Hello};
+use crate::places::{ConnectionLimiter, ConnectionLimits};
 
 /// Interval of the sweep. The shortest timeout is six times as long.
 pub(super) const SWEEP: Duration = Duration::from_secs(5);
 /// Limits on connections that wait for their handshake, in total and per address. A node may run a
 /// hundred sidecars behind one address, which reconnect at the same time.
-const WAITING: PlaceBounds = PlaceBounds { total: 4096, per_peer: 128 };
+const HANDSHAKE_LIMITS: ConnectionLimits = ConnectionLimits { total: 4096, per_peer: 128 };
 /// Time without a write after which a sidecar is sent a keep-alive. Reports are acknowledged every
 /// 5 s, so it is rarely needed.
-const QUIET: Duration = Duration::from_secs(20);
+const PING_AFTER: Duration = Duration::from_secs(20);
 /// Time for which the acknowledgement state of a closed stream is kept. It far exceeds the time of
 /// a reconnect.
-const REMEMBERED: Duration = Duration::from_secs(600);
+const INBOX_TTL: Duration = Duration::from_secs(600);
 
 /// Handle to all open streams. Cheap to clone.
 #[derive(Clone)]
-pub struct Streams(pub(super) Arc<Shared>);
+pub struct StreamRegistry(pub(super) Arc<ServerState>);
 
-pub(super) struct Shared {
-    pub(super) limits: Limits,
+pub(super) struct ServerState {
+    pub(super) limits: ServerLimits,
     pub(super) clock: Clock,
-    pub(super) counts: Counts,
+    pub(super) counts: StreamEventCounters,
     pub(super) auth: Arc<dyn Authenticate>,
-    pub(super) hub: Arc<dyn Hub>,
+    pub(super) hub: Arc<dyn StreamHandler>,
     /// Connections that wait for their handshake. At a limit the oldest is evicted.
-    pub(super) waiting: Places,
+    pub(super) waiting: ConnectionLimiter,
     pub(super) handshakes: Semaphore,
-    lines: Mutex<HashMap<u64, Arc<Line>>>,
-    pods: Mutex<Pods>,
+    lines: Mutex<HashMap<u64, Arc<Connection>>>,
+    pods: Mutex<OpenPods>,
     /// Serializes opening and closing, so that the hub is notified in the order in which they
     /// happened. It is taken before any other lock.
     turn: Mutex<()>,
@@ -53,7 +53,7 @@ pub(super) struct Shared {
 
 /// A connection.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Connection {
     id: u64,
     accepted: Tick,
     /// Time of the last received frame, in nanoseconds; 0 before `Hello`.
@@ -67,28 +67,33 @@ pub(super) struct Line {
 }
 
 #[derive(Default)]
-struct Pods {
-    open: HashMap<String, Open>,
+struct OpenPods {
+    open: HashMap<String, OpenStream>,
     /// Acknowledgement state by UID, with the time of its last use. It includes streams that were
     /// closed recently.
-    inboxes: HashMap<String, (Inbox, Tick)>,
+    inboxes: HashMap<String, (DuplicateFilter, Tick)>,
 }
 
-struct Open {
-    line: Arc<Line>,
-    identity: Arc<Identity>,
+struct OpenStream {
+    line: Arc<Connection>,
+    identity: Arc<PodIdentity>,
 }
 
-// === impl Streams ===
+// === impl StreamRegistry ===
 
-impl Streams {
-    pub(super) fn new(limits: Limits, clock: Clock, auth: Arc<dyn Authenticate>, hub: Arc<dyn Hub>) -> Self {
-        Self(Arc::new(Shared {
-            waiting: Places::new(WAITING),
+impl StreamRegistry {
+    pub(super) fn new(
+        limits: ServerLimits,
+        clock: Clock,
+        auth: Arc<dyn Authenticate>,
+        hub: Arc<dyn StreamHandler>,
+    ) -> Self {
+        Self(Arc::new(ServerState {
+            waiting: ConnectionLimiter::new(HANDSHAKE_LIMITS),
             handshakes: Semaphore::new(limits.handshakes_max.clamp(1, Semaphore::MAX_PERMITS)),
             limits,
             clock,
-            counts: Counts::default(),
+            counts: StreamEventCounters::default(),
             auth,
             hub,
             lines: Mutex::default(),
@@ -101,21 +106,21 @@ impl Streams {
     /// Pushes a message to the sidecar of a pod, replacing a pending one of the same kind. Returns
     /// `false` if the pod has no stream.
     #[must_use]
-    pub fn push(&self, uid: &str, push: &Push) -> bool {
+    pub fn push(&self, uid: &str, push: &EncodedPush) -> bool {
         let now = self.0.clock.now();
         let line = self.0.pods().open.get(uid).map(|open| open.line.clone());
         line.inspect(|line| line.mailbox.push(now, push)).is_some()
     }
 
     /// Pushes a message to every sidecar. Returns the number of sidecars.
-    pub fn push_all(&self, push: &Push) -> usize {
+    pub fn push_all(&self, push: &EncodedPush) -> usize {
         self.push_where(push, |_| true)
     }
 
     /// Pushes a message to every sidecar for which `meant` returns `true`. Returns their number.
-    pub fn push_where(&self, push: &Push, meant: impl Fn(&Identity) -> bool) -> usize {
+    pub fn push_where(&self, push: &EncodedPush, meant: impl Fn(&PodIdentity) -> bool) -> usize {
         let now = self.0.clock.now();
-        let lines: Vec<Arc<Line>> = {
+        let lines: Vec<Arc<Connection>> = {
             let pods = self.0.pods();
             pods.open.values().filter(|open| meant(&open.identity)).map(|open| open.line.clone()).collect()
         };
@@ -126,7 +131,7 @@ impl Streams {
 
     /// Returns the pods with an open stream.
     #[must_use]
-    pub fn pods(&self) -> Vec<Arc<Identity>> {
+    pub fn pods(&self) -> Vec<Arc<PodIdentity>> {
         self.0.pods().open.values().map(|open| open.identity.clone()).collect()
     }
 
@@ -144,27 +149,27 @@ impl Streams {
 
     /// Returns the value of a counter.
     #[must_use]
-    pub fn count(&self, count: Count) -> u64 {
+    pub fn count(&self, count: StreamEvent) -> u64 {
         self.0.counts.get(count)
     }
 }
 
-impl fmt::Debug for Streams {
+impl fmt::Debug for StreamRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Streams").field("open", &self.len()).finish_non_exhaustive()
     }
 }
 
-// === impl Shared ===
+// === impl ServerState ===
 
-impl Shared {
+impl ServerState {
     /// Adds a connection, or returns `None` if the maximum is reached.
-    pub(super) fn take(&self) -> Option<Arc<Line>> {
+    pub(super) fn take(&self) -> Option<Arc<Connection>> {
         let mut lines = self.lines();
         if lines.len() >= self.limits.streams_max {
             return None;
         }
-        let line = Arc::new(Line {
+        let line = Arc::new(Connection {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             accepted: self.clock.now(),
             heard: AtomicU64::new(0),
@@ -178,7 +183,7 @@ impl Shared {
     }
 
     /// Removes a connection.
-    pub(super) fn give_back(&self, line: &Line) {
+    pub(super) fn remove_connection(&self, line: &Connection) {
         self.lines().remove(&line.id);
     }
 
@@ -188,21 +193,21 @@ impl Shared {
     }
 
     /// Registers the stream of a pod after its `Hello`, and ends an earlier one of the same pod.
-    pub(super) fn open(self: &Arc<Self>, line: &Arc<Line>, identity: &Arc<Identity>, hello: &Hello) {
+    pub(super) fn open(self: &Arc<Self>, line: &Arc<Connection>, identity: &Arc<PodIdentity>, hello: &Hello) {
         line.hear(self.clock.now());
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let open = Open { line: line.clone(), identity: identity.clone() };
+        let open = OpenStream { line: line.clone(), identity: identity.clone() };
         let before = self.pods().open.insert(identity.uid.clone(), open);
         if let Some(before) = before {
-            self.counts.one(Count::Replaced);
+            self.counts.one(StreamEvent::Replaced);
             before.line.end();
         }
-        self.counts.one(Count::Opened);
-        self.hub.opened(&Streams(self.clone()), identity, hello);
+        self.counts.one(StreamEvent::Opened);
+        self.hub.opened(&StreamRegistry(self.clone()), identity, hello);
     }
 
     /// Unregisters the stream of a connection. The hub is notified unless the stream was replaced.
-    pub(super) fn close(&self, line: &Line, identity: &Arc<Identity>) {
+    pub(super) fn close(&self, line: &Connection, identity: &Arc<PodIdentity>) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let was_open = {
             let mut pods = self.pods();
@@ -218,21 +223,21 @@ impl Shared {
     }
 
     /// Accesses the acknowledgement state of a pod, creating it if necessary.
-    pub(super) fn inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut Inbox) -> T) -> T {
+    pub(super) fn inbox<T>(&self, uid: &str, ask: impl FnOnce(&mut DuplicateFilter) -> T) -> T {
         let now = self.clock.now();
         let mut pods = self.pods();
         if let Some((inbox, used)) = pods.inboxes.get_mut(uid) {
             *used = now;
             return ask(inbox);
         }
-        let mut inbox = Inbox::default();
+        let mut inbox = DuplicateFilter::default();
         let answer = ask(&mut inbox);
         pods.inboxes.insert(uid.to_owned(), (inbox, now));
         answer
     }
 
     /// Returns the acknowledgement to send to a pod.
-    pub(super) fn acked(&self, uid: &str) -> Acked {
+    pub(super) fn acked(&self, uid: &str) -> Acknowledgement {
         self.inbox(uid, |inbox| inbox.acked())
     }
 
@@ -250,30 +255,30 @@ impl Shared {
             };
             if slow || late {
                 if !line.dropped.swap(true, Ordering::Relaxed) {
-                    self.counts.one(if slow { Count::Slow } else { Count::Idle });
+                    self.counts.one(if slow { StreamEvent::Slow } else { StreamEvent::Idle });
                 }
                 line.end();
-            } else if heard != Tick(0) && now.since(Tick(line.written.load(Ordering::Relaxed))) > QUIET {
+            } else if heard != Tick(0) && now.since(Tick(line.written.load(Ordering::Relaxed))) > PING_AFTER {
                 line.mailbox.ping(now);
             }
         }
         let mut pods = self.pods();
-        let Pods { open, inboxes } = &mut *pods;
-        inboxes.retain(|uid, (_, used)| open.contains_key(uid) || now.since(*used) < REMEMBERED);
+        let OpenPods { open, inboxes } = &mut *pods;
+        inboxes.retain(|uid, (_, used)| open.contains_key(uid) || now.since(*used) < INBOX_TTL);
     }
 
-    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Arc<Line>>> {
+    fn lines(&self) -> MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pods(&self) -> MutexGuard<'_, Pods> {
+    fn pods(&self) -> MutexGuard<'_, OpenPods> {
         self.pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl Line ===
+// === impl Connection ===
 
-impl Line {
+impl Connection {
     /// Sets the task that serves the connection, so that it can be aborted.
     pub(super) fn served_by(&self, task: AbortHandle) {
         self.abort.get_or_init(|| task);
@@ -301,84 +306,87 @@ mod tests {
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
 
-    use super::super::Refusal;
+    use super::super::AuthError;
     use super::*;
-    use crate::control::wire::{Config, Event, Report};
+    use crate::control::wire::{SidecarConfig, SidecarEvent, SidecarReport};
 
     #[derive(Default)]
-    struct Heard(Mutex<Vec<String>>);
+    struct RecordingHub(Mutex<Vec<String>>);
 
-    impl Hub for Heard {
-        fn opened(&self, streams: &Streams, pod: &Arc<Identity>, _: &Hello) {
-            assert!(streams.push(&pod.uid, &Push::config(Config::default()).unwrap()), "it may push at once");
+    impl StreamHandler for RecordingHub {
+        fn opened(&self, streams: &StreamRegistry, pod: &Arc<PodIdentity>, _: &Hello) {
+            assert!(
+                streams.push(&pod.uid, &EncodedPush::config(SidecarConfig::default()).unwrap()),
+                "it may push at once"
+            );
             self.0.lock().unwrap().push(format!("+{}", pod.uid));
         }
 
-        fn report(&self, _: &Arc<Identity>, _: Report) {}
+        fn report(&self, _: &Arc<PodIdentity>, _: SidecarReport) {}
 
-        fn event(&self, _: &Arc<Identity>, _: Event) {}
+        fn event(&self, _: &Arc<PodIdentity>, _: SidecarEvent) {}
 
-        fn closed(&self, pod: &Arc<Identity>) {
+        fn closed(&self, pod: &Arc<PodIdentity>) {
             self.0.lock().unwrap().push(format!("-{}", pod.uid));
         }
     }
 
-    struct Nobody;
+    struct RejectAll;
 
-    impl Authenticate for Nobody {
-        fn authenticate<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Identity, Refusal>> {
-            std::future::ready(Err(Refusal::Invalid("nobody"))).boxed()
+    impl Authenticate for RejectAll {
+        fn authenticate<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<PodIdentity, AuthError>> {
+            std::future::ready(Err(AuthError::Invalid("nobody"))).boxed()
         }
     }
 
-    fn streams(limits: Limits) -> (Streams, Arc<Heard>) {
-        let hub = Arc::new(Heard::default());
-        (Streams::new(limits, Clock::start(), Arc::new(Nobody), hub.clone()), hub)
+    fn streams(limits: ServerLimits) -> (StreamRegistry, Arc<RecordingHub>) {
+        let hub = Arc::new(RecordingHub::default());
+        (StreamRegistry::new(limits, Clock::start(), Arc::new(RejectAll), hub.clone()), hub)
     }
 
-    fn pod(uid: &str) -> Arc<Identity> {
-        Arc::new(Identity { uid: uid.to_owned(), name: uid.to_owned(), namespace: "ns".to_owned() })
+    fn pod(uid: &str) -> Arc<PodIdentity> {
+        Arc::new(PodIdentity { uid: uid.to_owned(), name: uid.to_owned(), namespace: "ns".to_owned() })
     }
 
     #[test]
     fn a_second_stream_of_a_pod_takes_the_place_of_the_first() {
-        let (streams, hub) = streams(Limits::default());
+        let (streams, hub) = streams(ServerLimits::default());
         let (first, second) = (streams.0.take().unwrap(), streams.0.take().unwrap());
         streams.0.open(&first, &pod("a"), &Hello::default());
         streams.0.open(&second, &pod("a"), &Hello::default());
         streams.0.close(&first, &pod("a"));
-        assert_eq!((streams.len(), streams.count(Count::Replaced)), (1, 1));
+        assert_eq!((streams.len(), streams.count(StreamEvent::Replaced)), (1, 1));
         streams.0.close(&second, &pod("a"));
         assert_eq!(*hub.0.lock().unwrap(), ["+a", "+a", "-a"], "a replaced stream is not reported as closed");
-        assert!(streams.is_empty() && !streams.push("a", &Push::config(Config::default()).unwrap()));
+        assert!(streams.is_empty() && !streams.push("a", &EncodedPush::config(SidecarConfig::default()).unwrap()));
     }
 
     #[test]
     fn no_more_connections_than_the_bound() {
-        let (streams, _) = streams(Limits { streams_max: 2, ..Limits::default() });
+        let (streams, _) = streams(ServerLimits { streams_max: 2, ..ServerLimits::default() });
         let first = streams.0.take().unwrap();
         let _second = streams.0.take().unwrap();
         assert!(streams.0.take().is_none());
-        streams.0.give_back(&first);
+        streams.0.remove_connection(&first);
         assert!(streams.0.take().is_some());
     }
 
     #[test]
     fn what_arrived_is_remembered_beyond_a_break_and_forgotten_after_it() {
-        let (streams, _) = streams(Limits::default());
+        let (streams, _) = streams(ServerLimits::default());
         assert!(streams.0.inbox("a", |inbox| inbox.report(5, 1)));
-        streams.0.sweep(streams.0.clock.now().after(REMEMBERED / 2));
+        streams.0.sweep(streams.0.clock.now().after(INBOX_TTL / 2));
         assert!(!streams.0.inbox("a", |inbox| inbox.report(5, 1)));
         assert_eq!(streams.0.acked("a").report, 1);
-        streams.0.sweep(streams.0.clock.now().after(REMEMBERED * 2));
+        streams.0.sweep(streams.0.clock.now().after(INBOX_TTL * 2));
         assert_eq!(streams.0.acked("a").report, 0);
     }
 
     #[tokio::test]
     async fn whoever_says_or_reads_nothing_is_dropped() {
-        let limits = Limits::default();
+        let limits = ServerLimits::default();
         let (streams, _) = streams(limits.clone());
-        let dies = |line: &Arc<Line>| {
+        let dies = |line: &Arc<Connection>| {
             let task = tokio::spawn(std::future::pending::<()>());
             line.served_by(task.abort_handle());
             async { task.await.unwrap_err().is_cancelled() }
@@ -391,11 +399,11 @@ mod tests {
         assert!(idle.mailbox.poll(&std::task::Context::from_waker(std::task::Waker::noop())).is_ready());
         let now = streams.0.clock.now();
         streams.0.sweep(now);
-        assert_eq!((streams.count(Count::Idle), streams.count(Count::Slow)), (0, 0));
+        assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (0, 0));
         slow.hear(now.after(limits.idle_timeout));
         streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(1)));
         streams.0.sweep(now.after(limits.idle_timeout + Duration::from_secs(2)));
-        assert_eq!((streams.count(Count::Idle), streams.count(Count::Slow)), (2, 1), "each once");
+        assert_eq!((streams.count(StreamEvent::Idle), streams.count(StreamEvent::Slow)), (2, 1), "each once");
         for end in ends {
             assert!(end.await);
         }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Acked, Unknown};
+use super::{Acknowledgement, UnknownFields};
 
 /// Settings for one sidecar. They replace the previous settings completely.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Config {
+pub struct SidecarConfig {
     /// UID of the policy object, empty where the pod has none. Generations are compared only within
     /// one source.
     pub source: String,
@@ -27,19 +27,19 @@ pub struct Config {
     /// controller.
     pub policy: Value,
     /// Values set by the tuner.
-    pub settings: Settings,
+    pub settings: TunedSettings,
     /// Arm of an experiment.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub experiment: Option<Experiment>,
+    pub experiment: Option<ExperimentArm>,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 /// Values set by the tuner, within the policy's bounds. An absent value is the policy's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Settings {
+pub struct TunedSettings {
     /// Minimum shift of SLO deadlines to an earlier time, in thousandths of the SLO. The sidecar's
     /// own shift may be larger.
     #[serde(skip_serializing_if = "is_zero")]
@@ -55,14 +55,14 @@ pub struct Settings {
     pub tenant_weights: BTreeMap<String, u32>,
     /// Start values for a sidecar that has learned nothing yet.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub start: Option<Start>,
+    pub start: Option<StartValues>,
 }
 
 /// Values learned by other pods on the same kind of machine. They are used with low confidence, and
 /// only by a sidecar that has learned nothing itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Start {
+pub struct StartValues {
     /// Number of batches that the server executes concurrently.
     pub slots: u32,
     /// Lead in microseconds: time before a batch returns at which the next one may be dispatched.
@@ -72,13 +72,13 @@ pub struct Start {
     /// Probability that a completion is followed by an exploring batch, in thousandths.
     pub explore_permille: u32,
     /// Execution times of batches, by cost class.
-    pub curves: Vec<Curve>,
+    pub curves: Vec<PushedCurve>,
 }
 
 /// Execution times of batches of one cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Curve {
+pub struct PushedCurve {
     /// Name of the cost class, escaped with `u8::escape_ascii`.
     pub class: String,
     /// Pairs of items and microseconds, sorted by items.
@@ -90,13 +90,13 @@ pub struct Curve {
     /// Concurrency limiter of the class. It is absent if the limiter has no result yet, and from a
     /// controller without this field; then the `slots` of the start values apply.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limiter: Option<Limiter>,
+    pub limiter: Option<LimiterState>,
 }
 
 /// Result of the concurrency limiter of a cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Limiter {
+pub struct LimiterState {
     /// Maximum number of requests in flight; 0 if calls are forwarded on arrival.
     pub limit: u32,
     /// Reason for forwarding calls, as one word such as `no_gain`; empty under a limit.
@@ -113,7 +113,7 @@ pub struct Limiter {
 /// An arm of an experiment, which overrides the policy while the controller keeps renewing it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Experiment {
+pub struct ExperimentArm {
     /// Name of the arm, for reports.
     pub arm: String,
     /// Name of the profile under test.
@@ -122,7 +122,7 @@ pub struct Experiment {
     /// `BatchProfileSpec` as JSON.
     pub spec: Value,
     /// Lifetime in milliseconds after receipt of this message. Afterwards the arm ends by itself
-    /// and the policy applies; each `Config` with the experiment restarts the time. It is measured
+    /// and the policy applies; each `SidecarConfig` with the experiment restarts the time. It is measured
     /// on the sidecar's own clock, so clocks need not be synchronized. The expiry ends experiments
     /// and never serving.
     pub expires_after_ms: u64,
@@ -131,12 +131,12 @@ pub struct Experiment {
 /// CA certificates to trust.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Bundle {
+pub struct CaBundle {
     /// CA certificates as PEM. During a rotation it contains both the old and the new one.
     pub ca: String,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 /// A request to open the stream elsewhere.
@@ -151,7 +151,7 @@ pub struct Goaway {
     pub reason: String,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 /// A keep-alive message.
@@ -160,10 +160,10 @@ pub struct Goaway {
 pub struct Ping {
     /// Acknowledgement of the sidecar's reports and events.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub acked: Option<Acked>,
+    pub acked: Option<Acknowledgement>,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
@@ -171,9 +171,9 @@ const fn is_zero(number: &u32) -> bool {
     *number == 0
 }
 
-// === impl Settings ===
+// === impl TunedSettings ===
 
-impl Settings {
+impl TunedSettings {
     /// Returns the applied settings, without the start values, which matter at the beginning only.
     #[must_use]
     pub fn in_force(&self) -> Self {

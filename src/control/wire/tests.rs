@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::control::frame::FRAME_BYTES_MAX;
-use crate::control::sketch::Sketch;
+use crate::control::sketch::Histogram;
 
 fn bytes(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).unwrap()
@@ -16,8 +16,8 @@ fn a_newer_peer_may_say_more_and_it_is_counted() {
         "kind": "Hello", "version": "0.9.0", "minor": 1, "features": ["acks", "telepathy"], "pod": {"uid": "u", "zone": "a"},
         "mood": "fine", "colours": {"deep": [1, 2, {"er": null}]}, "epoch": 7,
     });
-    let read = read_up(&bytes(&hello)).unwrap();
-    let Some(Up::Hello(hello)) = read.message else { panic!("{read:?}") };
+    let read = decode_sidecar_message(&bytes(&hello)).unwrap();
+    let Some(SidecarMessage::Hello(hello)) = read.message else { panic!("{read:?}") };
     assert_eq!((read.unknown_fields, hello.minor, hello.epoch, hello.pod.uid.as_str()), (2, 1, 7, "u"));
     assert!(hello.has(ACKS) && hello.has("telepathy") && !hello.has(EXPERIMENT));
 
@@ -25,16 +25,16 @@ fn a_newer_peer_may_say_more_and_it_is_counted() {
         "kind": "Config", "source": "p", "generation": 3, "hash": "h", "policy": {"mode": "Batch"}, "canary": {"weight": 5},
         "settings": {"slotsMax": 4, "cacheMax": "1Gi"}, "experiment": {"arm": "b", "spec": {}, "expiresAfterMs": 5, "seed": 1},
     });
-    let read = read_down(&bytes(&config)).unwrap();
-    let Some(Down::Config(config)) = read.message else { panic!("{read:?}") };
+    let read = decode_controller_message(&bytes(&config)).unwrap();
+    let Some(ControllerMessage::Config(config)) = read.message else { panic!("{read:?}") };
     assert_eq!((read.unknown_fields, config.settings.slots_max, config.generation), (1, Some(4), 3));
     assert_eq!(config.experiment.map(|experiment| experiment.expires_after_ms), Some(5));
 
     for (kind, known) in [("Poem", false), ("Ping", true)] {
-        let read = read_down(&bytes(&json!({"kind": kind, "verses": 4}))).unwrap();
+        let read = decode_controller_message(&bytes(&json!({"kind": kind, "verses": 4}))).unwrap();
         assert_eq!((read.message.is_some(), read.unknown_fields), (known, u32::from(known)), "{kind}");
     }
-    let read = read_up(&bytes(&json!({"kind": "Config"}))).unwrap();
+    let read = decode_sidecar_message(&bytes(&json!({"kind": "Config"}))).unwrap();
     assert_eq!(read.message, None, "not sent in this direction");
 }
 
@@ -42,23 +42,39 @@ fn a_newer_peer_may_say_more_and_it_is_counted() {
 fn an_older_peer_may_say_less_and_what_is_absent_changes_nothing() {
     let report =
         json!({"kind": "Report", "overMs": 5000, "upstreams": [{"routes": [{"route": "/a", "calls": {"served": 3}}]}]});
-    let Some(Up::Report(report)) = read_up(&bytes(&report)).unwrap().message else { panic!() };
+    let Some(SidecarMessage::Report(report)) = decode_sidecar_message(&bytes(&report)).unwrap().message else {
+        panic!()
+    };
     let route = &report.upstreams[0].routes[0];
     assert_eq!((report.seq, route.calls.sum(), route.latency.is_empty(), route.slo_us), (0, 3, true, None));
     let learned = json!({"slots": 2, "classes": [{"class": "c", "samples": 9}]});
     let report = json!({"kind": "Report", "upstreams": [{"learned": learned}]});
-    let Some(Up::Report(report)) = read_up(&bytes(&report)).unwrap().message else { panic!() };
+    let Some(SidecarMessage::Report(report)) = decode_sidecar_message(&bytes(&report)).unwrap().message else {
+        panic!()
+    };
     let class = &report.upstreams[0].learned.as_ref().unwrap().classes[0];
     assert_eq!((class.samples, &class.limiter, &class.suspended), (9, &None, &None));
     let start = json!({"slots": 2, "curves": [{"class": "c", "points": [[1, 900]]}]});
     let config = json!({"kind": "Config", "policy": {}, "settings": {"start": start}});
-    let Some(Down::Config(config)) = read_down(&bytes(&config)).unwrap().message else { panic!() };
+    let Some(ControllerMessage::Config(config)) = decode_controller_message(&bytes(&config)).unwrap().message else {
+        panic!()
+    };
     assert_eq!(config.settings.start.unwrap().curves[0].limiter, None);
-    let Some(Up::Hello(hello)) = read_up(br#"{"kind":"Hello","pod":{"uid":"u"}}"#).unwrap().message else { panic!() };
+    let Some(SidecarMessage::Hello(hello)) =
+        decode_sidecar_message(br#"{"kind":"Hello","pod":{"uid":"u"}}"#).unwrap().message
+    else {
+        panic!()
+    };
     assert!(!hello.has(ACKS) && hello.config.is_none());
-    let Some(Down::Config(config)) = read_down(br#"{"kind":"Config","policy":{}}"#).unwrap().message else { panic!() };
-    assert_eq!((config.settings, config.experiment, config.generation), (Settings::default(), None, 0));
-    let Some(Down::Ping(ping)) = read_down(br#"{"kind":"Ping"}"#).unwrap().message else { panic!() };
+    let Some(ControllerMessage::Config(config)) =
+        decode_controller_message(br#"{"kind":"Config","policy":{}}"#).unwrap().message
+    else {
+        panic!()
+    };
+    assert_eq!((config.settings, config.experiment, config.generation), (TunedSettings::default(), None, 0));
+    let Some(ControllerMessage::Ping(ping)) = decode_controller_message(br#"{"kind":"Ping"}"#).unwrap().message else {
+        panic!()
+    };
     assert_eq!(ping.acked, None);
 }
 
@@ -75,38 +91,43 @@ fn what_is_no_message_is_said_to_be_none() {
         b"{\"kind\":\"Event\",\"message\":\"\xff\"}",
         b"{\"kind\":\"Event\"} {}",
     ] {
-        assert!(read_up(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
+        assert!(decode_sidecar_message(wrong).is_err(), "{}", String::from_utf8_lossy(wrong));
     }
     let deep = "[".repeat(100_000);
-    assert!(read_up(format!("{{\"kind\":\"Hello\",\"x\":{deep}").as_bytes()).is_err());
+    assert!(decode_sidecar_message(format!("{{\"kind\":\"Hello\",\"x\":{deep}").as_bytes()).is_err());
 }
 
 /// Returns a message of each kind with a value in every field, so that an accidental rename of a
 /// field fails the test.
 #[test]
 fn every_message_reads_back_as_it_was_written() {
-    let mut sketch = Sketch::default();
-    sketch.add_many(150_000, 3);
-    let settings = Settings {
+    let mut sketch = Histogram::default();
+    sketch.record_n(150_000, 3);
+    let settings = TunedSettings {
         shift_permille: 120,
         slots_max: Some(3),
         batch_weight_max: Some(4096),
         tenant_weights: [("a".to_owned(), 2)].into(),
-        start: Some(Start {
+        start: Some(StartValues {
             slots: 2,
             lead_us: 30,
             mean_us: 4000,
             explore_permille: 500,
-            curves: vec![Curve {
+            curves: vec![PushedCurve {
                 class: "x".into(),
                 points: vec![(1, 900)],
                 tail_permille: 1200,
                 weight_milli: 1000,
-                limiter: Some(Limiter { limit: 0, open: "no_gain".into(), item_permille: Some(970), base_us: 900 }),
+                limiter: Some(LimiterState {
+                    limit: 0,
+                    open: "no_gain".into(),
+                    item_permille: Some(970),
+                    base_us: 900,
+                }),
             }],
         }),
     };
-    let in_force = InForce {
+    let in_force = AppliedConfig {
         source: "s".into(),
         generation: 9,
         profile: "p-1".into(),
@@ -124,8 +145,8 @@ fn every_message_reads_back_as_it_was_written() {
         queue_delay: sketch.clone(),
         execution: sketch.clone(),
         batch_items: sketch,
-        calls: Outcomes { served: 3, passed: 1, ..Outcomes::default() },
-        items: Outcomes { served: 6, rejected: 1, expired: 2, cancelled: 3, failed: 4, passed: 5 },
+        calls: OutcomeCounts { served: 3, passed: 1, ..OutcomeCounts::default() },
+        items: OutcomeCounts { served: 6, rejected: 1, expired: 2, cancelled: 3, failed: 4, passed: 5 },
         server_errors: 3,
         late: 1,
         lost: 2,
@@ -133,24 +154,24 @@ fn every_message_reads_back_as_it_was_written() {
         carried: 5,
         failed: 1,
     };
-    let learned = Learned {
+    let learned = LearnedReport {
         slots: 2,
         lead_us: 10,
         mean_us: 4000,
         changes: 1,
-        concurrency: Concurrency { open: true, learning: true, trying: true },
+        concurrency: LimiterSummary { open: true, learning: true, trying: true },
         weight_ceiling: Some(512),
         items_ceiling: Some(64),
-        classes: vec![LearnedClass {
+        classes: vec![ClassCostReport {
             class: "x".into(),
             calls: "/a of m".into(),
             item_ns: 200,
             points: vec![(1, 900, 3)],
-            limiter: Some(Limiter { limit: 2, base_us: 900, ..Limiter::default() }),
-            suspended: Some(Suspended { answer: "status".into(), status: Some(422) }),
-            ..LearnedClass::default()
+            limiter: Some(LimiterState { limit: 2, base_us: 900, ..LimiterState::default() }),
+            suspended: Some(MergingSuspension { answer: "status".into(), status: Some(422) }),
+            ..ClassCostReport::default()
         }],
-        infeasible: vec![Infeasible { route: "/a".into(), slo_us: 1, lone_us: 2 }],
+        infeasible: vec![InfeasibleSlo { route: "/a".into(), slo_us: 1, lone_us: 2 }],
     };
     let upstream = UpstreamReport {
         port: 8080,
@@ -162,7 +183,7 @@ fn every_message_reads_back_as_it_was_written() {
         isolation_executions: 2,
         shift_permille: 130,
         learned: Some(learned),
-        predicted: Some(Box::new(Predicted {
+        predicted: Some(Box::new(PredictedReport {
             counts: RouteReport { route: String::new(), ..route.clone() },
             measured_items: 3,
         })),
@@ -172,22 +193,22 @@ fn every_message_reads_back_as_it_was_written() {
         version: "0.1.0".into(),
         minor: MINOR,
         features: FEATURES.map(str::to_owned).to_vec(),
-        pod: Pod { uid: "u".into(), name: "n".into(), namespace: "ns".into(), node: "node".into() },
+        pod: PodIdentity { uid: "u".into(), name: "n".into(), namespace: "ns".into(), node: "node".into() },
         ports: vec![CapturedPort { port: 8080, name: "http".into() }],
         epoch: u64::MAX,
         config: Some(in_force.clone()),
-        unknown: Unknown(0),
+        unknown: UnknownFields(0),
     };
-    let report = Report {
+    let report = SidecarReport {
         epoch: 5,
         seq: 6,
         over_ms: 5000,
         config: Some(in_force),
         upstreams: vec![upstream],
-        unknown: Unknown(0),
+        unknown: UnknownFields(0),
     };
     assert_eq!((hello.clone().bounded(), report.clone().bounded()), (hello.clone(), report.clone()));
-    let event = Event {
+    let event = SidecarEvent {
         epoch: 5,
         seq: 1,
         reason: "ConfigRefused".into(),
@@ -195,14 +216,19 @@ fn every_message_reads_back_as_it_was_written() {
         warning: true,
         hash: "h".into(),
         dropped: 2,
-        unknown: Unknown(0),
+        unknown: UnknownFields(0),
     };
     assert_eq!(event.clone().bounded(), event);
-    for message in [Up::Hello(Box::new(hello)), Up::Report(Box::new(report)), Up::Event(event)] {
+    for message in
+        [SidecarMessage::Hello(Box::new(hello)), SidecarMessage::Report(Box::new(report)), SidecarMessage::Event(event)]
+    {
         let frame = frame(&message).unwrap();
-        assert_eq!(read_up(&frame[4..]).unwrap(), Read { message: Some(message), unknown_fields: 0 });
+        assert_eq!(
+            decode_sidecar_message(&frame[4..]).unwrap(),
+            DecodedMessage { message: Some(message), unknown_fields: 0 }
+        );
     }
-    let config = Config {
+    let config = SidecarConfig {
         source: "s".into(),
         name: "prod/embedder".into(),
         generation: 9,
@@ -210,23 +236,30 @@ fn every_message_reads_back_as_it_was_written() {
         hash: "h".into(),
         policy: json!({"limits": {"batchItemsMax": 4}}),
         settings,
-        experiment: Some(Experiment {
+        experiment: Some(ExperimentArm {
             arm: "b".into(),
             profile: "p-1".into(),
             spec: json!({"limits": {}}),
             expires_after_ms: 60_000,
         }),
-        unknown: Unknown(0),
+        unknown: UnknownFields(0),
     };
-    let acked = Some(Acked { epoch: 1, report: 2, event: 3 });
+    let acked = Some(Acknowledgement { epoch: 1, report: 2, event: 3 });
     for message in [
-        Down::Config(Box::new(config)),
-        Down::Bundle(Bundle { ca: "-----BEGIN".into(), unknown: Unknown(0) }),
-        Down::Goaway(Goaway { address: Some("10.0.0.1:9444".into()), reason: "leader".into(), unknown: Unknown(0) }),
-        Down::Ping(Ping { acked, unknown: Unknown(0) }),
+        ControllerMessage::Config(Box::new(config)),
+        ControllerMessage::Bundle(CaBundle { ca: "-----BEGIN".into(), unknown: UnknownFields(0) }),
+        ControllerMessage::Goaway(Goaway {
+            address: Some("10.0.0.1:9444".into()),
+            reason: "leader".into(),
+            unknown: UnknownFields(0),
+        }),
+        ControllerMessage::Ping(Ping { acked, unknown: UnknownFields(0) }),
     ] {
         let frame = frame(&message).unwrap();
-        assert_eq!(read_down(&frame[4..]).unwrap(), Read { message: Some(message), unknown_fields: 0 });
+        assert_eq!(
+            decode_controller_message(&frame[4..]).unwrap(),
+            DecodedMessage { message: Some(message), unknown_fields: 0 }
+        );
     }
 }
 
@@ -244,23 +277,27 @@ fn what_a_pod_says_is_cut_to_size() {
         (hello.version.len(), hello.features.len(), hello.ports.len(), hello.ports[0].name.len()),
         (256, 64, 64, 256)
     );
-    let event = Event { reason: format!("Bad\n\"{long}Word"), message: long.clone(), ..Event::default() }.bounded();
+    let event = SidecarEvent { reason: format!("Bad\n\"{long}Word"), message: long.clone(), ..SidecarEvent::default() }
+        .bounded();
     assert_eq!((event.reason.as_str(), event.message.len()), ("BadWord", 1024));
-    let class = LearnedClass {
+    let class = ClassCostReport {
         points: vec![(1, 1, 1); 1000],
         calls: long.clone(),
-        limiter: Some(Limiter { open: long.clone(), ..Limiter::default() }),
-        suspended: Some(Suspended { answer: long.clone(), status: None }),
-        ..LearnedClass::default()
+        limiter: Some(LimiterState { open: long.clone(), ..LimiterState::default() }),
+        suspended: Some(MergingSuspension { answer: long.clone(), status: None }),
+        ..ClassCostReport::default()
     };
-    let learned =
-        Learned { classes: vec![class; 100], infeasible: vec![Infeasible::default(); 100], ..Learned::default() };
+    let learned = LearnedReport {
+        classes: vec![class; 100],
+        infeasible: vec![InfeasibleSlo::default(); 100],
+        ..LearnedReport::default()
+    };
     let upstream = UpstreamReport {
         routes: vec![RouteReport { route: long, ..RouteReport::default() }; 99],
         learned: Some(learned),
         ..UpstreamReport::default()
     };
-    let report = Report { upstreams: vec![upstream; 99], ..Report::default() }.bounded();
+    let report = SidecarReport { upstreams: vec![upstream; 99], ..SidecarReport::default() }.bounded();
     assert_eq!(
         (report.upstreams.len(), report.upstreams[0].routes.len(), report.upstreams[0].routes[0].route.len()),
         (64, 25, 256)
@@ -277,9 +314,9 @@ fn what_a_pod_says_is_cut_to_size() {
 
 #[test]
 fn a_folded_report_fits_into_a_frame_whatever_was_counted() {
-    let mut full = Sketch::default();
+    let mut full = Histogram::default();
     (0..36).for_each(|octave| {
-        (0..16).for_each(|part| full.add_many((1 << octave) + ((part << octave) >> 4), u64::from(u32::MAX)));
+        (0..16).for_each(|part| full.record_n((1 << octave) + ((part << octave) >> 4), u64::from(u32::MAX)));
     });
     let [latency, slo_latency, passed_latency, queue_delay, execution, batch_items] =
         std::array::from_fn(|_| full.clone());
@@ -294,20 +331,25 @@ fn a_folded_report_fits_into_a_frame_whatever_was_counted() {
         executions: 1,
         ..RouteReport::default()
     };
-    let class =
-        LearnedClass { class: "c".repeat(1024), points: vec![(u32::MAX, u64::MAX, 16); 64], ..LearnedClass::default() };
-    let learned = |classes: usize| Learned { classes: vec![class.clone(); classes], ..Learned::default() };
+    let class = ClassCostReport {
+        class: "c".repeat(1024),
+        points: vec![(u32::MAX, u64::MAX, 16); 64],
+        ..ClassCostReport::default()
+    };
+    let learned = |classes: usize| LearnedReport { classes: vec![class.clone(); classes], ..LearnedReport::default() };
     let upstream = |classes| UpstreamReport {
         routes: vec![route.clone(); 25],
         learned: Some(learned(classes)),
         ..UpstreamReport::default()
     };
-    let report =
-        Report { upstreams: (0..64).map(|at| upstream(if at == 0 { 16 } else { 0 })).collect(), ..Report::default() }
-            .bounded();
-    assert!(matches!(frame(&Up::Report(Box::new(report.clone()))), Err(Unsendable::Frame(_))));
+    let report = SidecarReport {
+        upstreams: (0..64).map(|at| upstream(if at == 0 { 16 } else { 0 })).collect(),
+        ..SidecarReport::default()
+    }
+    .bounded();
+    assert!(matches!(frame(&SidecarMessage::Report(Box::new(report.clone()))), Err(EncodeError::Frame(_))));
     let folded = report.folded();
-    let frame = frame(&Up::Report(Box::new(folded.clone()))).unwrap();
+    let frame = frame(&SidecarMessage::Report(Box::new(folded.clone()))).unwrap();
     assert!(frame.len() <= FRAME_BYTES_MAX + 4, "{}", frame.len());
     let route = &folded.upstreams[0].routes[0];
     assert_eq!((route.route.as_str(), route.executions, route.latency.count()), ("other", 25, 25 * full.count()));

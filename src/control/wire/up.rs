@@ -1,19 +1,19 @@
 //! Messages from the sidecar to the controller.
 //!
 //! Their content comes from a pod and is untrusted: a controller truncates it to the sizes of a
-//! genuine sidecar before use, with [`Hello::bounded`], [`Report::bounded`] and [`Event::bounded`].
+//! genuine sidecar before use, with [`Hello::bounded`], [`SidecarReport::bounded`] and [`SidecarEvent::bounded`].
 
 use serde::{Deserialize, Serialize};
 
-use super::super::sketch::Sketch;
-use super::{Limiter, Settings, Unknown};
+use super::super::sketch::Histogram;
+use super::{LimiterState, TunedSettings, UnknownFields};
 
 /// Maximum number of captured ports of a pod, as many as a proxy accepts (`--capture`).
 const PORTS_MAX: usize = 64;
 /// Maximum number of ports with separate counts in a folded report.
 const PORTS_FOLDED_MAX: usize = 16;
 /// Maximum number of routes per port in a report; the others are counted together. A route with
-/// traffic takes about 3 KiB. A report that is still too large is folded ([`Report::folded`]).
+/// traffic takes about 3 KiB. A report that is still too large is folded ([`SidecarReport::folded`]).
 pub(crate) const ROUTES_MAX: usize = 24;
 /// Name under which routes beyond the maximum are reported.
 pub(crate) const OTHER_ROUTES: &str = "other";
@@ -40,23 +40,23 @@ pub struct Hello {
     /// Features that the sidecar supports beyond minor version 0 ([`super::FEATURES`]).
     pub features: Vec<String>,
     /// The sidecar's pod. Its UID must be that of the token.
-    pub pod: Pod,
+    pub pod: PodIdentity,
     /// Captured ports.
     pub ports: Vec<CapturedPort>,
     /// Epoch of the process. The numbers of reports and events are scoped to it.
     pub epoch: u64,
     /// Settings in force; absent if none were received over a stream.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub config: Option<InForce>,
+    pub config: Option<AppliedConfig>,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 /// Identity of a pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Pod {
+pub struct PodIdentity {
     /// UID, which distinguishes the pod from a later one of the same name.
     pub uid: String,
     /// Name of the pod.
@@ -80,7 +80,7 @@ pub struct CapturedPort {
 /// Settings that are in force.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct InForce {
+pub struct AppliedConfig {
     /// Source of the settings, as in `Config`.
     pub source: String,
     /// Generation of the settings, as in `Config`.
@@ -92,7 +92,7 @@ pub struct InForce {
     /// Arm of the active experiment, else empty.
     pub arm: String,
     /// The tuner's values in force, after they were restricted to the sidecar's own bounds.
-    pub settings: Settings,
+    pub settings: TunedSettings,
     /// Number of settings that take effect at the next start of the process.
     pub pending: u32,
 }
@@ -100,7 +100,7 @@ pub struct InForce {
 /// Counts since the previous report, and the current state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Report {
+pub struct SidecarReport {
     /// Epoch that `seq` belongs to.
     pub epoch: u64,
     /// Number of the report within the epoch, starting at 1. The same number means that the same
@@ -110,12 +110,12 @@ pub struct Report {
     pub over_ms: u64,
     /// Settings in force.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub config: Option<InForce>,
+    pub config: Option<AppliedConfig>,
     /// One entry per model server. Each captured port has its own.
     pub upstreams: Vec<UpstreamReport>,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 /// State of one model server and counts of the calls to it.
@@ -141,18 +141,18 @@ pub struct UpstreamReport {
     pub shift_permille: u32,
     /// State learned by the scheduler; absent if the scheduler did not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub learned: Option<Learned>,
+    pub learned: Option<LearnedReport>,
     /// Counts by route.
     pub routes: Vec<RouteReport>,
     /// Predicted effect of batching in mode `Observe`; absent if nothing was observed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub predicted: Option<Box<Predicted>>,
+    pub predicted: Option<Box<PredictedReport>>,
 }
 
 /// Predicted effect of batching on calls that passed through, since the previous report.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Predicted {
+pub struct PredictedReport {
     /// Predicted counts of all routes together.
     pub counts: RouteReport,
     /// Largest number of items per call for which execution times were observed. Predictions for
@@ -172,21 +172,21 @@ pub struct RouteReport {
     pub slo_us: Option<u64>,
     /// Latency at the proxy, from arrival to response, of calls that were served without a server
     /// error.
-    pub latency: Sketch,
+    pub latency: Histogram,
     /// The same latency, of calls with an SLO only.
-    pub slo_latency: Sketch,
+    pub slo_latency: Histogram,
     /// Latency, from arrival to response, of recognised calls that passed through.
-    pub passed_latency: Sketch,
+    pub passed_latency: Histogram,
     /// Time from acceptance to dispatch, per call.
-    pub queue_delay: Sketch,
+    pub queue_delay: Histogram,
     /// Time of successful executions, including isolation.
-    pub execution: Sketch,
+    pub execution: Histogram,
     /// Number of items per execution.
-    pub batch_items: Sketch,
+    pub batch_items: Histogram,
     /// Calls by outcome.
-    pub calls: Outcomes,
+    pub calls: OutcomeCounts,
     /// Items by the outcome of their calls.
-    pub items: Outcomes,
+    pub items: OutcomeCounts,
     /// Calls that the server answered with 429 or 5xx. `calls` counts them as served or passed; the
     /// latencies exclude them.
     pub server_errors: u64,
@@ -205,7 +205,7 @@ pub struct RouteReport {
 /// Counts by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Outcomes {
+pub struct OutcomeCounts {
     /// Answered by the upstream, alone or in a batch.
     pub served: u64,
     /// Rejected at admission, for lack of room.
@@ -223,7 +223,7 @@ pub struct Outcomes {
 /// State that the scheduler learned about a model server.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Learned {
+pub struct LearnedReport {
     /// Number of batches that the server executes concurrently.
     pub slots: u32,
     /// Lead in microseconds: time before a batch returns at which the next one may be dispatched.
@@ -233,7 +233,7 @@ pub struct Learned {
     /// Number of times that a change of the server was detected since the sidecar started.
     pub changes: u64,
     /// State of the concurrency limiters.
-    pub concurrency: Concurrency,
+    pub concurrency: LimiterSummary,
     /// Smallest weight limit learned from rejections or failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_ceiling: Option<u64>,
@@ -241,16 +241,16 @@ pub struct Learned {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub items_ceiling: Option<u64>,
     /// Batch costs by cost class, the busiest first.
-    pub classes: Vec<LearnedClass>,
+    pub classes: Vec<ClassCostReport>,
     /// SLOs that no execution can meet.
-    pub infeasible: Vec<Infeasible>,
+    pub infeasible: Vec<InfeasibleSlo>,
 }
 
 /// State of a server's concurrency limiters. `learning` and `trying` describe the busiest cost
 /// class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Concurrency {
+pub struct LimiterSummary {
     /// Every call is forwarded on arrival.
     pub open: bool,
     /// Too few responses were observed to determine the server's concurrency.
@@ -262,7 +262,7 @@ pub struct Concurrency {
 /// Learned batch cost of a cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct LearnedClass {
+pub struct ClassCostReport {
     /// Name of the cost class, escaped with `u8::escape_ascii`.
     pub class: String,
     /// Readable description of the calls: their path, and their model if they name one. Empty from
@@ -291,17 +291,17 @@ pub struct LearnedClass {
     /// Concurrency limiter of the class. Absent if it has no result yet, and from a sidecar without
     /// this field.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limiter: Option<Limiter>,
+    pub limiter: Option<LimiterState>,
     /// Present if merging is suspended: the server rejects batches of calls that it accepts one by
     /// one, or accepts one item per call.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub suspended: Option<Suspended>,
+    pub suspended: Option<MergingSuspension>,
 }
 
 /// Reason why merging is suspended for a cost class.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Suspended {
+pub struct MergingSuspension {
     /// Response to the last batch, as one word: `status`, `too_large`, `mismatch`, `reset`,
     /// `silence`; `one_item` if the server's limit is one item.
     pub answer: String,
@@ -313,7 +313,7 @@ pub struct Suspended {
 /// An SLO that is shorter than the time of an unbatched call.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Infeasible {
+pub struct InfeasibleSlo {
     /// Name of the route.
     pub route: String,
     /// The SLO in microseconds.
@@ -325,7 +325,7 @@ pub struct Infeasible {
 /// An occurrence that is published as a Kubernetes Event on the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Event {
+pub struct SidecarEvent {
     /// Epoch that `seq` belongs to.
     pub epoch: u64,
     /// Number of the event within the epoch, starting at 1; 0 means that events are not numbered.
@@ -342,7 +342,7 @@ pub struct Event {
     pub dropped: u64,
     /// Number of unknown fields.
     #[serde(flatten)]
-    pub unknown: Unknown,
+    pub unknown: UnknownFields,
 }
 
 // === impl Hello ===
@@ -359,7 +359,7 @@ impl Hello {
         }
         self.ports.truncate(PORTS_MAX);
         self.ports.iter_mut().for_each(|port| cut(&mut port.name, NAME_BYTES_MAX));
-        self.config.iter_mut().for_each(InForce::bound);
+        self.config.iter_mut().for_each(AppliedConfig::bound);
         self
     }
 
@@ -372,7 +372,7 @@ impl Hello {
 
 // === impl InForce ===
 
-impl InForce {
+impl AppliedConfig {
     fn bound(&mut self) {
         for name in [&mut self.source, &mut self.profile, &mut self.hash, &mut self.arm] {
             cut(name, NAME_BYTES_MAX);
@@ -384,13 +384,13 @@ impl InForce {
     }
 }
 
-// === impl Report ===
+// === impl SidecarReport ===
 
-impl Report {
+impl SidecarReport {
     /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
     pub fn bounded(mut self) -> Self {
-        self.config.iter_mut().for_each(InForce::bound);
+        self.config.iter_mut().for_each(AppliedConfig::bound);
         self.upstreams.truncate(PORTS_MAX);
         let mut classes = CLASSES_MAX;
         for upstream in &mut self.upstreams {
@@ -416,7 +416,7 @@ impl Report {
     }
 }
 
-impl Report {
+impl SidecarReport {
     /// Reduces the size of the report: the routes of each port are merged into one, and those of
     /// all ports from the 16th on are merged together. At most 16 routes with six histograms of 528
     /// buckets remain, which is below 1 MiB for any counts. The state of every port is kept.
@@ -482,9 +482,9 @@ impl RouteReport {
     }
 }
 
-// === impl Outcomes ===
+// === impl OutcomeCounts ===
 
-impl Outcomes {
+impl OutcomeCounts {
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         let counts = [
@@ -508,9 +508,9 @@ impl Outcomes {
     }
 }
 
-// === impl Event ===
+// === impl SidecarEvent ===
 
-impl Event {
+impl SidecarEvent {
     /// Truncates all fields to the sizes that a genuine sidecar sends.
     #[must_use]
     pub fn bounded(mut self) -> Self {

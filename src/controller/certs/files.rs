@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::Served;
+use super::ServingCertificate;
 use super::material::{CA_CERT, CERT, KEY};
 use crate::error::BoxError;
 
@@ -15,9 +15,9 @@ const EVERY: Duration = Duration::from_secs(10);
 const BYTES_MAX: u64 = 1 << 20;
 
 /// A directory with `tls.crt`, `tls.key` and `ca.crt`.
-struct Folder {
+struct CertDir {
     path: PathBuf,
-    served: Served,
+    served: ServingCertificate,
     /// Contents of the files in use.
     shown: Option<[Vec<u8>; 3]>,
     /// The last error logged; a repeated one is not logged again.
@@ -26,8 +26,8 @@ struct Folder {
 
 /// Loads the files of a directory now and after each change, until shutdown is signalled. Invalid
 /// or inconsistent files are logged and ignored: the previous certificate stays in use.
-pub async fn watch_files(path: PathBuf, served: Served, mut stop: watch::Receiver<bool>) {
-    let mut folder = Folder { path, served, shown: None, said: String::new() };
+pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: watch::Receiver<bool>) {
+    let mut folder = CertDir { path, served, shown: None, said: String::new() };
     loop {
         folder.look();
         tokio::select! {
@@ -40,7 +40,7 @@ pub async fn watch_files(path: PathBuf, served: Served, mut stop: watch::Receive
 
 // === impl Folder ===
 
-impl Folder {
+impl CertDir {
     fn look(&mut self) {
         let shown = read(&self.path).and_then(|files| {
             if self.shown.as_ref() != Some(&files) {
@@ -94,8 +94,8 @@ mod tests {
     fn files_are_used_when_they_are_whole_and_again_when_they_change() {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path();
-        let served = Served::none();
-        let mut folder = Folder { path: path.to_owned(), served: served.clone(), shown: None, said: String::new() };
+        let served = ServingCertificate::none();
+        let mut folder = CertDir { path: path.to_owned(), served: served.clone(), shown: None, said: String::new() };
         folder.look();
         assert!(!served.loaded() && folder.said.contains("tls.crt"), "there is nothing yet: {}", folder.said);
         write(path, 1_000_000);

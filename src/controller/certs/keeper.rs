@@ -13,8 +13,8 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::material::{self, CA_CERT, CA_KEY, CERT, Data, KEY};
-use super::{Action, Held, Seconds, Served, plan};
+use super::material::{self, CA_CERT, CA_KEY, CERT, KEY, SecretData};
+use super::{RotationStep, SecretContents, ServingCertificate, UnixSeconds, plan};
 use crate::clock::Clock;
 use crate::controller::MANAGER;
 use crate::controller::lease::Leadership;
@@ -33,7 +33,7 @@ const STEPS_MAX: usize = 4;
 
 /// Parameters of certificate rotation.
 #[derive(Debug, Clone)]
-pub struct KeeperSettings {
+pub struct RotationSettings {
     /// Namespace of the Secret.
     pub namespace: String,
     /// Name of the Secret.
@@ -44,15 +44,15 @@ pub struct KeeperSettings {
     pub webhooks: Option<String>,
 }
 
-struct Keeper {
+struct CertRotator {
     secrets: Api<Secret>,
     webhooks: Api<MutatingWebhookConfiguration>,
-    settings: KeeperSettings,
+    settings: RotationSettings,
     leadership: Leadership,
-    served: Served,
+    served: ServingCertificate,
     /// Resource version and data of the Secret when it was last read.
     version: String,
-    data: Data,
+    data: SecretData,
     said: String,
 }
 
@@ -60,19 +60,19 @@ struct Keeper {
 /// is signalled.
 pub async fn keep(
     client: kube::Client,
-    settings: KeeperSettings,
+    settings: RotationSettings,
     leadership: Leadership,
-    served: Served,
+    served: ServingCertificate,
     mut stop: watch::Receiver<bool>,
 ) {
-    let mut keeper = Keeper {
+    let mut keeper = CertRotator {
         secrets: Api::namespaced(client.clone(), &settings.namespace),
         webhooks: Api::all(client),
         settings,
         leadership: leadership.clone(),
         served,
         version: String::new(),
-        data: Data::new(),
+        data: SecretData::new(),
         said: String::new(),
     };
     let mut leadership = leadership;
@@ -91,7 +91,7 @@ pub async fn keep(
     }
 }
 
-fn now() -> Seconds {
+fn now() -> UnixSeconds {
     Clock::wall_micros() / 1_000_000
 }
 
@@ -106,7 +106,7 @@ async fn call<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Res
 
 // === impl Keeper ===
 
-impl Keeper {
+impl CertRotator {
     async fn round(&mut self) -> Result<(), BoxError> {
         let found = call("read the certificate Secret", self.secrets.get_opt(&self.settings.secret)).await?;
         self.take(found)?;
@@ -115,9 +115,9 @@ impl Keeper {
             if !self.leadership.leads() {
                 return Ok(());
             }
-            let held = Held::read(&self.data, &self.settings.names);
+            let held = SecretContents::read(&self.data, &self.settings.names);
             let action = plan(now(), &held);
-            if matches!(action, Action::Keep(_)) {
+            if matches!(action, RotationStep::Keep(_)) {
                 return self.tell().await;
             }
             self.act(action).await?;
@@ -150,18 +150,18 @@ impl Keeper {
         }
     }
 
-    async fn act(&mut self, action: Action) -> Result<(), BoxError> {
+    async fn act(&mut self, action: RotationStep) -> Result<(), BoxError> {
         tracing::info!(?action, "updating the certificates");
         let mut data = self.data.clone();
         match action {
-            Action::Keep(_) => return Ok(()),
-            Action::Begin => {
+            RotationStep::Keep(_) => return Ok(()),
+            RotationStep::Begin => {
                 material::introduce(&mut data, now())?;
                 material::renew(&mut data, now(), &self.settings.names)?;
             }
-            Action::Introduce => material::introduce(&mut data, now())?,
-            Action::Renew => material::renew(&mut data, now(), &self.settings.names)?,
-            Action::Retire => material::retire(&mut data, now(), &self.settings.names),
+            RotationStep::Introduce => material::introduce(&mut data, now())?,
+            RotationStep::Renew => material::renew(&mut data, now(), &self.settings.names)?,
+            RotationStep::Retire => material::retire(&mut data, now(), &self.settings.names),
         }
         let bytes = data.into_iter().map(|(key, value)| (key, ByteString(value))).collect();
         let written = self.write(bytes).await?;
@@ -197,7 +197,7 @@ impl Keeper {
         let Some(name) = &self.settings.webhooks else { return Ok(()) };
         let found = call("read the webhook configuration", self.webhooks.get_opt(name)).await?;
         let bundle = self.data.get(CA_CERT).cloned().unwrap_or_default();
-        let Some(patch) = found.and_then(|found| believe(name, &found, bundle)) else { return Ok(()) };
+        let Some(patch) = found.and_then(|found| ca_bundle_patch(name, &found, bundle)) else { return Ok(()) };
         let params = PatchParams::apply(MANAGER).force();
         call("write the webhook configuration", self.webhooks.patch(name, &params, &Patch::Apply(patch))).await?;
         tracing::info!(name, "updated the CA bundle of the webhook configuration");
@@ -216,7 +216,7 @@ impl Keeper {
 
 /// Returns the patch that sets the CA bundle of every webhook of a configuration; `None` if all are
 /// up to date. It contains only names and bundles, the fields that this field manager owns.
-fn believe(name: &str, found: &MutatingWebhookConfiguration, bundle: Vec<u8>) -> Option<Value> {
+fn ca_bundle_patch(name: &str, found: &MutatingWebhookConfiguration, bundle: Vec<u8>) -> Option<Value> {
     let bundle = ByteString(bundle);
     let webhooks = found.webhooks.as_deref().unwrap_or_default();
     if webhooks.iter().all(|webhook| webhook.client_config.ca_bundle.as_ref() == Some(&bundle)) {

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 
-use super::{BACKDATE, CA_LIFE, LEAF_LIFE, Seconds};
+use super::{BACKDATE, CA_LIFE, LEAF_LIFE, UnixSeconds};
 use crate::error::BoxError;
 use crate::tls::{self, provider};
 pub use crate::tls::{Validity, certificates, validity};
@@ -30,7 +30,7 @@ const AUTHORITIES_MAX: usize = 16;
 
 /// A trusted CA certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Authority {
+pub struct CaCertificate {
     /// The certificate in DER.
     pub der: Vec<u8>,
     /// Validity period.
@@ -39,7 +39,7 @@ pub struct Authority {
 
 /// A server certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leaf {
+pub struct LeafCertificate {
     /// Validity period.
     pub validity: Validity,
     /// Index of its issuer in the list of authorities, 0 for the newest.
@@ -50,29 +50,29 @@ pub struct Leaf {
 
 /// The usable contents of the Secret.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Held {
+pub struct SecretContents {
     /// Trusted CAs, the newest first.
-    pub authorities: Vec<Authority>,
+    pub authorities: Vec<CaCertificate>,
     /// `true` if the key of the newest CA is available.
     pub signs: bool,
     /// The server certificate; `None` also if key and certificate do not match, or if it was issued
     /// by none of the authorities.
-    pub leaf: Option<Leaf>,
+    pub leaf: Option<LeafCertificate>,
 }
 
 /// Data of a Secret.
-pub(super) type Data = BTreeMap<String, Vec<u8>>;
+pub(super) type SecretData = BTreeMap<String, Vec<u8>>;
 
-// === impl Held ===
+// === impl SecretContents ===
 
-impl Held {
+impl SecretContents {
     /// Parses the data of a Secret. Invalid parts count as absent.
     #[must_use]
     pub fn read(data: &BTreeMap<String, Vec<u8>>, names: &[String]) -> Self {
         let text = |key: &str| data.get(key).map(Vec::as_slice).unwrap_or_default();
-        let authorities: Vec<Authority> = certificates(text(CA_CERT))
+        let authorities: Vec<CaCertificate> = certificates(text(CA_CERT))
             .into_iter()
-            .filter_map(|der| Some(Authority { validity: validity(&der)?, der: der.to_vec() }))
+            .filter_map(|der| Some(CaCertificate { validity: validity(&der)?, der: der.to_vec() }))
             .take(AUTHORITIES_MAX)
             .collect();
         let signs = authorities.first().is_some_and(|newest| {
@@ -83,14 +83,14 @@ impl Held {
             let der = pair.cert.first()?.clone();
             let validity = validity(&der)?;
             let authority = authorities.iter().position(|ca| signed_by(&der, validity, ca))?;
-            Some(Leaf { validity, authority, wanted: is_for(&der, names) })
+            Some(LeafCertificate { validity, authority, wanted: is_for(&der, names) })
         });
         Self { authorities, signs, leaf }
     }
 
     /// Returns the CA that can sign.
     #[must_use]
-    pub fn newest(&self) -> Option<&Authority> {
+    pub fn newest(&self) -> Option<&CaCertificate> {
         self.authorities.first().filter(|_| self.signs)
     }
 }
@@ -111,7 +111,7 @@ fn certified(chain: Vec<CertificateDer<'static>>, key: &[u8]) -> Result<Arc<Cert
     Ok(pair)
 }
 
-fn signed_by(leaf: &CertificateDer<'_>, validity: Validity, authority: &Authority) -> bool {
+fn signed_by(leaf: &CertificateDer<'_>, validity: Validity, authority: &CaCertificate) -> bool {
     let Ok(leaf) = ParsedCertificate::try_from(leaf) else { return false };
     let mut roots = RootCertStore::empty();
     if roots.add(CertificateDer::from(authority.der.clone())).is_err() {
@@ -131,7 +131,7 @@ fn is_for(leaf: &CertificateDer<'_>, names: &[String]) -> bool {
 }
 
 /// Adds a new CA in front of the existing ones.
-pub(super) fn introduce(data: &mut Data, now: Seconds) -> Result<(), BoxError> {
+pub(super) fn introduce(data: &mut SecretData, now: UnixSeconds) -> Result<(), BoxError> {
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     let certificate = authority(&key, now)?.self_signed(&key)?;
     let mut bundle = certificate.pem();
@@ -142,7 +142,7 @@ pub(super) fn introduce(data: &mut Data, now: Seconds) -> Result<(), BoxError> {
 }
 
 /// Issues a new leaf with the available CA key.
-pub(super) fn renew(data: &mut Data, now: Seconds, names: &[String]) -> Result<(), BoxError> {
+pub(super) fn renew(data: &mut SecretData, now: UnixSeconds, names: &[String]) -> Result<(), BoxError> {
     let text = String::from_utf8(data.get(CA_KEY).cloned().unwrap_or_default())?;
     let key = KeyPair::from_pem(&text)?;
     let issuer = Issuer::new(authority(&key, now)?, key);
@@ -161,10 +161,10 @@ pub(super) fn renew(data: &mut Data, now: Seconds, names: &[String]) -> Result<(
 }
 
 /// Removes CAs that are no longer needed from the bundle.
-pub(super) fn retire(data: &mut Data, now: Seconds, names: &[String]) {
-    let held = Held::read(data, names);
+pub(super) fn retire(data: &mut SecretData, now: UnixSeconds, names: &[String]) {
+    let held = SecretContents::read(data, names);
     let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
-    let keep = |at: usize, ca: &Authority| at == 0 || at == used || (used != 0 && ca.validity.at(now));
+    let keep = |at: usize, ca: &CaCertificate| at == 0 || at == used || (used != 0 && ca.validity.at(now));
     let kept: Vec<_> =
         held.authorities.iter().enumerate().filter(|(at, ca)| keep(*at, ca)).map(|(_, ca)| &ca.der).collect();
     data.insert(CA_CERT.to_owned(), pem(kept.into_iter().map(Vec::as_slice)).into_bytes());
@@ -172,7 +172,7 @@ pub(super) fn retire(data: &mut Data, now: Seconds, names: &[String]) {
 
 /// Returns the parameters of a CA certificate. Its name is derived from its key, so the key alone
 /// suffices to sign further certificates.
-fn authority(key: &KeyPair, now: Seconds) -> Result<CertificateParams, BoxError> {
+fn authority(key: &KeyPair, now: UnixSeconds) -> Result<CertificateParams, BoxError> {
     let mut params = CertificateParams::new(Vec::new())?;
     let id: String = params.key_identifier(key).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     params.distinguished_name.push(DnType::CommonName, format!("groupage-ca-{id}"));
@@ -208,7 +208,7 @@ mod base64_lines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controller::certs::{Action, plan};
+    use crate::controller::certs::{RotationStep, plan};
 
     const DAY: u64 = 24 * 3600;
     /// 2026-11-22 00:00 UTC.
@@ -218,8 +218,8 @@ mod tests {
         vec!["groupage-webhook.groupage-system.svc".into(), "groupage-stream.groupage-system.svc.cluster.local".into()]
     }
 
-    fn made(now: u64) -> Data {
-        let mut data = Data::new();
+    fn made(now: u64) -> SecretData {
+        let mut data = SecretData::new();
         introduce(&mut data, now).unwrap();
         renew(&mut data, now, &names()).unwrap();
         data
@@ -227,19 +227,22 @@ mod tests {
 
     #[test]
     fn what_is_made_is_read_again_with_its_times_signer_and_names() {
-        let held = Held::read(&made(NOW), &names());
+        let held = SecretContents::read(&made(NOW), &names());
         let begin = NOW - 3600;
         assert_eq!(held.authorities.len(), 1);
         assert_eq!(held.authorities[0].validity, Validity { begin, end: begin + 365 * DAY });
         let leaf = held.leaf.unwrap();
-        assert_eq!(leaf, Leaf { validity: Validity { begin, end: begin + 30 * DAY }, authority: 0, wanted: true });
+        assert_eq!(
+            leaf,
+            LeafCertificate { validity: Validity { begin, end: begin + 30 * DAY }, authority: 0, wanted: true }
+        );
         assert!(held.signs);
-        assert_eq!(plan(NOW, &Held::read(&made(NOW), &names())), Action::Keep(begin + 20 * DAY));
+        assert_eq!(plan(NOW, &SecretContents::read(&made(NOW), &names())), RotationStep::Keep(begin + 20 * DAY));
     }
 
     #[test]
     fn a_leaf_for_other_names_is_not_what_is_wanted() {
-        let held = Held::read(&made(NOW), &["elsewhere.svc".to_owned()]);
+        let held = SecretContents::read(&made(NOW), &["elsewhere.svc".to_owned()]);
         assert!(!held.leaf.unwrap().wanted);
     }
 
@@ -247,30 +250,30 @@ mod tests {
     fn a_torn_pair_and_a_leaf_of_a_stranger_are_no_leaf() {
         let mut torn = made(NOW);
         torn.insert(KEY.to_owned(), made(NOW)[KEY].clone());
-        assert_eq!(Held::read(&torn, &names()).leaf, None);
+        assert_eq!(SecretContents::read(&torn, &names()).leaf, None);
         let mut foreign = made(NOW);
         let other = made(NOW);
         foreign.insert(CERT.to_owned(), other[CERT].clone());
         foreign.insert(KEY.to_owned(), other[KEY].clone());
-        assert_eq!(Held::read(&foreign, &names()).leaf, None);
+        assert_eq!(SecretContents::read(&foreign, &names()).leaf, None);
     }
 
     #[test]
     fn a_key_of_another_ca_does_not_sign() {
         let mut data = made(NOW);
         data.insert(CA_KEY.to_owned(), made(NOW)[CA_KEY].clone());
-        let held = Held::read(&data, &names());
+        let held = SecretContents::read(&data, &names());
         assert!(!held.signs && held.leaf.is_some());
     }
 
     #[test]
     fn rubbish_is_nothing() {
-        let mut data = Data::new();
+        let mut data = SecretData::new();
         for key in [CA_CERT, CA_KEY, CERT, KEY] {
             data.insert(key.to_owned(), b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_vec());
         }
-        assert_eq!(Held::read(&data, &names()), Held::default());
-        assert_eq!(Held::read(&Data::new(), &names()), Held::default());
+        assert_eq!(SecretContents::read(&data, &names()), SecretContents::default());
+        assert_eq!(SecretContents::read(&SecretData::new(), &names()), SecretContents::default());
     }
 
     #[test]
@@ -278,14 +281,14 @@ mod tests {
         let mut data = made(NOW);
         let later = NOW + 250 * DAY;
         introduce(&mut data, later).unwrap();
-        let held = Held::read(&data, &names());
+        let held = SecretContents::read(&data, &names());
         assert_eq!(held.authorities.len(), 2);
         assert_eq!(held.leaf.as_ref().map(|leaf| leaf.authority), Some(1));
         assert!(held.signs && held.authorities[0].validity.begin == later - 3600);
         renew(&mut data, later, &names()).unwrap();
-        assert_eq!(Held::read(&data, &names()).leaf.map(|leaf| leaf.authority), Some(0));
+        assert_eq!(SecretContents::read(&data, &names()).leaf.map(|leaf| leaf.authority), Some(0));
         retire(&mut data, later, &names());
-        let held = Held::read(&data, &names());
+        let held = SecretContents::read(&data, &names());
         assert_eq!((held.authorities.len(), held.leaf.map(|leaf| leaf.authority)), (1, Some(0)));
     }
 

@@ -1,12 +1,15 @@
 //! The next rotation step, from the certificates and the time. Pure.
 
-use super::{Authority, CA_LIFE, Held, INTRODUCE, LAST, LEAF_LIFE, Leaf, RETIRE, SHOWN, Seconds, Validity};
+use super::{
+    CA_INTRODUCTION_PERIOD, CA_LIFE, CA_RETIREMENT_AGE, CaCertificate, LEAF_LIFE, LEAF_REPLACE_BEFORE, LeafCertificate,
+    SHOWN, SecretContents, UnixSeconds, Validity,
+};
 
 /// A rotation step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Action {
+pub enum RotationStep {
     /// No step is due before this time.
-    Keep(Seconds),
+    Keep(UnixSeconds),
     /// Create a CA and a leaf: no usable certificate exists.
     Begin,
     /// Create a CA that is trusted first and used later.
@@ -19,55 +22,55 @@ pub enum Action {
 
 /// Returns the step that is due at `now`.
 #[must_use]
-pub fn plan(now: Seconds, held: &Held) -> Action {
+pub fn plan(now: UnixSeconds, held: &SecretContents) -> RotationStep {
     let leaf = held.leaf.as_ref().filter(|leaf| leaf.wanted && leaf.validity.at(now));
     let Some(newest) = held.newest().filter(|newest| newest.validity.at(now)) else {
         // The newest CA cannot sign: its key is missing or it has expired. A usable leaf stays in
         // use, so only a CA is introduced; otherwise both are created.
-        return if leaf.is_some() { Action::Introduce } else { Action::Begin };
+        return if leaf.is_some() { RotationStep::Introduce } else { RotationStep::Begin };
     };
-    let Some(leaf) = leaf else { return Action::Renew };
-    // Collects the times of future steps, for `Action::Keep`.
+    let Some(leaf) = leaf else { return RotationStep::Renew };
+    // Collects the times of future steps, for `RotationStep::Keep`.
     let mut next = Vec::new();
-    let mut due = |at: Seconds| {
+    let mut due = |at: UnixSeconds| {
         next.push(at);
         now >= at
     };
-    let believed = newest.validity.begin.saturating_add(INTRODUCE.as_secs());
-    let late = leaf.validity.end.saturating_sub(LAST.as_secs());
+    let believed = newest.validity.begin.saturating_add(CA_INTRODUCTION_PERIOD.as_secs());
+    let late = leaf.validity.end.saturating_sub(LEAF_REPLACE_BEFORE.as_secs());
     // The leaf of the newest CA is renewed after two thirds of its validity period. The leaf of an
     // older CA is replaced once the newest CA is trusted everywhere, or one day before the leaf
     // expires.
     if leaf.authority == 0 {
-        if due(two_thirds(leaf.validity, LEAF_LIFE.as_secs())) {
-            return Action::Renew;
+        if due(renewal_time(leaf.validity, LEAF_LIFE.as_secs())) {
+            return RotationStep::Renew;
         }
     } else if due(believed.min(late)) {
-        return Action::Renew;
+        return RotationStep::Renew;
     }
     // An old CA is removed once no client can depend on it, or once it has expired and its leaf is
     // not in use.
-    if leaf.authority == 0 && held.authorities.len() > 1 && due(retire(newest, leaf)) {
-        return Action::Retire;
+    if leaf.authority == 0 && held.authorities.len() > 1 && due(retire_at(newest, leaf)) {
+        return RotationStep::Retire;
     }
     if held.authorities.iter().skip(1).enumerate().any(|(at, old)| leaf.authority != at + 1 && due(old.validity.end)) {
-        return Action::Retire;
+        return RotationStep::Retire;
     }
     // One CA at a time: an introduced CA is in use before the next one is created.
-    if leaf.authority == 0 && due(two_thirds(newest.validity, CA_LIFE.as_secs())) {
-        return Action::Introduce;
+    if leaf.authority == 0 && due(renewal_time(newest.validity, CA_LIFE.as_secs())) {
+        return RotationStep::Introduce;
     }
-    Action::Keep(next.into_iter().filter(|at| *at > now).min().unwrap_or(leaf.validity.end))
+    RotationStep::Keep(next.into_iter().filter(|at| *at > now).min().unwrap_or(leaf.validity.end))
 }
 
-fn retire(newest: &Authority, leaf: &Leaf) -> Seconds {
-    let introduced = newest.validity.begin.saturating_add(RETIRE.as_secs());
+fn retire_at(newest: &CaCertificate, leaf: &LeafCertificate) -> UnixSeconds {
+    let introduced = newest.validity.begin.saturating_add(CA_RETIREMENT_AGE.as_secs());
     introduced.max(leaf.validity.begin.saturating_add(SHOWN.as_secs()))
 }
 
 /// Returns the time at which two thirds of a validity period have passed. The period counts as at
 /// most `most`, the longest that the controller itself issues.
-fn two_thirds(validity: Validity, most: u64) -> Seconds {
+fn renewal_time(validity: Validity, most: u64) -> UnixSeconds {
     let life = validity.end.saturating_sub(validity.begin).min(most);
     validity.end.saturating_sub(life / 3)
 }
@@ -85,57 +88,57 @@ mod tests {
         Validity { begin, end: begin + days * DAY }
     }
 
-    fn held(authorities: &[Validity], leaf: Option<(Validity, usize)>) -> Held {
+    fn held(authorities: &[Validity], leaf: Option<(Validity, usize)>) -> SecretContents {
         let authorities =
-            authorities.iter().map(|validity| Authority { der: Vec::new(), validity: *validity }).collect();
-        let leaf = leaf.map(|(validity, authority)| Leaf { validity, authority, wanted: true });
-        Held { authorities, signs: true, leaf }
+            authorities.iter().map(|validity| CaCertificate { der: Vec::new(), validity: *validity }).collect();
+        let leaf = leaf.map(|(validity, authority)| LeafCertificate { validity, authority, wanted: true });
+        SecretContents { authorities, signs: true, leaf }
     }
 
     #[test]
     fn nothing_begins_with_both() {
-        assert_eq!(plan(DAY, &held(&[], None)), Action::Begin);
-        assert_eq!(plan(500 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), Action::Begin);
+        assert_eq!(plan(DAY, &held(&[], None)), RotationStep::Begin);
+        assert_eq!(plan(500 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), RotationStep::Begin);
     }
 
     #[test]
     fn a_leaf_is_renewed_at_two_thirds_of_its_life_and_not_before() {
         let held = held(&[from(0, 365)], Some((from(0, 30), 0)));
-        assert_eq!(plan(20 * DAY - 1, &held), Action::Keep(20 * DAY));
-        assert_eq!(plan(20 * DAY, &held), Action::Renew);
+        assert_eq!(plan(20 * DAY - 1, &held), RotationStep::Keep(20 * DAY));
+        assert_eq!(plan(20 * DAY, &held), RotationStep::Renew);
     }
 
     #[test]
     fn a_leaf_that_is_torn_expired_or_for_other_names_is_renewed_at_once() {
-        assert_eq!(plan(DAY, &held(&[from(0, 365)], None)), Action::Renew);
-        assert_eq!(plan(40 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), Action::Renew);
+        assert_eq!(plan(DAY, &held(&[from(0, 365)], None)), RotationStep::Renew);
+        assert_eq!(plan(40 * DAY, &held(&[from(0, 365)], Some((from(0, 30), 0)))), RotationStep::Renew);
         let mut other = held(&[from(0, 365)], Some((from(0, 30), 0)));
         other.leaf.as_mut().unwrap().wanted = false;
-        assert_eq!(plan(DAY, &other), Action::Renew);
+        assert_eq!(plan(DAY, &other), RotationStep::Renew);
     }
 
     #[test]
     fn a_ca_whose_key_is_lost_is_followed_by_another_and_what_it_signed_holds_on() {
         let mut lost = held(&[from(0, 365)], Some((from(0, 30), 0)));
         lost.signs = false;
-        assert_eq!(plan(DAY, &lost), Action::Introduce);
+        assert_eq!(plan(DAY, &lost), RotationStep::Introduce);
         lost.leaf = None;
-        assert_eq!(plan(DAY, &lost), Action::Begin);
+        assert_eq!(plan(DAY, &lost), RotationStep::Begin);
     }
 
     #[test]
     fn a_ca_is_introduced_then_used_and_the_old_one_retired_last() {
-        let ca = two_thirds(from(0, 365), CA_LIFE.as_secs());
+        let ca = renewal_time(from(0, 365), CA_LIFE.as_secs());
         let leaf = from(ca - 5 * DAY, 30);
-        assert_eq!(plan(ca, &held(&[from(0, 365)], Some((leaf, 0)))), Action::Introduce);
+        assert_eq!(plan(ca, &held(&[from(0, 365)], Some((leaf, 0)))), RotationStep::Introduce);
         let both = [from(ca, 365), from(0, 365)];
-        assert_eq!(plan(ca, &held(&both, Some((leaf, 1)))), Action::Keep(ca + 4 * DAY));
-        assert_eq!(plan(ca + 4 * DAY, &held(&both, Some((leaf, 1)))), Action::Renew);
+        assert_eq!(plan(ca, &held(&both, Some((leaf, 1)))), RotationStep::Keep(ca + 4 * DAY));
+        assert_eq!(plan(ca + 4 * DAY, &held(&both, Some((leaf, 1)))), RotationStep::Renew);
         let new = from(ca + 4 * DAY, 30);
-        assert_eq!(plan(ca + 4 * DAY, &held(&both, Some((new, 0)))), Action::Keep(ca + 24 * DAY));
+        assert_eq!(plan(ca + 4 * DAY, &held(&both, Some((new, 0)))), RotationStep::Keep(ca + 24 * DAY));
         let newer = from(ca + 24 * DAY, 30);
-        assert_eq!(plan(ca + 34 * DAY - 1, &held(&both, Some((newer, 0)))), Action::Keep(ca + 34 * DAY));
-        assert_eq!(plan(ca + 34 * DAY, &held(&both, Some((newer, 0)))), Action::Retire);
+        assert_eq!(plan(ca + 34 * DAY - 1, &held(&both, Some((newer, 0)))), RotationStep::Keep(ca + 34 * DAY));
+        assert_eq!(plan(ca + 34 * DAY, &held(&both, Some((newer, 0)))), RotationStep::Retire);
     }
 
     #[test]
@@ -144,32 +147,33 @@ mod tests {
         let leaf = from(71 * DAY, 30);
         assert_eq!(
             plan(100 * DAY - 1, &held(&both, Some((leaf, 1)))),
-            Action::Introduce,
+            RotationStep::Introduce,
             "the new one is not valid yet"
         );
-        assert_eq!(plan(100 * DAY, &held(&both, Some((leaf, 1)))), Action::Renew, "a day is left");
+        assert_eq!(plan(100 * DAY, &held(&both, Some((leaf, 1)))), RotationStep::Renew, "a day is left");
     }
 
     /// Performs a step, as the keeper does with real certificates.
-    fn act(now: u64, held: &mut Held, action: Action) {
+    fn act(now: u64, held: &mut SecretContents, action: RotationStep) {
         let begin = now - BACKDATE.as_secs();
-        let leaf = Leaf { validity: from(begin, 30), authority: 0, wanted: true };
+        let leaf = LeafCertificate { validity: from(begin, 30), authority: 0, wanted: true };
         match action {
-            Action::Keep(_) => {}
-            Action::Begin | Action::Introduce => {
-                held.authorities.insert(0, Authority { der: Vec::new(), validity: from(begin, 365) });
+            RotationStep::Keep(_) => {}
+            RotationStep::Begin | RotationStep::Introduce => {
+                held.authorities.insert(0, CaCertificate { der: Vec::new(), validity: from(begin, 365) });
                 held.signs = true;
                 if let Some(leaf) = &mut held.leaf {
                     leaf.authority += 1;
                 }
-                if action == Action::Begin {
+                if action == RotationStep::Begin {
                     held.leaf = Some(leaf);
                 }
             }
-            Action::Renew => held.leaf = Some(leaf),
-            Action::Retire => {
+            RotationStep::Renew => held.leaf = Some(leaf),
+            RotationStep::Retire => {
                 let used = held.leaf.as_ref().map_or(0, |leaf| leaf.authority);
-                let keep = |at: usize, old: &Authority| at == 0 || at == used || (used != 0 && old.validity.at(now));
+                let keep =
+                    |at: usize, old: &CaCertificate| at == 0 || at == used || (used != 0 && old.validity.at(now));
                 let mut at = 0;
                 held.authorities.retain(|old| {
                     at += 1;
@@ -194,7 +198,7 @@ mod tests {
                 let mut steps = 0;
                 loop {
                     let action = plan(now, &held);
-                    if let Action::Keep(until) = action {
+                    if let RotationStep::Keep(until) = action {
                         prop_assert!(until > now);
                         break;
                     }

@@ -8,28 +8,28 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
 
-use super::{Seconds, material};
+use super::{UnixSeconds, material};
 use crate::error::BoxError;
 
 /// The CA bundle and the expiry of the certificate in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Presented {
+pub struct CertificateInfo {
     /// CA certificates to trust, as PEM.
     pub bundle: String,
     /// Expiry of the leaf.
-    pub expires: Seconds,
+    pub expires: UnixSeconds,
 }
 
 /// The certificate and key in use. Cheap to clone; all clones share the state.
 #[derive(Clone)]
-pub struct Served {
+pub struct ServingCertificate {
     pair: Arc<RwLock<Option<Arc<CertifiedKey>>>>,
-    presented: watch::Sender<Option<Presented>>,
+    presented: watch::Sender<Option<CertificateInfo>>,
 }
 
-// === impl Served ===
+// === impl ServingCertificate ===
 
-impl Served {
+impl ServingCertificate {
     /// Creates an empty state: handshakes fail until a certificate is loaded.
     #[must_use]
     pub fn none() -> Self {
@@ -48,7 +48,7 @@ impl Served {
         let ders = material::certificates(bundle);
         let bundle = material::pem(ders.iter().map(AsRef::as_ref));
         *self.pair.write().unwrap_or_else(PoisonError::into_inner) = Some(pair);
-        let presented = Some(Presented { bundle, expires });
+        let presented = Some(CertificateInfo { bundle, expires });
         self.presented.send_if_modified(|before| {
             let changed = *before != presented;
             *before = presented;
@@ -59,7 +59,7 @@ impl Served {
 
     /// Returns a receiver of the current CA bundle and its changes.
     #[must_use]
-    pub fn watch(&self) -> watch::Receiver<Option<Presented>> {
+    pub fn watch(&self) -> watch::Receiver<Option<CertificateInfo>> {
         self.presented.subscribe()
     }
 
@@ -94,13 +94,13 @@ impl Served {
     }
 }
 
-impl ResolvesServerCert for Served {
+impl ResolvesServerCert for ServingCertificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.pair.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-impl fmt::Debug for Served {
+impl fmt::Debug for ServingCertificate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Served").field("presented", &*self.presented.borrow()).finish_non_exhaustive()
     }

@@ -11,17 +11,17 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use tokio::sync::watch;
 
-use super::{Answer, Ask, Candidate, LEASE, RETRY, Record};
+use super::{Candidate, LEASE, LeaseRecord, LeaseRequest, LeaseResponse, RETRY_PERIOD};
 use crate::clock::Clock;
 
-/// Timeout of one API call: half of `RENEW_WITHIN`, so that two attempts fit into it.
+/// Timeout of one API call: half of `RENEW_DEADLINE`, so that two attempts fit into it.
 const CALL: Duration = Duration::from_secs(5);
 /// Annotation with the holder's stream address.
 const ADDRESS: &str = "groupage.dev/stream-address";
 
 /// Parameters of the election.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ElectionSettings {
     /// Namespace of the Lease.
     pub namespace: String,
     /// Name of the Lease.
@@ -37,29 +37,29 @@ pub struct Settings {
 pub struct Leadership {
     clock: Clock,
     until: Arc<AtomicU64>,
-    seen: watch::Receiver<Seen>,
+    seen: watch::Receiver<LeadershipState>,
 }
 
 /// The published state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Seen {
+struct LeadershipState {
     leads: bool,
-    leader: Option<Leader>,
+    leader: Option<LeaderReplica>,
     /// This replica's term, if it was the last observed holder.
-    reign: Option<Reign>,
+    reign: Option<LeadershipTerm>,
 }
 
 /// One leadership term. It continues through renewals; a new term starts after another replica has
 /// led.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reign {
+pub struct LeadershipTerm {
     transitions: i32,
     acquired: i64,
 }
 
 /// The leading replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leader {
+pub struct LeaderReplica {
     /// Name of the replica.
     pub name: String,
     /// Address at which it serves streams.
@@ -70,12 +70,12 @@ pub struct Leader {
 /// returned future must be spawned.
 pub fn elect(
     client: kube::Client,
-    settings: Settings,
+    settings: ElectionSettings,
     clock: Clock,
     stop: watch::Receiver<bool>,
 ) -> (Leadership, impl Future<Output = ()> + Send) {
     let until = Arc::new(AtomicU64::new(0));
-    let (tell, seen) = watch::channel(Seen::default());
+    let (tell, seen) = watch::channel(LeadershipState::default());
     let leadership = Leadership { clock, until: until.clone(), seen };
     let elector = Elector {
         leases: Api::namespaced(client, &settings.namespace),
@@ -91,10 +91,10 @@ pub fn elect(
 struct Elector {
     leases: Api<Lease>,
     candidate: Candidate,
-    settings: Settings,
+    settings: ElectionSettings,
     clock: Clock,
     until: Arc<AtomicU64>,
-    tell: watch::Sender<Seen>,
+    tell: watch::Sender<LeadershipState>,
 }
 
 // === impl Leadership ===
@@ -111,7 +111,7 @@ impl Leadership {
     /// server is unreachable no replica leads, and returning this one would redirect sidecars in a
     /// circle.
     #[must_use]
-    pub fn leader(&self) -> Option<Leader> {
+    pub fn leader(&self) -> Option<LeaderReplica> {
         let seen = self.seen.borrow();
         seen.leader.clone().filter(|_| seen.reign.is_none() || self.leads())
     }
@@ -119,7 +119,7 @@ impl Leadership {
     /// Returns the term of this replica while no later leader was observed: state of that term is
     /// still valid.
     #[must_use]
-    pub fn reign(&self) -> Option<Reign> {
+    pub fn reign(&self) -> Option<LeadershipTerm> {
         self.seen.borrow().reign
     }
 
@@ -134,14 +134,15 @@ impl Leadership {
     /// Creates a state that always leads, for a single replica without election.
     #[must_use]
     pub fn always(clock: Clock) -> Self {
-        let (_, seen) = watch::channel(Seen { leads: true, leader: None, reign: Some(Reign::default()) });
+        let (_, seen) =
+            watch::channel(LeadershipState { leads: true, leader: None, reign: Some(LeadershipTerm::default()) });
         Self { clock, until: Arc::new(AtomicU64::new(u64::MAX)), seen }
     }
 
     /// Creates a state that never leads, for a replica that only observes.
     #[must_use]
     pub fn never(clock: Clock) -> Self {
-        let (_, seen) = watch::channel(Seen::default());
+        let (_, seen) = watch::channel(LeadershipState::default());
         Self { clock, until: Arc::default(), seen }
     }
 }
@@ -178,7 +179,7 @@ impl Elector {
     fn wait(&self) -> Duration {
         let now = self.clock.now();
         // Up to 50 % jitter, so that replicas that started together do not send requests together.
-        let retry = RETRY.mul_f64(1.0 + 0.5 * rand::random::<f64>());
+        let retry = RETRY_PERIOD.mul_f64(1.0 + 0.5 * rand::random::<f64>());
         if self.candidate.leads(now) { retry.min(self.candidate.until().since(now)) } else { retry }
     }
 
@@ -190,19 +191,19 @@ impl Elector {
             let ask = self.candidate.ask(self.clock.now(), wall);
             let call = async {
                 match ask {
-                    Ask::Nothing => None,
-                    Ask::Read => Some(self.read().await),
-                    Ask::Create(record) => Some(self.create(record).await),
-                    Ask::Write(record) => Some(self.write(record).await),
+                    LeaseRequest::Nothing => None,
+                    LeaseRequest::Read => Some(self.read().await),
+                    LeaseRequest::Create(record) => Some(self.create(record).await),
+                    LeaseRequest::Write(record) => Some(self.write(record).await),
                 }
             };
             let answer = match tokio::time::timeout(CALL, call).await {
                 Ok(None) => break,
                 Ok(Some(Ok(answer))) => answer,
-                Ok(Some(Err(error))) => told(&error),
+                Ok(Some(Err(error))) => to_answer(&error),
                 Err(_) => {
                     tracing::warn!("the lease request timed out");
-                    Answer::Failed
+                    LeaseResponse::Failed
                 }
             };
             let more = self.candidate.answered(self.clock.now(), answer);
@@ -218,11 +219,11 @@ impl Elector {
         let now = self.clock.now();
         self.until.store(self.candidate.until().0, Ordering::Release);
         let holder = self.candidate.holder();
-        let leader =
-            holder.and_then(|record| Some(Leader { name: record.holder.clone()?, address: record.address.clone() }));
+        let leader = holder
+            .and_then(|record| Some(LeaderReplica { name: record.holder.clone()?, address: record.address.clone() }));
         let ours = holder.filter(|record| record.holder.as_ref() == Some(&self.settings.me));
-        let reign = ours.map(|record| Reign { transitions: record.transitions, acquired: record.acquired });
-        let seen = Seen { leads: self.candidate.leads(now), leader, reign };
+        let reign = ours.map(|record| LeadershipTerm { transitions: record.transitions, acquired: record.acquired });
+        let seen = LeadershipState { leads: self.candidate.leads(now), leader, reign };
         self.tell.send_if_modified(|before| {
             if *before == seen {
                 return false;
@@ -235,18 +236,18 @@ impl Elector {
         });
     }
 
-    async fn read(&self) -> kube::Result<Answer> {
-        Ok(Answer::Read(self.leases.get_opt(&self.settings.name).await?.map(|lease| record(&lease))))
+    async fn read(&self) -> kube::Result<LeaseResponse> {
+        Ok(LeaseResponse::Read(self.leases.get_opt(&self.settings.name).await?.map(|lease| record(&lease))))
     }
 
-    async fn create(&self, wanted: Record) -> kube::Result<Answer> {
+    async fn create(&self, wanted: LeaseRecord) -> kube::Result<LeaseResponse> {
         let lease = self.leases.create(&PostParams::default(), &lease(&self.settings, &wanted)).await?;
-        Ok(Answer::Wrote(record(&lease)))
+        Ok(LeaseResponse::Wrote(record(&lease)))
     }
 
     /// Writes a merge patch with the version that was read. `update` would be an additional RBAC
     /// verb without another use.
-    async fn write(&self, wanted: Record) -> kube::Result<Answer> {
+    async fn write(&self, wanted: LeaseRecord) -> kube::Result<LeaseResponse> {
         let mut patch = serde_json::to_value(lease(&self.settings, &wanted)).map_err(kube::Error::SerdeError)?;
         if wanted.holder.is_none() {
             // In a merge patch, null removes a field. Without a holder the lease can be acquired at
@@ -255,16 +256,16 @@ impl Elector {
             patch["metadata"]["annotations"][ADDRESS] = serde_json::Value::Null;
         }
         let lease = self.leases.patch(&self.settings.name, &PatchParams::default(), &Patch::Merge(patch)).await?;
-        Ok(Answer::Wrote(record(&lease)))
+        Ok(LeaseResponse::Wrote(record(&lease)))
     }
 }
 
-fn told(error: &kube::Error) -> Answer {
+fn to_answer(error: &kube::Error) -> LeaseResponse {
     match error {
-        kube::Error::Api(status) if status.code == 409 => Answer::Conflict,
+        kube::Error::Api(status) if status.code == 409 => LeaseResponse::Conflict,
         error => {
             tracing::warn!(%error, "the lease request failed");
-            Answer::Failed
+            LeaseResponse::Failed
         }
     }
 }
@@ -273,7 +274,7 @@ fn micros(micros: i64) -> Option<MicroTime> {
     Timestamp::from_microsecond(micros).ok().map(MicroTime)
 }
 
-fn lease(settings: &Settings, record: &Record) -> Lease {
+fn lease(settings: &ElectionSettings, record: &LeaseRecord) -> Lease {
     let seconds = record.duration.as_secs();
     Lease {
         metadata: ObjectMeta {
@@ -294,12 +295,12 @@ fn lease(settings: &Settings, record: &Record) -> Lease {
     }
 }
 
-fn record(lease: &Lease) -> Record {
+fn record(lease: &Lease) -> LeaseRecord {
     let spec = lease.spec.clone().unwrap_or_default();
     let at = |time: Option<MicroTime>| time.map_or(0, |time| time.0.as_microsecond());
     let seconds = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let annotations = lease.metadata.annotations.as_ref();
-    Record {
+    LeaseRecord {
         holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
         address: annotations.and_then(|all| all.get(ADDRESS)).cloned(),
         duration: seconds.map_or(LEASE, Duration::from_secs),
@@ -317,8 +318,8 @@ mod tests {
 
     #[test]
     fn a_record_written_to_a_lease_is_read_back() {
-        let settings = Settings { namespace: "a".into(), name: "b".into(), me: "c".into(), address: None };
-        let wanted = Record {
+        let settings = ElectionSettings { namespace: "a".into(), name: "b".into(), me: "c".into(), address: None };
+        let wanted = LeaseRecord {
             holder: Some("c".into()),
             address: Some("10.0.0.1:9444".into()),
             duration: LEASE,
@@ -341,15 +342,15 @@ mod tests {
 
     #[test]
     fn a_replica_whose_own_lease_has_run_out_names_nobody_and_keeps_what_it_remembers() {
-        let leader = |name: &str| Some(Leader { name: name.to_owned(), address: Some(format!("{name}:9444")) });
-        let reign = Some(Reign { transitions: 3, acquired: 7 });
-        let (tell, seen) = watch::channel(Seen { leads: true, leader: leader("me"), reign });
+        let leader = |name: &str| Some(LeaderReplica { name: name.to_owned(), address: Some(format!("{name}:9444")) });
+        let reign = Some(LeadershipTerm { transitions: 3, acquired: 7 });
+        let (tell, seen) = watch::channel(LeadershipState { leads: true, leader: leader("me"), reign });
         let until = Arc::new(AtomicU64::new(u64::MAX));
         let own = Leadership { clock: Clock::start(), until: until.clone(), seen };
         assert_eq!(own.leader(), leader("me"));
         until.store(0, Ordering::Release);
         assert_eq!((own.leader(), own.reign()), (None, reign));
-        tell.send_replace(Seen { leads: false, leader: leader("other"), reign: None });
+        tell.send_replace(LeadershipState { leads: false, leader: leader("other"), reign: None });
         assert_eq!((own.leader(), own.reign()), (leader("other"), None));
     }
 }

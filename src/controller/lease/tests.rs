@@ -9,8 +9,8 @@ use super::*;
 
 const ME: &str = "me";
 
-fn held(by: &str, renewed: i64) -> Record {
-    Record { holder: Some(by.into()), duration: LEASE, renewed, version: "1".into(), ..Record::default() }
+fn held(by: &str, renewed: i64) -> LeaseRecord {
+    LeaseRecord { holder: Some(by.into()), duration: LEASE, renewed, version: "1".into(), ..LeaseRecord::default() }
 }
 
 fn seconds(seconds: u64) -> Tick {
@@ -19,22 +19,22 @@ fn seconds(seconds: u64) -> Tick {
 
 #[test]
 fn a_lease_that_is_not_there_is_made_and_a_free_one_taken() {
-    assert_eq!(evaluate(None, ME, seconds(1), None), Verdict::Create);
-    let free = Record { holder: None, ..held("x", 1) };
-    assert_eq!(evaluate(Some(&free), ME, seconds(1), None), Verdict::Acquire);
+    assert_eq!(evaluate(None, ME, seconds(1), None), LeaseAction::Create);
+    let free = LeaseRecord { holder: None, ..held("x", 1) };
+    assert_eq!(evaluate(Some(&free), ME, seconds(1), None), LeaseAction::Acquire);
     let empty = held("", 1);
-    assert_eq!(evaluate(Some(&empty), ME, seconds(1), None), Verdict::Acquire);
+    assert_eq!(evaluate(Some(&empty), ME, seconds(1), None), LeaseAction::Acquire);
 }
 
 #[test]
 fn our_own_lease_is_renewed() {
-    assert_eq!(evaluate(Some(&held(ME, 1)), ME, seconds(100), None), Verdict::Renew);
+    assert_eq!(evaluate(Some(&held(ME, 1)), ME, seconds(100), None), LeaseAction::Renew);
 }
 
 #[test]
 fn a_lease_seen_for_the_first_time_is_left_alone_however_old_it_says_it_is() {
     let old = held("other", 0);
-    assert_eq!(evaluate(Some(&old), ME, seconds(100), None), Verdict::Yield(seconds(115)));
+    assert_eq!(evaluate(Some(&old), ME, seconds(100), None), LeaseAction::Yield(seconds(115)));
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn a_lease_not_renewed_for_its_duration_is_taken_and_not_a_moment_earlier() {
     let record = held("other", 5);
     let seen = observe(None, &record, seconds(100));
     let before = Tick(seconds(115).0 - 1);
-    assert_eq!(evaluate(Some(&record), ME, before, Some(&seen)), Verdict::Yield(seconds(115)));
-    assert_eq!(evaluate(Some(&record), ME, seconds(115), Some(&seen)), Verdict::Acquire);
+    assert_eq!(evaluate(Some(&record), ME, before, Some(&seen)), LeaseAction::Yield(seconds(115)));
+    assert_eq!(evaluate(Some(&record), ME, seconds(115), Some(&seen)), LeaseAction::Acquire);
 }
 
 #[test]
@@ -51,32 +51,32 @@ fn a_renewal_counts_from_when_it_was_seen_even_if_it_says_an_earlier_time() {
     let seen = observe(None, &held("other", 500), seconds(100));
     let renewed = held("other", 3);
     let seen = observe(Some(seen), &renewed, seconds(110));
-    assert_eq!(evaluate(Some(&renewed), ME, seconds(116), Some(&seen)), Verdict::Yield(seconds(125)));
+    assert_eq!(evaluate(Some(&renewed), ME, seconds(116), Some(&seen)), LeaseAction::Yield(seconds(125)));
 }
 
 #[test]
 fn another_version_of_the_same_record_is_no_renewal() {
     let record = held("other", 5);
     let seen = observe(None, &record, seconds(100));
-    let labelled = Record { version: "2".into(), ..record };
+    let labelled = LeaseRecord { version: "2".into(), ..record };
     let seen = observe(Some(seen), &labelled, seconds(114));
-    assert_eq!(evaluate(Some(&labelled), ME, seconds(115), Some(&seen)), Verdict::Acquire);
+    assert_eq!(evaluate(Some(&labelled), ME, seconds(115), Some(&seen)), LeaseAction::Acquire);
 }
 
 #[test]
 fn a_lease_that_says_to_hold_for_ever_does_not() {
-    let record = Record { duration: Duration::from_secs(1 << 30), ..held("other", 5) };
+    let record = LeaseRecord { duration: Duration::from_secs(1 << 30), ..held("other", 5) };
     let seen = observe(None, &record, seconds(0));
-    assert_eq!(evaluate(Some(&record), ME, seconds(300), Some(&seen)), Verdict::Acquire);
+    assert_eq!(evaluate(Some(&record), ME, seconds(300), Some(&seen)), LeaseAction::Acquire);
 }
 
 #[test]
 fn a_leader_counts_from_before_it_asked() {
     let mut me = Candidate::new(ME, None);
-    assert_eq!(me.ask(seconds(1), 0), Ask::Read);
-    assert!(me.answered(seconds(2), Answer::Read(None)));
-    assert!(matches!(me.ask(seconds(2), 0), Ask::Create(_)));
-    assert!(!me.answered(seconds(6), Answer::Wrote(held(ME, 0))));
+    assert_eq!(me.ask(seconds(1), 0), LeaseRequest::Read);
+    assert!(me.answered(seconds(2), LeaseResponse::Read(None)));
+    assert!(matches!(me.ask(seconds(2), 0), LeaseRequest::Create(_)));
+    assert!(!me.answered(seconds(6), LeaseResponse::Wrote(held(ME, 0))));
     assert_eq!(me.until(), seconds(12));
     assert!(me.leads(Tick(seconds(12).0 - 1)) && !me.leads(seconds(12)));
 }
@@ -85,16 +85,16 @@ fn a_leader_counts_from_before_it_asked() {
 fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
     let mut me = Candidate::new(ME, None);
     me.ask(seconds(1), 0);
-    me.answered(seconds(1), Answer::Read(Some(held(ME, 1))));
+    me.answered(seconds(1), LeaseResponse::Read(Some(held(ME, 1))));
     me.ask(seconds(1), 0);
-    me.answered(seconds(1), Answer::Wrote(held(ME, 2)));
+    me.answered(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
     me.round();
-    assert!(matches!(me.ask(seconds(3), 0), Ask::Write(_)), "a renewal needs no read before it");
-    me.answered(seconds(4), Answer::Failed);
+    assert!(matches!(me.ask(seconds(3), 0), LeaseRequest::Write(_)), "a renewal needs no read before it");
+    me.answered(seconds(4), LeaseResponse::Failed);
     assert!(me.leads(seconds(5)));
     me.round();
-    assert_eq!(me.ask(seconds(5), 0), Ask::Read, "it is unknown whether the last write succeeded");
-    me.answered(seconds(5), Answer::Read(Some(held("other", 9))));
+    assert_eq!(me.ask(seconds(5), 0), LeaseRequest::Read, "it is unknown whether the last write succeeded");
+    me.answered(seconds(5), LeaseResponse::Read(Some(held("other", 9))));
     assert!(!me.leads(seconds(5)));
 }
 
@@ -102,29 +102,29 @@ fn an_error_does_not_end_leading_at_once_but_a_lease_in_other_hands_does() {
 fn letting_go_names_nobody_and_only_what_is_ours_is_let_go() {
     let mut me = Candidate::new(ME, None);
     assert_eq!(me.release(), None);
-    me.answered(seconds(1), Answer::Wrote(held(ME, 2)));
+    me.answered(seconds(1), LeaseResponse::Wrote(held(ME, 2)));
     let released = me.release().unwrap();
     assert_eq!((released.holder, released.version.as_str()), (None, "1"));
     assert!(!me.leads(seconds(1)));
-    me.answered(seconds(1), Answer::Read(Some(held("other", 2))));
+    me.answered(seconds(1), LeaseResponse::Read(Some(held("other", 2))));
     assert_eq!(me.release(), None);
 }
 
 #[test]
 fn renewals_on_a_clock_that_stands_still_differ_and_a_change_of_hands_is_counted() {
     let mut me = Candidate::new(ME, None);
-    me.answered(seconds(0), Answer::Read(Some(held(ME, 50))));
-    let Ask::Write(renewed) = me.ask(seconds(1), 50) else { panic!("ours is renewed") };
+    me.answered(seconds(0), LeaseResponse::Read(Some(held(ME, 50))));
+    let LeaseRequest::Write(renewed) = me.ask(seconds(1), 50) else { panic!("ours is renewed") };
     assert_eq!((renewed.renewed, renewed.transitions), (51, 0));
     let mut other = Candidate::new("other", None);
-    other.answered(seconds(0), Answer::Read(Some(Record { holder: None, ..held("x", 50) })));
-    let Ask::Write(taken) = other.ask(seconds(1), 10) else { panic!("free, so it is taken") };
+    other.answered(seconds(0), LeaseResponse::Read(Some(LeaseRecord { holder: None, ..held("x", 50) })));
+    let LeaseRequest::Write(taken) = other.ask(seconds(1), 10) else { panic!("free, so it is taken") };
     assert_eq!((taken.renewed, taken.acquired, taken.transitions), (51, 10, 1));
 }
 
 /// The error of a candidate's clock: its offset and its rate.
 #[derive(Debug, Clone, Copy)]
-struct Skew {
+struct ClockSkew {
     offset: u64,
     /// Rate in thousandths; 1000 is exact.
     rate: u64,
@@ -133,20 +133,20 @@ struct Skew {
 /// The fate of one request: milliseconds to the server and back, loss on either way, and the pause
 /// of the process after it.
 #[derive(Debug, Clone, Copy)]
-struct Luck {
+struct RequestFate {
     there: u64,
     back: u64,
     lost: u8,
     pause: u64,
 }
 
-fn skew() -> impl Strategy<Value = Skew> {
-    (0..10_000_000_u64, 850..1150_u64).prop_map(|(offset, rate)| Skew { offset, rate })
+fn skew() -> impl Strategy<Value = ClockSkew> {
+    (0..10_000_000_u64, 850..1150_u64).prop_map(|(offset, rate)| ClockSkew { offset, rate })
 }
 
-fn luck() -> impl Strategy<Value = Luck> {
+fn luck() -> impl Strategy<Value = RequestFate> {
     let pause = prop_oneof![9 => Just(0_u64), 1 => 0..60_000_u64];
-    (0..4_000_u64, 0..4_000_u64, 0..12_u8, pause).prop_map(|(there, back, lost, pause)| Luck {
+    (0..4_000_u64, 0..4_000_u64, 0..12_u8, pause).prop_map(|(there, back, lost, pause)| RequestFate {
         there,
         back,
         lost,
@@ -156,44 +156,44 @@ fn luck() -> impl Strategy<Value = Luck> {
 
 /// Scheduled events, in true milliseconds; the earliest first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Happens {
+enum ScheduledEvent {
     Round(usize),
     Arrives(usize, usize, u64),
-    Returns(usize, usize, Back),
+    Returns(usize, usize, SimulatedResponse),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Back {
+enum SimulatedResponse {
     Read,
     Wrote(String),
     Conflict,
     Failed,
 }
 
-struct World {
-    lease: Option<Record>,
+struct ElectionSim {
+    lease: Option<LeaseRecord>,
     writes: u64,
-    candidates: Vec<(Candidate, Skew)>,
+    candidates: Vec<(Candidate, ClockSkew)>,
     /// All requests ever sent by each candidate. A request arrives even if its sender has given up.
-    asked: Vec<Vec<Ask>>,
+    asked: Vec<Vec<LeaseRequest>>,
     /// The request that each candidate waits for.
     waits: Vec<Option<usize>>,
     /// Leadership intervals in true milliseconds, the end excluded.
     reigns: Vec<(usize, u64, u64)>,
-    agenda: BinaryHeap<std::cmp::Reverse<(u64, u64, Happens)>>,
+    agenda: BinaryHeap<std::cmp::Reverse<(u64, u64, ScheduledEvent)>>,
     order: u64,
-    luck: Vec<Luck>,
+    luck: Vec<RequestFate>,
     drawn: usize,
-    reading: Vec<Option<Record>>,
+    reading: Vec<Option<LeaseRecord>>,
 }
 
-impl World {
-    fn at(&mut self, time: u64, what: Happens) {
+impl ElectionSim {
+    fn at(&mut self, time: u64, what: ScheduledEvent) {
         self.order += 1;
         self.agenda.push(std::cmp::Reverse((time, self.order, what)));
     }
 
-    fn luck(&mut self) -> Luck {
+    fn luck(&mut self) -> RequestFate {
         self.drawn += 1;
         self.luck[self.drawn % self.luck.len()]
     }
@@ -216,8 +216,8 @@ impl World {
         let wall = i64::try_from(self.candidates[who].1.offset).unwrap() * 7 + i64::try_from(now).unwrap();
         let ask = self.candidates[who].0.ask(local, wall);
         let luck = self.luck();
-        if ask == Ask::Nothing {
-            return self.at(now + 2000 + luck.pause, Happens::Round(who));
+        if ask == LeaseRequest::Nothing {
+            return self.at(now + 2000 + luck.pause, ScheduledEvent::Round(who));
         }
         self.asked[who].push(ask);
         let number = self.asked[who].len() - 1;
@@ -225,47 +225,47 @@ impl World {
         if luck.lost != 1 {
             self.at(
                 now + luck.there,
-                Happens::Arrives(who, number, luck.back + luck.pause + u64::from(luck.lost == 2) * 100_000),
+                ScheduledEvent::Arrives(who, number, luck.back + luck.pause + u64::from(luck.lost == 2) * 100_000),
             );
         }
         // The call times out after five seconds.
-        self.at(now + 5000 + luck.pause, Happens::Returns(who, number, Back::Failed));
+        self.at(now + 5000 + luck.pause, ScheduledEvent::Returns(who, number, SimulatedResponse::Failed));
     }
 
     fn arrives(&mut self, who: usize, number: usize, now: u64, back: u64) {
         let answer = match self.asked[who][number].clone() {
-            Ask::Read => Back::Read,
-            Ask::Create(_) if self.lease.is_some() => Back::Conflict,
-            Ask::Write(record) if self.lease.as_ref().is_none_or(|lease| lease.version != record.version) => {
-                Back::Conflict
+            LeaseRequest::Read => SimulatedResponse::Read,
+            LeaseRequest::Create(_) if self.lease.is_some() => SimulatedResponse::Conflict,
+            LeaseRequest::Write(record) if self.lease.as_ref().is_none_or(|lease| lease.version != record.version) => {
+                SimulatedResponse::Conflict
             }
-            Ask::Create(record) | Ask::Write(record) => {
+            LeaseRequest::Create(record) | LeaseRequest::Write(record) => {
                 self.writes += 1;
                 let version = self.writes.to_string();
-                self.lease = Some(Record { version: version.clone(), ..record });
-                Back::Wrote(version)
+                self.lease = Some(LeaseRecord { version: version.clone(), ..record });
+                SimulatedResponse::Wrote(version)
             }
-            Ask::Nothing => return,
+            LeaseRequest::Nothing => return,
         };
         if self.waits[who] == Some(number) {
             self.reading[who] = self.lease.clone();
         }
-        self.at(now + back, Happens::Returns(who, number, answer));
+        self.at(now + back, ScheduledEvent::Returns(who, number, answer));
     }
 
-    fn returns(&mut self, who: usize, number: usize, now: u64, back: Back) {
+    fn returns(&mut self, who: usize, number: usize, now: u64, back: SimulatedResponse) {
         if self.waits[who] != Some(number) {
             return;
         }
         self.waits[who] = None;
         let read = self.reading[who].clone();
         let answer = match back {
-            Back::Read => Answer::Read(read),
-            Back::Wrote(version) => {
-                Answer::Wrote(read.filter(|record| record.version == version).expect("it was just written"))
+            SimulatedResponse::Read => LeaseResponse::Read(read),
+            SimulatedResponse::Wrote(version) => {
+                LeaseResponse::Wrote(read.filter(|record| record.version == version).expect("it was just written"))
             }
-            Back::Conflict => Answer::Conflict,
-            Back::Failed => Answer::Failed,
+            SimulatedResponse::Conflict => LeaseResponse::Conflict,
+            SimulatedResponse::Failed => LeaseResponse::Failed,
         };
         let local = self.local(who, now);
         let more = self.candidates[who].0.answered(local, answer);
@@ -281,7 +281,7 @@ impl World {
         if more {
             self.ask(who, now);
         } else {
-            self.at(now + 2000, Happens::Round(who));
+            self.at(now + 2000, ScheduledEvent::Round(who));
         }
     }
 
@@ -291,22 +291,22 @@ impl World {
                 return;
             }
             match what {
-                Happens::Round(who) => {
+                ScheduledEvent::Round(who) => {
                     self.candidates[who].0.round();
                     self.ask(who, now);
                 }
-                Happens::Arrives(who, number, back) => self.arrives(who, number, now, back),
-                Happens::Returns(who, number, back) => self.returns(who, number, now, back),
+                ScheduledEvent::Arrives(who, number, back) => self.arrives(who, number, now, back),
+                ScheduledEvent::Returns(who, number, back) => self.returns(who, number, now, back),
             }
         }
     }
 }
 
-fn world(skews: &[Skew], luck: Vec<Luck>) -> World {
+fn world(skews: &[ClockSkew], luck: Vec<RequestFate>) -> ElectionSim {
     let candidates: Vec<_> =
         skews.iter().enumerate().map(|(at, skew)| (Candidate::new(format!("replica-{at}"), None), *skew)).collect();
     let count = candidates.len();
-    let mut world = World {
+    let mut world = ElectionSim {
         lease: None,
         writes: 0,
         candidates,
@@ -320,7 +320,7 @@ fn world(skews: &[Skew], luck: Vec<Luck>) -> World {
         reading: vec![None; count],
     };
     for who in 0..count {
-        world.at(who as u64, Happens::Round(who));
+        world.at(who as u64, ScheduledEvent::Round(who));
     }
     world
 }
@@ -345,7 +345,7 @@ proptest! {
 
     #[test]
     fn somebody_leads_when_calls_come_through(skews in prop::collection::vec(skew(), 1..5)) {
-        let quick = Luck { there: 5, back: 5, lost: 0, pause: 0 };
+        let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
         let mut world = world(&skews, vec![quick]);
         world.run(60_000);
         let led: u64 = world.reigns.iter().map(|(_, from, to)| to.min(&60_000) - from).sum();
@@ -354,13 +354,13 @@ proptest! {
 
     #[test]
     fn when_the_leader_is_gone_another_leads_within_the_lease_and_a_look(skews in prop::collection::vec(skew(), 2..5)) {
-        let quick = Luck { there: 5, back: 5, lost: 0, pause: 0 };
+        let quick = RequestFate { there: 5, back: 5, lost: 0, pause: 0 };
         let mut world = world(&skews, vec![quick]);
         world.run(30_000);
         let gone = world.reigns.last().unwrap().0;
         // Its next round never starts.
         world.agenda.retain(|std::cmp::Reverse((_, _, what))| !matches!(what,
-            Happens::Round(who) | Happens::Arrives(who, ..) | Happens::Returns(who, ..) if *who == gone));
+            ScheduledEvent::Round(who) | ScheduledEvent::Arrives(who, ..) | ScheduledEvent::Returns(who, ..) if *who == gone));
         let alive = world.agenda.len();
         prop_assert!(alive > 0);
         world.run(60_000);

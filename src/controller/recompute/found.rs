@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Accepted, Attachment, Bare, Input, PodCounts, PodLive, PolicyLive, Said};
+use super::{
+    Acceptance, Attachment, ConditionState, InjectionGap, PodCounts, PodObserved, PolicyObserved, RecomputeInput,
+};
 use crate::api::v1alpha1::BatchPolicySpec;
 use crate::controller::attach::selected_by;
-use crate::controller::attachment::Wanted;
-use crate::controller::status::{Finding, Holds, NO_SLO, Type, some_of};
-use crate::controller::world::{Key, Pod, Policy, World, within};
+use crate::controller::attachment::RequestedProfile;
+use crate::controller::status::{ConditionFinding, ConditionStatus, ConditionType, NO_SLO, some_of};
+use crate::controller::world::{ClusterState, ObjectKey, Pod, Policy, within};
 use crate::injector::{STATUS, ServiceFix, around, remedy, service_fixes};
 
 /// Reason if an application does not start at the listen address to which a recipe has moved it.
@@ -20,7 +22,7 @@ const NAMED_MAX: usize = 3;
 
 /// The bypasses of a pod's sidecar.
 #[derive(Debug)]
-pub(super) struct PodWays<'a> {
+pub(super) struct PodBypasses<'a> {
     pub(super) pod: &'a Arc<Pod>,
     /// `None` if the pod has no record of its injection.
     pub(super) ways: Option<Vec<String>>,
@@ -29,13 +31,13 @@ pub(super) struct PodWays<'a> {
 }
 
 /// The bypasses of all sidecars, by pod.
-pub(super) type AllWays<'a> = BTreeMap<&'a Key, PodWays<'a>>;
+pub(super) type BypassMap<'a> = BTreeMap<&'a ObjectKey, PodBypasses<'a>>;
 
 /// Finds the bypasses of all sidecars.
-pub(super) fn ways(world: &World) -> AllWays<'_> {
+pub(super) fn ways(world: &ClusterState) -> BypassMap<'_> {
     // Pods of one template are adjacent and have the same labels, so the last lookup is reused.
     let mut last: Option<(&Arc<Pod>, Vec<&Value>)> = None;
-    let mut all = AllWays::new();
+    let mut all = BypassMap::new();
     for pod in world.pods.values() {
         let same = last
             .take()
@@ -50,14 +52,14 @@ pub(super) fn ways(world: &World) -> AllWays<'_> {
         let ways = status.and_then(|status| around(status, &pod.labels, objects));
         let goes_around = ways.as_ref().is_some_and(|ways| !ways.is_empty());
         let fixes = status.filter(|_| goes_around).map(|status| service_fixes(status, objects));
-        all.insert(&pod.meta.key, PodWays { pod, ways, fixes: fixes.unwrap_or_default() });
+        all.insert(&pod.meta.key, PodBypasses { pod, ways, fixes: fixes.unwrap_or_default() });
     }
     all
 }
 
 /// Returns the remedy for calls that bypass a sidecar: the same command that `enable`, `status` and
 /// `check` print.
-pub(super) fn remedy_of(world: &World, found: &PodWays<'_>) -> String {
+pub(super) fn remedy_of(world: &ClusterState, found: &PodBypasses<'_>) -> String {
     let pod = found.pod;
     let workload = world.workload(&pod.meta.key.namespace, pod.owner.as_ref(), &pod.labels);
     let workload = workload.as_ref().map(|workload| (workload.kind.as_str(), workload.name.as_str()));
@@ -73,18 +75,21 @@ fn counted(count: usize, noun: &str) -> String {
     format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
-fn injected<'a>(input: &Input<'a>, attachment: &'a Attachment) -> impl Iterator<Item = &'a Arc<Pod>> {
+fn injected<'a>(input: &RecomputeInput<'a>, attachment: &'a Attachment) -> impl Iterator<Item = &'a Arc<Pod>> {
     let world = input.world;
     attachment.pods.iter().filter_map(|key| world.pods.get(key))
 }
 
-fn connected<'a>(input: &Input<'a>, attachment: &'a Attachment) -> impl Iterator<Item = (&'a Arc<Pod>, &'a PodLive)> {
+fn connected<'a>(
+    input: &RecomputeInput<'a>,
+    attachment: &'a Attachment,
+) -> impl Iterator<Item = (&'a Arc<Pod>, &'a PodObserved)> {
     let live = input.live;
     injected(input, attachment).filter_map(|pod| Some((pod, live.pods.get(&pod.meta.uid)?)))
 }
 
 /// Counts the pods of a policy.
-pub(super) fn counts(input: &Input<'_>, ways: &AllWays<'_>, attachment: &Attachment) -> PodCounts {
+pub(super) fn counts(input: &RecomputeInput<'_>, ways: &BypassMap<'_>, attachment: &Attachment) -> PodCounts {
     let ways = attachment.pods.iter().filter_map(|key| ways.get(key));
     let captured = ways.filter(|found| found.ways.as_ref().is_some_and(Vec::is_empty));
     PodCounts {
@@ -98,11 +103,11 @@ pub(super) fn counts(input: &Input<'_>, ways: &AllWays<'_>, attachment: &Attachm
 
 /// Returns a finding for each condition but `Ready`.
 pub(super) fn findings(
-    (input, ways): (&Input<'_>, &AllWays<'_>),
+    (input, ways): (&RecomputeInput<'_>, &BypassMap<'_>),
     policy: &Policy,
     attachment: &Attachment,
-    live: &PolicyLive,
-) -> Vec<Finding> {
+    live: &PolicyObserved,
+) -> Vec<ConditionFinding> {
     vec![
         accepted(&attachment.accepted),
         programmed(input, attachment),
@@ -113,30 +118,31 @@ pub(super) fn findings(
     ]
 }
 
-fn accepted(accepted: &Accepted) -> Finding {
+fn accepted(accepted: &Acceptance) -> ConditionFinding {
     let (holds, message) = match accepted {
-        Accepted::Accepted(note) => (Holds::True, note.as_deref().unwrap_or("the policy is accepted")),
-        Accepted::Conflicted(why) | Accepted::Invalid(why) | Accepted::TargetNotFound(why) => {
-            (Holds::False, why.as_str())
+        Acceptance::Accepted(note) => (ConditionStatus::True, note.as_deref().unwrap_or("the policy is accepted")),
+        Acceptance::Conflicted(why) | Acceptance::Invalid(why) | Acceptance::TargetNotFound(why) => {
+            (ConditionStatus::False, why.as_str())
         }
     };
-    Finding::new(Type::Accepted, holds, accepted.reason(), message)
+    ConditionFinding::new(ConditionType::Accepted, holds, accepted.reason(), message)
 }
 
-fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
-    let say = |holds, reason: &str, message: String| Finding::new(Type::Programmed, holds, reason, message);
-    if !attachment.accepted.is_obeyed() {
+fn programmed(input: &RecomputeInput<'_>, attachment: &Attachment) -> ConditionFinding {
+    let say =
+        |holds, reason: &str, message: String| ConditionFinding::new(ConditionType::Programmed, holds, reason, message);
+    if !attachment.accepted.is_applied() {
         let message = "sidecars keep their previous configuration".to_owned();
-        return say(Holds::False, attachment.accepted.reason(), message);
+        return say(ConditionStatus::False, attachment.accepted.reason(), message);
     }
-    if let Wanted::Named(name, false) = &attachment.wanted {
+    if let RequestedProfile::Named(name, false) = &attachment.wanted {
         let message = format!("BatchProfile {name} is missing or invalid; sidecars keep their previous configuration");
-        return say(Holds::False, "ProfileNotFound", message);
+        return say(ConditionStatus::False, "ProfileNotFound", message);
     }
     if attachment.pods.is_empty() {
-        return say(Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
+        return say(ConditionStatus::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
     }
-    let all: Vec<(&Arc<Pod>, &PodLive)> = connected(input, attachment).collect();
+    let all: Vec<(&Arc<Pod>, &PodObserved)> = connected(input, attachment).collect();
     let names = |pods: &[&Arc<Pod>]| {
         let names: Vec<String> = pods.iter().map(|pod| pod.meta.key.name.clone()).collect();
         some_of(&names, NAMED_MAX)
@@ -148,17 +154,17 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
         .filter_map(|(pod, live)| Some(format!("{}: {}", pod.meta.key.name, live.refused.as_ref()?)))
         .collect();
     if !refused.is_empty() {
-        return say(Holds::False, "Refused", some_of(&refused, 1));
+        return say(ConditionStatus::False, "Refused", some_of(&refused, 1));
     }
     let (of, there) = (attachment.pods.len(), all.len());
     if there < of {
-        let there: BTreeSet<&Key> = all.iter().map(|(pod, _)| &pod.meta.key).collect();
+        let there: BTreeSet<&ObjectKey> = all.iter().map(|(pod, _)| &pod.meta.key).collect();
         let away: Vec<&Arc<Pod>> = injected(input, attachment).filter(|pod| !there.contains(&pod.meta.key)).collect();
         let verb = if away.len() == 1 { "is" } else { "are" };
         let message = format!("{} of {} {verb} not connected: {}", away.len(), counted(of, "sidecar"), names(&away));
         // A starting sidecar is not connected yet either; it runs the configuration of its
         // admission.
-        return say(Holds::False, "NotConnected", message);
+        return say(ConditionStatus::False, "NotConnected", message);
     }
     let behind: Vec<&Arc<Pod>> = all.iter().filter(|(_, live)| !live.programmed).map(|(pod, _)| *pod).collect();
     if !behind.is_empty() {
@@ -169,44 +175,50 @@ fn programmed(input: &Input<'_>, attachment: &Attachment) -> Finding {
             counted(of, "sidecar"),
             names(&behind)
         );
-        return say(Holds::False, "Pending", message);
+        return say(ConditionStatus::False, "Pending", message);
     }
     let run = format!("{} {} the policy", counted(of, "sidecar"), if of == 1 { "runs" } else { "run" });
     let pending: BTreeSet<&String> = all.iter().flat_map(|(_, live)| &live.pending).collect();
     if !pending.is_empty() {
         let keys: Vec<String> = pending.into_iter().cloned().collect();
         let message = format!("{run}; pending until the next start of the sidecar: {}", some_of(&keys, NAMED_MAX));
-        return say(Holds::True, "NextStart", message);
+        return say(ConditionStatus::True, "NextStart", message);
     }
-    say(Holds::True, "Programmed", run)
+    say(ConditionStatus::True, "Programmed", run)
 }
 
-fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Finding {
-    let say = |holds, reason: &str, message: String| Finding::new(Type::TrafficCaptured, holds, reason, message);
+fn captured(input: &RecomputeInput<'_>, all: &BypassMap<'_>, attachment: &Attachment) -> ConditionFinding {
+    let say = |holds, reason: &str, message: String| {
+        ConditionFinding::new(ConditionType::TrafficCaptured, holds, reason, message)
+    };
     // Problems are reported in the order of severity: missed by the webhook, not injectable, failed
     // recipe, bypassed, no record of the injection.
     let (mut missed, mut cannot) = (Vec::new(), Vec::new());
     for key in &attachment.bare {
         let found = input.world.bare.get(key).and_then(|pod| input.bare.get(&pod.meta.uid));
         match found {
-            Some(Bare::Missed) => missed.push(key.name.clone()),
-            Some(Bare::Cannot(why)) => cannot.push(format!("{}: {why}", key.name)),
+            Some(InjectionGap::Missed) => missed.push(key.name.clone()),
+            Some(InjectionGap::Cannot(why)) => cannot.push(format!("{}: {why}", key.name)),
             None => {}
         }
     }
     if !missed.is_empty() {
-        return say(Holds::False, "SidecarMissing", format!("{}: {}", some_of(&missed, NAMED_MAX), super::AGAIN));
+        return say(
+            ConditionStatus::False,
+            "SidecarMissing",
+            format!("{}: {}", some_of(&missed, NAMED_MAX), super::AGAIN),
+        );
     }
     if !cannot.is_empty() {
-        return say(Holds::False, "NotInjectable", some_of(&cannot, 1));
+        return say(ConditionStatus::False, "NotInjectable", some_of(&cannot, 1));
     }
     if attachment.pods.is_empty() {
-        return say(Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
+        return say(ConditionStatus::Unknown, "NoPods", "the policy applies to no pod with a sidecar".to_owned());
     }
     let failures = attachment.pods.iter().filter_map(|key| all.get(key)?.pod.recipe_failure.clone());
     let failures: Vec<String> = failures.collect();
     if !failures.is_empty() {
-        return say(Holds::False, RECIPE_FAILED, some_of(&failures, 1));
+        return say(ConditionStatus::False, RECIPE_FAILED, some_of(&failures, 1));
     }
     let (mut ways, mut silent, mut help) = (BTreeSet::new(), Vec::new(), None);
     for found in attachment.pods.iter().filter_map(|key| all.get(key)) {
@@ -222,50 +234,80 @@ fn captured(input: &Input<'_>, all: &AllWays<'_>, attachment: &Attachment) -> Fi
     if let Some(help) = help {
         let ways: Vec<String> = ways.into_iter().collect();
         let message = format!("traffic bypasses the sidecar: {}; fix: {help}", some_of(&ways, NAMED_MAX));
-        return say(Holds::False, "Bypassed", message);
+        return say(ConditionStatus::False, "Bypassed", message);
     }
     if !silent.is_empty() {
         let message = format!(
             "the injection record (annotation groupage.dev/status) is missing or invalid: {}",
             some_of(&silent, NAMED_MAX)
         );
-        return say(Holds::Unknown, "NotSaid", message);
+        return say(ConditionStatus::Unknown, "NotSaid", message);
     }
     let pods = attachment.pods.len();
     let sidecars = if pods == 1 { "its sidecar" } else { "their sidecars" };
-    say(Holds::True, "Captured", format!("all known traffic to {} passes through {sidecars}", counted(pods, "pod")))
+    say(
+        ConditionStatus::True,
+        "Captured",
+        format!("all known traffic to {} passes through {sidecars}", counted(pods, "pod")),
+    )
 }
 
-fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyLive) -> Finding {
-    if !policy.spec.as_ref().is_ok_and(BatchPolicySpec::promises_latency) {
-        return Finding::new(Type::SloMet, Holds::Unknown, NO_SLO, "the policy has no latency SLO");
+fn slo(policy: &Policy, attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
+    if !policy.spec.as_ref().is_ok_and(BatchPolicySpec::has_latency_target) {
+        return ConditionFinding::new(
+            ConditionType::SloMet,
+            ConditionStatus::Unknown,
+            NO_SLO,
+            "the policy has no latency SLO",
+        );
     }
     match &live.slo {
-        Some(said) => finding(Type::SloMet, said),
-        None if attachment.pods.is_empty() => {
-            Finding::new(Type::SloMet, Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar")
-        }
-        None => Finding::new(Type::SloMet, Holds::Unknown, "NoReports", "no sidecar has reported yet"),
+        Some(said) => finding(ConditionType::SloMet, said),
+        None if attachment.pods.is_empty() => ConditionFinding::new(
+            ConditionType::SloMet,
+            ConditionStatus::Unknown,
+            "NoPods",
+            "the policy applies to no pod with a sidecar",
+        ),
+        None => ConditionFinding::new(
+            ConditionType::SloMet,
+            ConditionStatus::Unknown,
+            "NoReports",
+            "no sidecar has reported yet",
+        ),
     }
 }
 
-fn merging(attachment: &Attachment, live: &PolicyLive) -> Finding {
+fn merging(attachment: &Attachment, live: &PolicyObserved) -> ConditionFinding {
     match &live.merging {
-        Some(said) => finding(Type::Merging, said),
-        None if attachment.pods.is_empty() => {
-            Finding::new(Type::Merging, Holds::Unknown, "NoPods", "the policy applies to no pod with a sidecar")
-        }
-        None => Finding::new(Type::Merging, Holds::Unknown, "NoReports", "no sidecar has reported yet"),
+        Some(said) => finding(ConditionType::Merging, said),
+        None if attachment.pods.is_empty() => ConditionFinding::new(
+            ConditionType::Merging,
+            ConditionStatus::Unknown,
+            "NoPods",
+            "the policy applies to no pod with a sidecar",
+        ),
+        None => ConditionFinding::new(
+            ConditionType::Merging,
+            ConditionStatus::Unknown,
+            "NoReports",
+            "no sidecar has reported yet",
+        ),
     }
 }
 
-fn rollout(live: &PolicyLive) -> Finding {
+fn rollout(live: &PolicyObserved) -> ConditionFinding {
     match &live.healthy {
-        Some(said) => finding(Type::RolloutHealthy, said),
-        None => Finding::new(Type::RolloutHealthy, Holds::True, "NoRollout", "no rollout is in progress"),
+        Some(said) => finding(ConditionType::RolloutHealthy, said),
+        None => ConditionFinding::new(
+            ConditionType::RolloutHealthy,
+            ConditionStatus::True,
+            "NoRollout",
+            "no rollout is in progress",
+        ),
     }
 }
 
-fn finding(kind: Type, said: &Said) -> Finding {
-    Finding::new(kind, said.holds, &said.reason, said.message.clone())
+fn finding(kind: ConditionType, said: &ConditionState) -> ConditionFinding {
+    ConditionFinding::new(kind, said.holds, &said.reason, said.message.clone())
 }

@@ -4,37 +4,37 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::jiff::Timestamp;
 
-use super::{BatchProfileSpec, BatchProfileStatus, Desired, Input};
-use crate::api::v1alpha1::{SchedulingPolicy, USED_BY_MAX, Word};
-use crate::controller::attachment::{Attachment, Wanted};
-use crate::controller::world::{Key, Policy, Profile, within};
-use crate::rollout::Epoch;
-use crate::rollout::profile::{Existing, prune};
+use super::{BatchProfileSpec, BatchProfileStatus, DesiredState, RecomputeInput};
+use crate::api::v1alpha1::{OpenEnum, SchedulingPolicy, USED_BY_MAX};
+use crate::controller::attachment::{Attachment, RequestedProfile};
+use crate::controller::world::{ObjectKey, Policy, Profile, within};
+use crate::rollout::UnixSeconds;
+use crate::rollout::profile::{ExistingProfile, prune};
 
 /// Number of unused profiles kept if the policy does not set `rollout.historyLimit`.
-const HISTORY: u32 = 10;
+const HISTORY_LIMIT_DEFAULT: u32 = 10;
 
 /// A profile to create.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NewProfile {
     /// Namespace and name.
-    pub key: Key,
+    pub key: ObjectKey,
     /// The spec.
     pub spec: BatchProfileSpec,
     /// Name and UID of the owning policy. The profile is garbage-collected with it.
     pub owner: (String, String),
 }
 
-pub(super) fn profiles(input: &Input<'_>, desired: &mut Desired) {
-    let mut used_by: BTreeMap<Key, BTreeSet<String>> = BTreeMap::new();
+pub(super) fn profiles(input: &RecomputeInput<'_>, desired: &mut DesiredState) {
+    let mut used_by: BTreeMap<ObjectKey, BTreeSet<String>> = BTreeMap::new();
     for (key, policy) in input.world.policies.iter() {
         let Some(attachment) = input.attached.policies.get(key) else { continue };
         desired.make.extend(wanted(input, policy, attachment));
         let used = used(input, key, attachment, desired);
         for name in &used {
-            used_by.entry(Key::new(&key.namespace, name)).or_default().insert(key.name.clone());
+            used_by.entry(ObjectKey::new(&key.namespace, name)).or_default().insert(key.name.clone());
         }
-        desired.remove.extend(unused(input, policy, &used));
+        desired.remove.extend(profiles_to_delete(input, policy, &used));
     }
     for (key, profile) in input.world.profiles.iter().filter(|(_, profile)| !profile.ending) {
         let users = used_by.remove(key).unwrap_or_default();
@@ -47,22 +47,27 @@ pub(super) fn profiles(input: &Input<'_>, desired: &mut Desired) {
         };
         let used_by = users.into_iter().take(USED_BY_MAX).collect();
         let scheduling = profile.spec.as_ref().ok().map(|spec| spec.scheduling.as_ref()?.policy.clone());
-        let policy = scheduling.map(|policy| policy.unwrap_or(Word::Known(SchedulingPolicy::Adaptive)));
+        let policy = scheduling.map(|policy| policy.unwrap_or(OpenEnum::Known(SchedulingPolicy::Adaptive)));
         desired.profiles.insert(key.clone(), BatchProfileStatus { used_by, policy, samples, verdict });
     }
 }
 
 /// Returns the profile that is generated from a policy if it does not exist.
-fn wanted(input: &Input<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
-    let Wanted::Own(name, spec) = &attachment.wanted else { return None };
-    let key = Key::new(&policy.meta.key.namespace, name);
-    let needed = attachment.accepted.is_obeyed() && !input.world.profiles.contains_key(&key);
+fn wanted(input: &RecomputeInput<'_>, policy: &Policy, attachment: &Attachment) -> Option<NewProfile> {
+    let RequestedProfile::Own(name, spec) = &attachment.wanted else { return None };
+    let key = ObjectKey::new(&policy.meta.key.namespace, name);
+    let needed = attachment.accepted.is_applied() && !input.world.profiles.contains_key(&key);
     let owner = (policy.meta.key.name.clone(), policy.meta.uid.clone());
     needed.then(|| NewProfile { key, spec: (**spec).clone(), owner })
 }
 
 /// Returns the profiles that a policy uses or may use again at once.
-fn used(input: &Input<'_>, key: &Key, attachment: &Attachment, desired: &Desired) -> BTreeSet<String> {
+fn used(
+    input: &RecomputeInput<'_>,
+    key: &ObjectKey,
+    attachment: &Attachment,
+    desired: &DesiredState,
+) -> BTreeSet<String> {
     let mut used: BTreeSet<String> = attachment.wanted.name().map(str::to_owned).into_iter().collect();
     if let Some(status) = desired.policies.get(key) {
         used.extend(status.current_profile.clone());
@@ -78,16 +83,24 @@ fn used(input: &Input<'_>, key: &Key, attachment: &Attachment, desired: &Desired
 }
 
 /// Returns unused profiles generated for a policy that exceed its history limit.
-fn unused(input: &Input<'_>, policy: &Policy, used: &BTreeSet<String>) -> Vec<(Key, String)> {
+fn profiles_to_delete(
+    input: &RecomputeInput<'_>,
+    policy: &Policy,
+    used: &BTreeSet<String>,
+) -> Vec<(ObjectKey, String)> {
     let spec = policy.spec.as_ref().ok();
-    let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY);
+    let limit = spec.and_then(|spec| spec.rollout.as_ref()?.history_limit).unwrap_or(HISTORY_LIMIT_DEFAULT);
     let namespace = policy.meta.key.namespace.as_str();
     let own = within(&input.world.profiles, namespace).map(|(_, profile)| profile);
     let own: Vec<_> =
         own.filter(|profile| profile.owner.as_ref() == Some(&policy.meta.uid) && !profile.ending).collect();
-    let existing: Vec<Existing> = own
+    let existing: Vec<ExistingProfile> = own
         .iter()
-        .map(|profile| Existing { name: profile.meta.key.name.clone(), created: created(profile), generated: true })
+        .map(|profile| ExistingProfile {
+            name: profile.meta.key.name.clone(),
+            created: created(profile),
+            generated: true,
+        })
         .collect();
     // Other policies may refer to a profile generated for this one.
     let referred = within(&input.world.policies, namespace);
@@ -97,10 +110,10 @@ fn unused(input: &Input<'_>, policy: &Policy, used: &BTreeSet<String>) -> Vec<(K
     let uid = |name: &String| {
         own.iter().find(|profile| profile.meta.key.name == *name).map(|profile| profile.meta.uid.clone())
     };
-    gone.into_iter().filter_map(|name| Some((Key::new(namespace, &name), uid(&name)?))).collect()
+    gone.into_iter().filter_map(|name| Some((ObjectKey::new(namespace, &name), uid(&name)?))).collect()
 }
 
-fn created(profile: &Profile) -> Epoch {
+fn created(profile: &Profile) -> UnixSeconds {
     let at = profile.meta.created.parse::<Timestamp>().map_or(0, Timestamp::as_second);
-    Epoch(u64::try_from(at).unwrap_or(0))
+    UnixSeconds(u64::try_from(at).unwrap_or(0))
 }

@@ -13,10 +13,10 @@ use crate::injector::STATUS;
 /// All inputs, modifiable by a test.
 #[derive(Default)]
 struct Scene {
-    world: World,
-    live: Live,
-    bare: BTreeMap<String, Bare>,
-    written: BTreeMap<Key, BatchPolicyStatus>,
+    world: ClusterState,
+    live: Observed,
+    bare: BTreeMap<String, InjectionGap>,
+    written: BTreeMap<ObjectKey, BatchPolicyStatus>,
 }
 
 impl Scene {
@@ -26,9 +26,9 @@ impl Scene {
         scene
     }
 
-    fn look(&self, second: i64) -> Desired {
+    fn look(&self, second: i64) -> DesiredState {
         let attached = attached(&self.world, false, &BTreeSet::new());
-        let input = Input {
+        let input = RecomputeInput {
             world: &self.world,
             attached: &attached,
             live: &self.live,
@@ -42,7 +42,7 @@ impl Scene {
         self.look(1000).policies[&emb()].clone()
     }
 
-    fn condition(&self, kind: Type) -> (String, String, String) {
+    fn condition(&self, kind: ConditionType) -> (String, String, String) {
         let status = self.status();
         let found = status.conditions.into_iter().find(|condition| condition.type_ == kind.as_str()).unwrap();
         (found.status, found.reason, found.message)
@@ -55,7 +55,7 @@ impl Scene {
         injected(&mut self.world, pod);
     }
 
-    fn connect(&mut self, name: &str, live: PodLive) {
+    fn connect(&mut self, name: &str, live: PodObserved) {
         self.live.pods.insert(format!("uid-{name}"), live);
     }
 
@@ -65,16 +65,16 @@ impl Scene {
     }
 }
 
-fn emb() -> Key {
-    Key::new("a", "emb")
+fn emb() -> ObjectKey {
+    ObjectKey::new("a", "emb")
 }
 
 fn app() -> serde_json::Value {
     json!({"selector": {"matchLabels": {"app": "x"}}})
 }
 
-fn current() -> PodLive {
-    PodLive { current: true, programmed: true, ..PodLive::default() }
+fn current() -> PodObserved {
+    PodObserved { current: true, programmed: true, ..PodObserved::default() }
 }
 
 fn words((status, reason, _): (String, String, String)) -> String {
@@ -110,18 +110,18 @@ fn sidecars_that_run_it_make_it_programmed_and_all_else_says_why_not() {
     scene.injected("p", &[]);
     scene.injected("q", &[]);
     scene.connect("p", current());
-    let (status, reason, message) = scene.condition(Type::Programmed);
+    let (status, reason, message) = scene.condition(ConditionType::Programmed);
     assert_eq!((status.as_str(), reason.as_str()), ("False", "NotConnected"));
     assert!(message.contains("1 of 2") && message.contains('q'), "{message}");
-    scene.connect("q", PodLive::default());
-    assert_eq!(words(scene.condition(Type::Programmed)), "False/Pending");
-    scene.connect("q", PodLive { refused: Some("an older generation".into()), ..PodLive::default() });
-    assert_eq!(words(scene.condition(Type::Programmed)), "False/Refused");
-    scene.connect("q", PodLive { pending: vec!["proxy.client".into()], ..current() });
-    assert_eq!(words(scene.condition(Type::Programmed)), "True/NextStart");
+    scene.connect("q", PodObserved::default());
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/Pending");
+    scene.connect("q", PodObserved { refused: Some("an older generation".into()), ..PodObserved::default() });
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/Refused");
+    scene.connect("q", PodObserved { pending: vec!["proxy.client".into()], ..current() });
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "True/NextStart");
     scene.connect("q", current());
-    assert_eq!(words(scene.condition(Type::Programmed)), "True/Programmed");
-    assert_eq!(words(scene.condition(Type::Ready)), "True/Ready");
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "True/Programmed");
+    assert_eq!(words(scene.condition(ConditionType::Ready)), "True/Ready");
     let pods = scene.status().pods.unwrap();
     assert_eq!((pods.matched, pods.injected, pods.connected, pods.captured, pods.on_current), (2, 2, 2, 2, 2));
 }
@@ -131,49 +131,49 @@ fn what_goes_around_a_sidecar_is_named_once_for_all_pods() {
     let mut scene = Scene::with(app());
     scene.injected("p", &["service/x:80 dials port 8080"]);
     scene.injected("q", &["service/x:80 dials port 8080"]);
-    let (status, reason, message) = scene.condition(Type::TrafficCaptured);
+    let (status, reason, message) = scene.condition(ConditionType::TrafficCaptured);
     assert_eq!((status.as_str(), reason.as_str()), ("False", "Bypassed"));
     assert_eq!(message.matches("service/x:80").count(), 1, "{message}");
     assert_eq!(scene.status().pods.unwrap().captured, 0);
     scene.injected("p", &[]);
     scene.injected("q", &[]);
-    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "True/Captured");
+    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "True/Captured");
     let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
-    insert(&mut scene.world.services, Key::new("a", "late"), service);
-    let (_, reason, message) = scene.condition(Type::TrafficCaptured);
+    insert(&mut scene.world.services, ObjectKey::new("a", "late"), service);
+    let (_, reason, message) = scene.condition(ConditionType::TrafficCaptured);
     assert!(reason == "Bypassed" && message.contains("svc/late:80"), "{reason}: {message}");
     injected(&mut scene.world, pod("a", "p", &[("app", "x")]));
     injected(&mut scene.world, pod("a", "q", &[("app", "x")]));
-    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "Unknown/NotSaid");
+    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/NotSaid");
 }
 
 #[test]
 fn a_pod_that_the_webhook_missed_is_found_counted_and_told_on_its_workload() {
     let mut scene = Scene::with(app());
     namespace(&mut scene.world, "a", &[("groupage.dev/inject", "enabled")]);
-    insert(&mut scene.world.replica_sets, Key::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+    insert(&mut scene.world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
     for name in ["p", "q"] {
         let owner = OwnerRef { kind: "ReplicaSet".into(), name: "emb-1".into(), ..OwnerRef::default() };
         bare(&mut scene.world, Pod { owner: Some(owner), ..pod("a", name, &[("app", "x")]) });
     }
     let seen = scene.look(1);
     assert!(seen.missing.is_empty() && seen.told.is_empty(), "not classified yet");
-    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "Unknown/NoPods");
+    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "Unknown/NoPods");
     for name in ["p", "q"] {
-        scene.bare.insert(format!("uid-{name}"), Bare::Missed);
+        scene.bare.insert(format!("uid-{name}"), InjectionGap::Missed);
     }
     let seen = scene.look(1);
-    assert_eq!(seen.missing, [Key::new("a", "p"), Key::new("a", "q")]);
+    assert_eq!(seen.missing, [ObjectKey::new("a", "p"), ObjectKey::new("a", "q")]);
     assert_eq!(seen.told.len(), 1);
     assert_eq!(
         (seen.told[0].about.kind.as_str(), seen.told[0].about.name.as_str(), seen.told[0].reason),
         ("Deployment", "emb", "SidecarMissing")
     );
-    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "False/SidecarMissing");
+    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/SidecarMissing");
     assert_eq!(scene.status().pods.unwrap().matched, 2);
-    scene.bare.insert("uid-p".into(), Bare::Cannot("HostNetwork".into()));
-    scene.bare.insert("uid-q".into(), Bare::Cannot("HostNetwork".into()));
-    assert_eq!(words(scene.condition(Type::TrafficCaptured)), "False/NotInjectable");
+    scene.bare.insert("uid-p".into(), InjectionGap::Cannot("HostNetwork".into()));
+    scene.bare.insert("uid-q".into(), InjectionGap::Cannot("HostNetwork".into()));
+    assert_eq!(words(scene.condition(ConditionType::TrafficCaptured)), "False/NotInjectable");
     assert!(scene.look(1).missing.is_empty());
 }
 
@@ -190,7 +190,7 @@ fn a_policy_that_is_not_obeyed_keeps_what_was_in_force_and_makes_no_profile() {
     assert_eq!(seen.policies[&emb()].current_profile, was);
     assert!(seen.make.is_empty());
     assert_eq!(seen.told.iter().map(|told| told.reason).collect::<Vec<_>>(), ["PolicyInvalid"]);
-    assert_eq!(words(scene.condition(Type::Programmed)), "False/Invalid");
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/Invalid");
     scene.write();
     assert!(scene.look(3000).told.is_empty(), "once");
 }
@@ -239,7 +239,7 @@ fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_
     injected(&mut scene.world, owned);
     scene.write();
     let service = json!({"kind": "Service", "metadata": {"name": "late"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": 8080}]}});
-    insert(&mut scene.world.services, Key::new("a", "late"), service);
+    insert(&mut scene.world.services, ObjectKey::new("a", "late"), service);
     let told = scene.look(1).told;
     let about: Vec<_> = told.iter().map(|told| (told.about.kind.as_str(), told.reason)).collect();
     assert_eq!(about, [("Deployment", "TrafficBypassed"), ("BatchPolicy", "TrafficBypassed")]);
@@ -248,7 +248,7 @@ fn calls_that_go_around_are_an_event_on_the_workload_and_on_the_policy_with_one_
         told.iter().all(|told| told.warning && told.note.contains("svc/late:80") && told.note.ends_with(command)),
         "{told:?}"
     );
-    assert!(scene.condition(Type::TrafficCaptured).2.ends_with(command));
+    assert!(scene.condition(ConditionType::TrafficCaptured).2.ends_with(command));
     scene.write();
     assert_eq!(scene.look(2).told.len(), 1, "one for the policy; the one for the workload is filtered by the sender");
 }
@@ -258,26 +258,30 @@ fn a_promise_that_is_missed_and_met_again_is_an_event_each() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "150ms"}}));
     scene.injected("p", &[]);
     let mut events = |holds, reason: &str| {
-        let said = Said { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
-        scene.live.policies.insert(emb(), PolicyLive { slo: Some(said), ..PolicyLive::default() });
+        let said = ConditionState { holds, reason: reason.to_owned(), message: "p99 170ms".to_owned() };
+        scene.live.policies.insert(emb(), PolicyObserved { slo: Some(said), ..PolicyObserved::default() });
         let told: Vec<_> = scene.look(1).told.iter().map(|told| told.reason).collect();
         scene.write();
         told
     };
-    assert_eq!(events(Holds::Unknown, "FewCalls"), [] as [&str; 0]);
-    assert_eq!(events(Holds::False, "Missed"), ["SLOMissed"]);
-    assert_eq!(events(Holds::False, "Missed"), [] as [&str; 0]);
-    assert_eq!(events(Holds::True, "Met"), ["SLOMet"]);
+    assert_eq!(events(ConditionStatus::Unknown, "FewCalls"), [] as [&str; 0]);
+    assert_eq!(events(ConditionStatus::False, "Missed"), ["SLOMissed"]);
+    assert_eq!(events(ConditionStatus::False, "Missed"), [] as [&str; 0]);
+    assert_eq!(events(ConditionStatus::True, "Met"), ["SLOMet"]);
 }
 
 #[test]
 fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
     let mut scene = Scene::with(app());
-    let live = PolicyLive {
+    let live = PolicyObserved {
         current: Some("emb-old".into()),
         candidate: Some("emb-new".into()),
-        healthy: Some(Said { holds: Holds::False, reason: "Regressed".into(), message: "p99 rose by 40%".into() }),
-        ..PolicyLive::default()
+        healthy: Some(ConditionState {
+            holds: ConditionStatus::False,
+            reason: "Regressed".into(),
+            message: "p99 rose by 40%".into(),
+        }),
+        ..PolicyObserved::default()
     };
     scene.live.policies.insert(emb(), live);
     let status = scene.status();
@@ -285,19 +289,19 @@ fn while_a_profile_is_tried_the_one_before_it_stays_in_force() {
         (status.current_profile.as_deref(), status.candidate_profile.as_deref()),
         (Some("emb-old"), Some("emb-new"))
     );
-    assert_eq!(words(scene.condition(Type::RolloutHealthy)), "False/Regressed");
-    assert_eq!(words(scene.condition(Type::Ready)), "False/Regressed");
+    assert_eq!(words(scene.condition(ConditionType::RolloutHealthy)), "False/Regressed");
+    assert_eq!(words(scene.condition(ConditionType::Ready)), "False/Regressed");
 }
 
 #[test]
 fn a_profile_that_is_not_there_is_said_and_nothing_is_made_of_it() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "profileRef": {"name": "fast"}}));
     scene.injected("p", &[]);
-    assert_eq!(words(scene.condition(Type::Programmed)), "False/ProfileNotFound");
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/ProfileNotFound");
     assert!(scene.look(1).make.is_empty());
     profile(&mut scene.world, "a", "fast", json!({"limits": {"slotsMax": 2}}));
-    assert_eq!(words(scene.condition(Type::Programmed)), "False/NotConnected");
-    assert_eq!(scene.look(1).profiles[&Key::new("a", "fast")].used_by, ["emb"]);
+    assert_eq!(words(scene.condition(ConditionType::Programmed)), "False/NotConnected");
+    assert_eq!(scene.look(1).profiles[&ObjectKey::new("a", "fast")].used_by, ["emb"]);
 }
 
 #[test]
@@ -305,7 +309,7 @@ fn the_oldest_unused_profiles_of_a_policy_go_and_nobody_elses() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "rollout": {"historyLimit": 1}}));
     let own = |scene: &mut Scene, name: &str, minute: u32, owner: Option<&str>| {
         profile(&mut scene.world, "a", name, json!({}));
-        let key = Key::new("a", name);
+        let key = ObjectKey::new("a", name);
         let mut changed = (*scene.world.profiles[&key]).clone();
         changed.owner = owner.map(str::to_owned);
         changed.meta.created = format!("2026-11-22T10:{minute:02}:00Z");
@@ -318,10 +322,13 @@ fn the_oldest_unused_profiles_of_a_policy_go_and_nobody_elses() {
     own(&mut scene, "others", 0, Some("uid-other"));
     assert_eq!(
         scene.look(1).remove,
-        [(Key::new("a", "emb-2"), "uid-emb-2".to_owned()), (Key::new("a", "emb-1"), "uid-emb-1".to_owned())]
+        [
+            (ObjectKey::new("a", "emb-2"), "uid-emb-2".to_owned()),
+            (ObjectKey::new("a", "emb-1"), "uid-emb-1".to_owned())
+        ]
     );
-    scene.live.policies.insert(emb(), PolicyLive { used: vec!["emb-1".into()], ..PolicyLive::default() });
-    assert_eq!(scene.look(1).remove, [(Key::new("a", "emb-2"), "uid-emb-2".to_owned())]);
+    scene.live.policies.insert(emb(), PolicyObserved { used: vec!["emb-1".into()], ..PolicyObserved::default() });
+    assert_eq!(scene.look(1).remove, [(ObjectKey::new("a", "emb-2"), "uid-emb-2".to_owned())]);
     policy(
         &mut scene.world,
         "a",
@@ -335,12 +342,12 @@ fn the_oldest_unused_profiles_of_a_policy_go_and_nobody_elses() {
 #[test]
 fn a_promise_is_met_missed_or_not_known() {
     let mut scene = Scene::with(json!({"selector": {"matchLabels": {"app": "x"}}, "slo": {"latencyP99": "100ms"}}));
-    assert_eq!(words(scene.condition(Type::SloMet)), "Unknown/NoPods");
+    assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoPods");
     scene.injected("p", &[]);
-    assert_eq!(words(scene.condition(Type::SloMet)), "Unknown/NoReports");
-    let slo = Said { holds: Holds::False, reason: "Slow".into(), message: "p99 is 130ms".into() };
-    scene.live.policies.insert(emb(), PolicyLive { slo: Some(slo), ..PolicyLive::default() });
-    assert_eq!(words(scene.condition(Type::SloMet)), "False/Slow");
+    assert_eq!(words(scene.condition(ConditionType::SloMet)), "Unknown/NoReports");
+    let slo = ConditionState { holds: ConditionStatus::False, reason: "Slow".into(), message: "p99 is 130ms".into() };
+    scene.live.policies.insert(emb(), PolicyObserved { slo: Some(slo), ..PolicyObserved::default() });
+    assert_eq!(words(scene.condition(ConditionType::SloMet)), "False/Slow");
 }
 
 #[test]
@@ -354,23 +361,23 @@ fn the_same_world_gives_the_same_answer_at_any_time() {
 #[test]
 fn merging_that_ended_is_a_condition_and_one_event_and_leaves_the_policy_ready() {
     let mut scene = Scene::with(app());
-    assert_eq!(words(scene.condition(Type::Merging)), "Unknown/NoPods");
+    assert_eq!(words(scene.condition(ConditionType::Merging)), "Unknown/NoPods");
     scene.injected("p", &[]);
     scene.connect("p", current());
-    assert_eq!(words(scene.condition(Type::Merging)), "Unknown/NoReports");
-    let said = |holds, reason: &str| Some(Said { holds, reason: reason.into(), message: "m".into() });
+    assert_eq!(words(scene.condition(ConditionType::Merging)), "Unknown/NoReports");
+    let said = |holds, reason: &str| Some(ConditionState { holds, reason: reason.into(), message: "m".into() });
     let events = |scene: &mut Scene, holds, reason| {
-        let live = PolicyLive { merging: said(holds, reason), ..PolicyLive::default() };
+        let live = PolicyObserved { merging: said(holds, reason), ..PolicyObserved::default() };
         scene.live.policies.insert(emb(), live);
         let told: Vec<_> = scene.look(1000).told.iter().map(|told| (told.reason, told.warning)).collect();
         scene.write();
         told
     };
-    assert_eq!(events(&mut scene, Holds::True, "Merging"), []);
-    assert_eq!(events(&mut scene, Holds::False, "MergeRefused"), [("MergeRefused", true)]);
-    assert_eq!(words(scene.condition(Type::Merging)), "False/MergeRefused");
-    assert_eq!(words(scene.condition(Type::Ready)), "True/Ready");
-    assert_eq!(events(&mut scene, Holds::False, "MergeRefused"), [], "once");
-    assert_eq!(events(&mut scene, Holds::False, "NoGain"), [("NoGain", false)]);
-    assert_eq!(events(&mut scene, Holds::True, "Merging"), []);
+    assert_eq!(events(&mut scene, ConditionStatus::True, "Merging"), []);
+    assert_eq!(events(&mut scene, ConditionStatus::False, "MergeRefused"), [("MergeRefused", true)]);
+    assert_eq!(words(scene.condition(ConditionType::Merging)), "False/MergeRefused");
+    assert_eq!(words(scene.condition(ConditionType::Ready)), "True/Ready");
+    assert_eq!(events(&mut scene, ConditionStatus::False, "MergeRefused"), [], "once");
+    assert_eq!(events(&mut scene, ConditionStatus::False, "NoGain"), [("NoGain", false)]);
+    assert_eq!(events(&mut scene, ConditionStatus::True, "Merging"), []);
 }

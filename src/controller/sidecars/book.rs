@@ -8,18 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::batching::Tick;
-use crate::control::server::Identity;
-use crate::control::wire::{self, EXPERIMENT, Hello, InForce, Learned, LearnedClass, Report, RouteReport, START};
-use crate::rollout::{Counts, Epoch};
-use crate::tuner::{Observation, Settings};
+use crate::control::server::PodIdentity;
+use crate::control::wire::{
+    self, AppliedConfig, ClassCostReport, EXPERIMENT, Hello, LearnedReport, RouteReport, START, SidecarReport,
+};
+use crate::rollout::{ArmCounts, UnixSeconds};
+use crate::tuner::{GroupReport, TunedSettings};
 
 /// All sidecars, by UID of the pod.
 #[derive(Debug, Default)]
-pub(super) struct Book(BTreeMap<String, Sidecar>);
+pub(super) struct SidecarRegistry(BTreeMap<String, SidecarState>);
 
 /// State of one sidecar.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Sidecar {
+pub(super) struct SidecarState {
     /// Set while its stream is open.
     pub(super) here: bool,
     /// Set if it supports experiment arms that expire.
@@ -27,19 +29,19 @@ pub(super) struct Sidecar {
     /// Set if it supports learned starting values.
     pub(super) takes_starts: bool,
     /// The configuration that it reports to be in force.
-    pub(super) in_force: Option<InForce>,
+    pub(super) in_force: Option<AppliedConfig>,
     /// The hash of the configuration that it rejected, and the reason.
     pub(super) refused: Option<(String, String)>,
     /// The hash of the last configuration pushed to this stream, and the time of the push.
     pub(super) given: Option<(String, Tick)>,
     /// Counts since the last round.
-    pub(super) fresh: Fresh,
+    pub(super) fresh: CountWindow,
     /// Counts since the last run of the slow loop.
-    pub(super) window: Fresh,
+    pub(super) window: CountWindow,
     /// The latest 99th percentile of the latency of calls with an SLO.
     pub(super) slo_p99: Option<Duration>,
     /// Learned values, one entry per model server.
-    pub(super) learned: Vec<Learned>,
+    pub(super) learned: Vec<LearnedReport>,
     /// Shift of its deadlines to an earlier time, in thousandths of the SLO.
     pub(super) shift_permille: u32,
     /// Predicted results of batching since the last round, and the largest number of items for
@@ -49,26 +51,26 @@ pub(super) struct Sidecar {
 
 /// Counts under one profile in one time span.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(super) struct Fresh {
+pub(super) struct CountWindow {
     /// The profile in force.
     pub(super) profile: Option<String>,
     /// Earliest time at which the profile is known to be in force.
-    pub(super) since: Epoch,
+    pub(super) since: UnixSeconds,
     /// Begin of the time span.
-    pub(super) from: Epoch,
+    pub(super) from: UnixSeconds,
     /// End of the time span.
-    pub(super) to: Epoch,
+    pub(super) to: UnixSeconds,
     /// Length of the time span by the sidecar's clock.
     pub(super) over: Duration,
     /// Sum over all routes.
     pub(super) counts: RouteReport,
 }
 
-// === impl Book ===
+// === impl SidecarRegistry ===
 
-impl Book {
+impl SidecarRegistry {
     /// Records that a stream was opened.
-    pub(super) fn opened(&mut self, pod: &Identity, hello: &Hello) {
+    pub(super) fn opened(&mut self, pod: &PodIdentity, hello: &Hello) {
         let sidecar = self.0.entry(pod.uid.clone()).or_default();
         sidecar.here = true;
         sidecar.takes_arms = hello.has(EXPERIMENT);
@@ -80,7 +82,7 @@ impl Book {
 
     /// Records a report received at wall-clock time `at`. Returns `true` if the configuration in
     /// force has changed.
-    pub(super) fn report(&mut self, pod: &Arc<Identity>, report: Report, at: Epoch) -> bool {
+    pub(super) fn report(&mut self, pod: &Arc<PodIdentity>, report: SidecarReport, at: UnixSeconds) -> bool {
         let Some(sidecar) = self.0.get_mut(&pod.uid) else { return false };
         let changed = report.config.is_some() && report.config != sidecar.in_force;
         sidecar.report(report, at);
@@ -88,30 +90,30 @@ impl Book {
     }
 
     /// Records that a sidecar rejected its configuration.
-    pub(super) fn refused(&mut self, pod: &Identity, hash: &str, why: &str) {
+    pub(super) fn refused(&mut self, pod: &PodIdentity, hash: &str, why: &str) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
             sidecar.refused = Some((hash.to_owned(), why.to_owned()));
         }
     }
 
     /// Records that a stream was closed.
-    pub(super) fn closed(&mut self, pod: &Identity) {
+    pub(super) fn closed(&mut self, pod: &PodIdentity) {
         if let Some(sidecar) = self.0.get_mut(&pod.uid) {
             sidecar.here = false;
             sidecar.given = None;
         }
     }
 
-    pub(super) fn get(&self, uid: &str) -> Option<&Sidecar> {
+    pub(super) fn get(&self, uid: &str) -> Option<&SidecarState> {
         self.0.get(uid)
     }
 
-    pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut Sidecar> {
+    pub(super) fn get_mut(&mut self, uid: &str) -> Option<&mut SidecarState> {
         self.0.get_mut(uid)
     }
 
     /// Returns the sidecars with an open stream.
-    pub(super) fn here(&self) -> impl Iterator<Item = (&String, &Sidecar)> {
+    pub(super) fn here(&self) -> impl Iterator<Item = (&String, &SidecarState)> {
         self.0.iter().filter(|(_, sidecar)| sidecar.here)
     }
 
@@ -121,11 +123,11 @@ impl Book {
     }
 }
 
-// === impl Sidecar ===
+// === impl SidecarState ===
 
-impl Sidecar {
-    fn report(&mut self, report: Report, at: Epoch) {
-        let Report { over_ms, config, upstreams, .. } = report;
+impl SidecarState {
+    fn report(&mut self, report: SidecarReport, at: UnixSeconds) {
+        let SidecarReport { over_ms, config, upstreams, .. } = report;
         if config.is_some() {
             self.in_force = config;
         }
@@ -148,11 +150,11 @@ impl Sidecar {
         if kept.profile != profile {
             // The profile changed within the interval of this report, so its counts belong to
             // neither profile.
-            *kept = Fresh { profile, since: at, from: at, to: at, ..Fresh::default() };
+            *kept = CountWindow { profile, since: at, from: at, to: at, ..CountWindow::default() };
             return;
         }
         if kept.over.is_zero() {
-            kept.from = Epoch(at.0.saturating_sub(over.as_secs()));
+            kept.from = UnixSeconds(at.0.saturating_sub(over.as_secs()));
         }
         kept.to = at;
         kept.over += over;
@@ -160,7 +162,7 @@ impl Sidecar {
     }
 
     /// Takes the counts since the last round, and adds them to the window of the slow loop.
-    pub(super) fn take_fresh(&mut self) -> Fresh {
+    pub(super) fn take_fresh(&mut self) -> CountWindow {
         let fresh = self.fresh.take();
         if self.window.profile == fresh.profile {
             self.window.over += fresh.over;
@@ -175,17 +177,17 @@ impl Sidecar {
 
     /// Returns `true` if the sidecar follows its configuration: one is in force, and the last one
     /// pushed was not rejected.
-    pub(super) fn follows(&self) -> bool {
+    pub(super) fn is_following(&self) -> bool {
         let given = self.given.as_ref().map(|(hash, _)| hash);
         self.in_force.is_some() && self.refused.as_ref().is_none_or(|(hash, _)| Some(hash) != given)
     }
 
     /// Takes the input of the slow loop since its last run. `node_class` is the machine type.
     /// `frozen` marks a pod that is not tuned, since it serves as the baseline of a comparison.
-    pub(super) fn take_observation(&mut self, uid: &str, node_class: &str, frozen: bool) -> Observation {
-        let Fresh { profile, over, counts, .. } = self.window.take();
+    pub(super) fn take_observation(&mut self, uid: &str, node_class: &str, frozen: bool) -> GroupReport {
+        let CountWindow { profile, over, counts, .. } = self.window.take();
         let classes = || self.learned.iter().flat_map(|learned| learned.classes.first());
-        Observation {
+        GroupReport {
             pod: uid.to_owned(),
             node_class: node_class.to_owned(),
             profile: profile.unwrap_or_default(),
@@ -210,15 +212,15 @@ impl Sidecar {
 
     /// Returns the learned values of the best-known model server, with the cost class that has most
     /// batches there.
-    pub(super) fn knows(&self) -> Option<(&Learned, &LearnedClass)> {
+    pub(super) fn knows(&self) -> Option<(&LearnedReport, &ClassCostReport)> {
         let all = self.learned.iter().filter_map(|learned| Some((learned, learned.classes.first()?)));
         all.max_by_key(|(_, class)| class.samples)
     }
 }
 
-// === impl Fresh ===
+// === impl CountWindow ===
 
-impl Fresh {
+impl CountWindow {
     /// Takes the counts, and starts a new time span under the same profile.
     fn take(&mut self) -> Self {
         let next =
@@ -229,11 +231,11 @@ impl Fresh {
     /// Returns the counts that a rollout compares. Calls that pass through are included, each as a
     /// batch of its own, as in the summary of a status: a policy without any batching has a latency
     /// too, and without these calls only failures would be counted.
-    pub(super) fn compared(&self) -> Counts {
+    pub(super) fn compared(&self) -> ArmCounts {
         let RouteReport { calls, server_errors, .. } = &self.counts;
         let mut latency = self.counts.latency.clone();
         latency.merge(&self.counts.passed_latency);
-        Counts {
+        ArmCounts {
             latency,
             errors: [calls.rejected, calls.expired, calls.failed, *server_errors]
                 .into_iter()
@@ -244,43 +246,49 @@ impl Fresh {
 }
 
 /// Converts the wire settings to those of the tuner.
-pub(super) fn settings(said: &wire::Settings) -> Settings {
-    Settings { shift_permille: said.shift_permille, slots_max: said.slots_max, batch_weight_max: said.batch_weight_max }
+pub(super) fn settings(said: &wire::TunedSettings) -> TunedSettings {
+    TunedSettings {
+        shift_permille: said.shift_permille,
+        slots_max: said.slots_max,
+        batch_weight_max: said.batch_weight_max,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::{Outcomes, UpstreamReport};
+    use crate::control::wire::{OutcomeCounts, UpstreamReport};
 
-    fn pod() -> Arc<Identity> {
-        Arc::new(Identity { uid: "u".into(), name: "n".into(), namespace: "a".into() })
+    fn pod() -> Arc<PodIdentity> {
+        Arc::new(PodIdentity { uid: "u".into(), name: "n".into(), namespace: "a".into() })
     }
 
-    fn report(profile: &str, served: u64) -> Report {
-        let mut route =
-            RouteReport { calls: Outcomes { served, rejected: 1, ..Outcomes::default() }, ..RouteReport::default() };
-        route.latency.add_many(900, served);
-        route.slo_latency.add_many(900, served);
-        Report {
+    fn report(profile: &str, served: u64) -> SidecarReport {
+        let mut route = RouteReport {
+            calls: OutcomeCounts { served, rejected: 1, ..OutcomeCounts::default() },
+            ..RouteReport::default()
+        };
+        route.latency.record_n(900, served);
+        route.slo_latency.record_n(900, served);
+        SidecarReport {
             over_ms: 5000,
-            config: Some(InForce { profile: profile.to_owned(), ..InForce::default() }),
+            config: Some(AppliedConfig { profile: profile.to_owned(), ..AppliedConfig::default() }),
             upstreams: vec![UpstreamReport { routes: vec![route.clone(), route], ..UpstreamReport::default() }],
-            ..Report::default()
+            ..SidecarReport::default()
         }
     }
 
     #[test]
     fn counts_are_added_up_until_they_are_taken_and_by_each_who_takes() {
-        let mut book = Book::default();
+        let mut book = SidecarRegistry::default();
         book.opened(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         // The first report fixes the time since which the profile is known to be in force.
         for at in [100, 105, 110] {
-            book.report(&pod(), report("p", 10), Epoch(at));
+            book.report(&pod(), report("p", 10), UnixSeconds(at));
         }
         let sidecar = book.get_mut("u").unwrap();
         let fresh = sidecar.take_fresh();
-        assert_eq!((fresh.since, fresh.from, fresh.to), (Epoch(100), Epoch(100), Epoch(110)));
+        assert_eq!((fresh.since, fresh.from, fresh.to), (UnixSeconds(100), UnixSeconds(100), UnixSeconds(110)));
         assert_eq!((fresh.compared().calls(), fresh.compared().errors), (44, 4));
         assert_eq!(sidecar.take_fresh().compared().calls(), 0);
         let seen = sidecar.take_observation("u", "l4", false);
@@ -289,43 +297,46 @@ mod tests {
 
     #[test]
     fn what_the_server_answers_with_an_error_is_an_error() {
-        let mut fresh = Fresh::default();
-        fresh.counts.calls = Outcomes { served: 7, passed: 3, ..Outcomes::default() };
+        let mut fresh = CountWindow::default();
+        fresh.counts.calls = OutcomeCounts { served: 7, passed: 3, ..OutcomeCounts::default() };
         fresh.counts.server_errors = 4;
-        fresh.counts.latency.add_many(900, 4);
-        fresh.counts.passed_latency.add_many(900, 2);
+        fresh.counts.latency.record_n(900, 4);
+        fresh.counts.passed_latency.record_n(900, 2);
         assert_eq!((fresh.compared().calls(), fresh.compared().errors), (10, 4));
     }
 
     #[test]
     fn calls_that_pass_through_are_compared_like_others() {
-        let mut book = Book::default();
+        let mut book = SidecarRegistry::default();
         book.opened(&pod(), &Hello { config: report("p", 0).config, ..Hello::default() });
         let mut passing = report("p", 10);
         for route in &mut passing.upstreams[0].routes {
             (route.executions, route.calls.passed) = (2, 30);
-            route.passed_latency.add_many(5000, 30);
+            route.passed_latency.record_n(5000, 30);
         }
-        book.report(&pod(), report("p", 0), Epoch(100));
-        book.report(&pod(), passing, Epoch(105));
+        book.report(&pod(), report("p", 0), UnixSeconds(100));
+        book.report(&pod(), passing, UnixSeconds(105));
         let counts = book.get_mut("u").unwrap().take_fresh().compared();
         assert_eq!((counts.latency.count(), counts.errors, counts.batches), (2 * 40, 2, 2 * 32));
     }
 
     #[test]
     fn a_report_in_which_the_profile_changed_is_nobodys() {
-        let mut book = Book::default();
+        let mut book = SidecarRegistry::default();
         book.opened(&pod(), &Hello::default());
         for (at, profile) in [(100, "p"), (105, "p"), (110, "q"), (115, "q")] {
-            book.report(&pod(), report(profile, 10), Epoch(at));
+            book.report(&pod(), report(profile, 10), UnixSeconds(at));
         }
         let fresh = book.get_mut("u").unwrap().take_fresh();
-        assert_eq!((fresh.profile.as_deref(), fresh.since, fresh.compared().calls()), (Some("q"), Epoch(110), 22));
+        assert_eq!(
+            (fresh.profile.as_deref(), fresh.since, fresh.compared().calls()),
+            (Some("q"), UnixSeconds(110), 22)
+        );
     }
 
     #[test]
     fn who_has_gone_is_forgotten_once_it_was_looked_at() {
-        let mut book = Book::default();
+        let mut book = SidecarRegistry::default();
         book.opened(&pod(), &Hello::default());
         book.closed(&pod());
         assert!(book.get("u").is_some() && book.here().next().is_none());

@@ -9,49 +9,50 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::book::{Book, settings};
+use super::book::{SidecarRegistry, settings};
 use super::learned;
 use super::merging::merging;
-use super::recent::Recent;
-use super::telling::{Given, Teller, Told};
+use super::recent::SummaryWindow;
+use super::telling::{AssignedProfiles, ConfigBuilder, PushedConfig};
 use crate::api::v1alpha1::{
-    BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, Mode, PodTuning, Summary, TuningMode, Verdict, Word,
+    BatchPolicySpec, BatchPolicyStatus, BatchProfileSpec, BatchingSummary, Mode, OpenEnum, PodTuning, ProfileVerdict,
+    TuningMode,
 };
 use crate::batching::Tick;
-use crate::config::{self, Machine, Overrides, SchedulingPolicy, parse_duration};
+use crate::config::{self, MachineLimits, Overrides, SchedulingPolicy, parse_duration};
 use crate::control::wire::RouteReport;
-use crate::controller::events::{About, Notice};
-use crate::controller::recompute::{PolicyLive, Said};
-use crate::controller::status::Holds;
+use crate::controller::events::{EventNotice, EventTarget};
+use crate::controller::recompute::{ConditionState, PolicyObserved};
+use crate::controller::status::ConditionStatus;
 use crate::controller::world::{Pod, Policy};
-use crate::rollout::pin::{ANNOTATION, Pin};
+use crate::rollout::pin::{ANNOTATION, ManualRollback};
 use crate::rollout::status::{read, share, time, verdict, write};
-use crate::rollout::{Epoch, Phase, Plan, PodSeen, State, Strategy, step};
-use crate::tuner::learned::{Learned, Start, start, update};
+use crate::rollout::{Phase, PodReport, RolloutPlan, RolloutState, RolloutStrategy, UnixSeconds, step};
+use crate::tuner::learned::{InitialState, LearnedProfile, start, update};
 use crate::tuner::shown::{self, to_write};
-use crate::tuner::{self, Bounds, Granularity, GroupKey, Observation, PodProposal, Settings, Tuner};
+use crate::tuner::{self, GroupKey, GroupReport, PodProposal, TunedSettings, Tuner, TuningBounds, TuningGranularity};
 
 /// State of a policy that is kept between rounds.
 #[derive(Debug, Default)]
-pub(super) struct Course {
+pub(super) struct PolicyRuntime {
     /// The policy's UID.
     of: String,
-    rollout: State,
+    rollout: RolloutState,
     tuner: Tuner,
     /// Time of the last run of the slow loop.
     tuned: Option<Tick>,
     /// Its last proposals, by UID of the pod.
     proposals: BTreeMap<String, PodProposal>,
     /// Current settings of each pod, and the time since which it has them.
-    since: BTreeMap<String, (Settings, Epoch)>,
+    since: BTreeMap<String, (TunedSettings, UnixSeconds)>,
     /// Pods excluded from tuning, since they serve as the baseline of a comparison.
     frozen: BTreeSet<String>,
-    learned: Vec<Learned>,
-    recent: Recent,
+    learned: Vec<LearnedProfile>,
+    recent: SummaryWindow,
     /// Predicted results of batching, in mode `Observe`.
-    predicted: Recent,
+    predicted: SummaryWindow,
     measured_items: u32,
-    verdicts: BTreeMap<String, (u64, Option<Verdict>)>,
+    verdicts: BTreeMap<String, (u64, Option<ProfileVerdict>)>,
     /// The first experiment arm without a profile.
     missing: Option<String>,
     shown: Vec<shown::PodTuning>,
@@ -59,7 +60,7 @@ pub(super) struct Course {
 }
 
 /// Inputs of a round.
-pub(super) struct View<'a> {
+pub(super) struct Inputs<'a> {
     pub(super) policy: &'a Policy,
     pub(super) spec: &'a BatchPolicySpec,
     /// The profile that the policy requests, if it is known.
@@ -73,23 +74,23 @@ pub(super) struct View<'a> {
     /// Interval of the slow loop; `None` disables it.
     pub(super) slow: Option<Duration>,
     pub(super) now: Tick,
-    pub(super) wall: Epoch,
+    pub(super) wall: UnixSeconds,
 }
 
 /// Outputs of a round.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    pub(super) live: PolicyLive,
+pub(super) struct Outputs {
+    pub(super) live: PolicyObserved,
     /// Configuration to push to each pod, by UID, and its starting values.
-    pub(super) told: BTreeMap<String, (Arc<Told>, Option<Start>)>,
-    pub(super) notices: Vec<Notice>,
+    pub(super) told: BTreeMap<String, (Arc<PushedConfig>, Option<InitialState>)>,
+    pub(super) notices: Vec<EventNotice>,
     /// Reasons of changed settings, one for each pod concerned.
-    pub(super) moved: Vec<tuner::Word>,
+    pub(super) moved: Vec<tuner::ReasonCode>,
 }
 
 // === impl Course ===
 
-impl Course {
+impl PolicyRuntime {
     /// Restores the state that a status records.
     pub(super) fn resume(policy: &str, status: &BatchPolicyStatus) -> Self {
         let learned = status.learned.iter().map(learned::read).collect();
@@ -103,9 +104,9 @@ impl Course {
     }
 
     /// Runs one round.
-    pub(super) fn look(&mut self, view: &View<'_>, book: &mut Book) -> Seen {
-        let mut seen = Seen::default();
-        let places = self.roll(view, book, &mut seen);
+    pub(super) fn look(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry) -> Outputs {
+        let mut seen = Outputs::default();
+        let places = self.advance_rollout(view, book, &mut seen);
         if view.slow.is_some_and(|every| self.tuned.is_none_or(|at| view.now.since(at) >= every)) {
             self.tuned = Some(view.now);
             self.tune(view, book, &mut seen);
@@ -120,15 +121,20 @@ impl Course {
 
     /// Advances the rollout and returns the profile of each pod, by UID. Returns no pod while the
     /// requested profile is unknown.
-    fn roll(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) -> BTreeMap<String, String> {
+    fn advance_rollout(
+        &mut self,
+        view: &Inputs<'_>,
+        book: &mut SidecarRegistry,
+        seen: &mut Outputs,
+    ) -> BTreeMap<String, String> {
         let mut all = RouteReport::default();
         let mut predicted: Option<(RouteReport, u32)> = None;
-        let pods: Vec<PodSeen> = view
+        let pods: Vec<PodReport> = view
             .pods
             .iter()
             .map(|(pod, _)| {
                 let uid = pod.meta.uid.clone();
-                let Some(sidecar) = book.get_mut(&uid) else { return PodSeen { uid, ..PodSeen::default() } };
+                let Some(sidecar) = book.get_mut(&uid) else { return PodReport { uid, ..PodReport::default() } };
                 let fresh = sidecar.take_fresh();
                 if let Some((counts, items)) = sidecar.predicted.take() {
                     let (all, most) = predicted.get_or_insert_default();
@@ -136,7 +142,7 @@ impl Course {
                     *most = items.max(*most);
                 }
                 all.merge(&fresh.counts);
-                PodSeen {
+                PodReport {
                     uid,
                     in_force_since: fresh.since,
                     from: fresh.from,
@@ -155,22 +161,22 @@ impl Course {
         let Some(wanted) = view.wanted.or(self.rollout.current.as_deref()).map(str::to_owned) else {
             return BTreeMap::new();
         };
-        let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| Pin::read(text));
-        let mut plan = Plan::new(wanted, view.spec.rollout.as_ref(), pin);
+        let pin = view.policy.annotations.get(ANNOTATION).and_then(|text| ManualRollback::read(text));
+        let mut plan = RolloutPlan::new(wanted, view.spec.rollout.as_ref(), pin);
         self.missing = None;
-        if let Strategy::Experiment(experiment) = &plan.strategy {
+        if let RolloutStrategy::Experiment(experiment) = &plan.strategy {
             let mut arms = experiment.arms.iter().map(|arm| &arm.profile);
             self.missing = arms.find(|arm| (view.profile)(arm).is_none()).cloned();
         }
         if self.missing.is_some() {
             // Without its profile the pods of the missing arm would run another profile and be
             // counted for the arm, so the experiment is suspended.
-            plan.strategy = Strategy::Immediate;
+            plan.strategy = RolloutStrategy::Immediate;
         }
         let next = step(std::mem::take(&mut self.rollout), &plan, &pods, view.wall);
         self.frozen = next.frozen;
-        let about = About::policy(&view.policy.meta);
-        seen.notices.extend(next.told.into_iter().map(|told| Notice {
+        let about = EventTarget::policy(&view.policy.meta);
+        seen.notices.extend(next.told.into_iter().map(|told| EventNotice {
             about: about.clone(),
             warning: told.warning,
             reason: told.reason,
@@ -188,22 +194,24 @@ impl Course {
     }
 
     /// Runs the slow loop, within the policy's bounds for the profile that each pod runs.
-    fn tune(&mut self, view: &View<'_>, book: &mut Book, seen: &mut Seen) {
+    fn tune(&mut self, view: &Inputs<'_>, book: &mut SidecarRegistry, seen: &mut Outputs) {
         let wanted = view.wanted.and_then(|wanted| (view.profile)(wanted)).unwrap_or_default();
-        let Some(wanted) = Under::of(view, wanted) else { return };
-        let mut profiles: BTreeMap<String, Under> = BTreeMap::new();
+        let Some(wanted) = TuningLimits::of(view, wanted) else { return };
+        let mut profiles: BTreeMap<String, TuningLimits> = BTreeMap::new();
         let mut known = Vec::new();
         let mut observations = Vec::new();
         for (pod, machine) in &view.pods {
             let uid = pod.meta.uid.as_str();
-            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.follows()) else { continue };
+            let Some(sidecar) = book.get_mut(uid).filter(|sidecar| sidecar.is_following()) else { continue };
             let counted = sidecar.take_observation(uid, machine, self.frozen.contains(uid));
             // Each pod is observed under the profile that it runs. A profile that cannot be
             // resolved is replaced by the requested one.
             let under = profiles.entry(counted.profile.clone()).or_insert_with_key(|name| {
-                (view.profile)(name).and_then(|profile| Under::of(view, profile)).unwrap_or_else(|| wanted.clone())
+                (view.profile)(name)
+                    .and_then(|profile| TuningLimits::of(view, profile))
+                    .unwrap_or_else(|| wanted.clone())
             });
-            observations.push(Observation { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
+            observations.push(GroupReport { slots: under.slots_by_hand.unwrap_or(counted.slots), ..counted });
             known.extend(learned::of(sidecar, machine));
         }
         let before = std::mem::take(&mut self.proposals);
@@ -217,9 +225,9 @@ impl Course {
             if reason.word.moves() && was != proposal.proposal.settings {
                 seen.moved.push(reason.word);
                 if let Some((pod, _)) = view.pods.iter().find(|(pod, _)| pod.meta.uid == uid) {
-                    let about = About::policy(&view.policy.meta);
+                    let about = EventTarget::policy(&view.policy.meta);
                     let note = format!("pod {}: {}", pod.meta.key.name, reason.text);
-                    seen.notices.push(Notice::normal(about, reason.word.as_str(), note));
+                    seen.notices.push(EventNotice::normal(about, reason.word.as_str(), note));
                 }
             }
             let settings = proposal.proposal.settings;
@@ -240,7 +248,7 @@ impl Course {
     }
 
     /// Selects the proposals to publish in the status.
-    fn show(&mut self, view: &View<'_>, book: &Book) {
+    fn show(&mut self, view: &Inputs<'_>, book: &SidecarRegistry) {
         let slo = slo(view.spec);
         let wanted: Vec<shown::PodTuning> = view
             .pods
@@ -250,7 +258,7 @@ impl Course {
                 let sidecar = book.get(&pod.meta.uid)?;
                 let reason = &proposal.proposal.reason;
                 // Manual tuning, or a policy without an SLO, has no reason to report.
-                if matches!(reason.word, tuner::Word::Manual | tuner::Word::NoSlo) {
+                if matches!(reason.word, tuner::ReasonCode::Manual | tuner::ReasonCode::NoSlo) {
                     return None;
                 }
                 let p99 = sidecar.slo_p99;
@@ -273,8 +281,8 @@ impl Course {
     }
 
     /// Builds the configuration of every pod.
-    fn tell(&self, view: &View<'_>, book: &Book, places: &BTreeMap<String, String>, seen: &mut Seen) {
-        let mut teller = Teller::new(Some(&view.policy.meta), view.spec, view.otherwise);
+    fn tell(&self, view: &Inputs<'_>, book: &SidecarRegistry, places: &BTreeMap<String, String>, seen: &mut Outputs) {
+        let mut teller = ConfigBuilder::new(Some(&view.policy.meta), view.spec, view.otherwise);
         let mut specs: BTreeMap<&str, Option<BatchProfileSpec>> = BTreeMap::new();
         let tried = matches!(self.rollout.phase, Phase::Progressing | Phase::Paused);
         let current = self.rollout.current.clone();
@@ -283,7 +291,7 @@ impl Course {
             specs.entry(name).or_insert_with(|| (view.profile)(name));
         }
         let found = |name: &str| specs.get(name).and_then(Option::as_ref);
-        let mut bounds: BTreeMap<&str, Option<Bounds>> = BTreeMap::new();
+        let mut bounds: BTreeMap<&str, Option<TuningBounds>> = BTreeMap::new();
         let mut large = None;
         for (pod, machine) in &view.pods {
             let uid = pod.meta.uid.as_str();
@@ -298,21 +306,21 @@ impl Course {
             // During a rollout a pod gets a profile other than the one in force as an arm, which
             // expires.
             let given = match base {
-                Some(base) if tried && own.0 != base.0 && takes_arms => Given { base, arm: Some(own) },
-                _ => Given { base: own, arm: None },
+                Some(base) if tried && own.0 != base.0 && takes_arms => AssignedProfiles { base, arm: Some(own) },
+                _ => AssignedProfiles { base: own, arm: None },
             };
             let in_force = sidecar.and_then(|sidecar| sidecar.in_force.as_ref());
             let start = if in_force.is_none() { start(&self.learned, own.0, machine) } else { None };
             let mut first = |settings| {
-                let under = || Some(Under::of(view, own.1.clone())?.bounds);
+                let under = || Some(TuningLimits::of(view, own.1.clone())?.bounds);
                 let bounds = bounds.entry(own.0).or_insert_with(under);
-                bounds.as_ref().map_or_else(Settings::default, |bounds| bounds.first(settings))
+                bounds.as_ref().map_or_else(TunedSettings::default, |bounds| bounds.first(settings))
             };
             let settings = match self.proposals.get(uid) {
                 Some(found) if found.group.profile == own.0 => found.proposal.told,
                 // The proposal still refers to the profile that the pod runs at present.
                 Some(found) => first(found.proposal.told),
-                None if view.slow.is_none() => Settings::default(),
+                None if view.slow.is_none() => TunedSettings::default(),
                 // The slow loop has not evaluated this pod yet. Settings pushed by the previous
                 // controller are kept; otherwise the pod starts with those of its group, or with
                 // the last learned ones.
@@ -331,12 +339,12 @@ impl Course {
         }
         if let Some(why) = large {
             let note = format!("cannot push the policy to sidecars: {why}");
-            seen.notices.push(Notice::warning(About::policy(&view.policy.meta), "PolicyTooLarge", note));
+            seen.notices.push(EventNotice::warning(EventTarget::policy(&view.policy.meta), "PolicyTooLarge", note));
         }
     }
 
     /// Fills in the results that the status reports.
-    fn live(&mut self, view: &View<'_>, book: &Book, seen: &mut Seen) {
+    fn live(&mut self, view: &Inputs<'_>, book: &SidecarRegistry, seen: &mut Outputs) {
         let live = &mut seen.live;
         live.current.clone_from(&self.rollout.current);
         live.candidate.clone_from(&self.rollout.candidate);
@@ -346,14 +354,17 @@ impl Course {
         live.used = used.into_iter().collect();
         live.healthy = self.missing.as_deref().map_or_else(|| healthy(&self.rollout), |arm| Some(missing(arm)));
         live.summary = self.recent.summary();
-        live.predicted =
-            self.predicted.summary().map(|summary| Summary { measured_items: Some(self.measured_items), ..summary });
+        live.predicted = self
+            .predicted
+            .summary()
+            .map(|summary| BatchingSummary { measured_items: Some(self.measured_items), ..summary });
         let here = view.pods.iter().any(|(pod, _)| book.get(&pod.meta.uid).is_some_and(|sidecar| sidecar.here));
         let worst = self.proposals.values().map(|proposal| &proposal.proposal.reason);
-        let worst = worst.filter(|reason| reason.word != tuner::Word::Held && reason.word != tuner::Word::FewSamples);
+        let worst = worst
+            .filter(|reason| reason.word != tuner::ReasonCode::Held && reason.word != tuner::ReasonCode::FewSamples);
         let why = worst.map(|reason| reason.text.as_str()).next();
         live.slo = here.then(|| self.recent.slo(slo(view.spec), why));
-        let mode = view.spec.mode.as_ref().and_then(Word::known).unwrap_or(view.otherwise);
+        let mode = view.spec.mode.as_ref().and_then(OpenEnum::known).unwrap_or(view.otherwise);
         let connected = view.pods.iter().filter_map(|(pod, _)| book.get(&pod.meta.uid)).filter(|sidecar| sidecar.here);
         live.merging = merging(mode, connected);
         live.pod_tunings = self.shown.iter().map(|shown| self.tuning(view, shown)).collect();
@@ -361,18 +372,18 @@ impl Course {
         live.verdicts.clone_from(&self.verdicts);
     }
 
-    fn tuning(&self, view: &View<'_>, shown: &shown::PodTuning) -> PodTuning {
+    fn tuning(&self, view: &Inputs<'_>, shown: &shown::PodTuning) -> PodTuning {
         let pod = view.pods.iter().find(|(pod, _)| pod.meta.key.name == shown.pod);
         let uid = pod.map(|(pod, _)| pod.meta.uid.clone());
         let since = uid.as_ref().and_then(|uid| self.since.get(uid)).and_then(|(_, since)| time(*since));
         let mode = view.spec.tuning.as_ref().and_then(|tuning| tuning.mode.clone());
-        let Settings { shift_permille, slots_max, batch_weight_max } = shown.settings;
+        let TunedSettings { shift_permille, slots_max, batch_weight_max } = shown.settings;
         PodTuning {
             pod: shown.pod.clone(),
             uid,
             profile: Some(shown.profile.clone()).filter(|profile| !profile.is_empty()),
             accelerator: pod.map(|(_, machine)| (*machine).to_owned()).filter(|machine| !machine.is_empty()),
-            mode: mode.or(Some(Word::Known(TuningMode::Auto))),
+            mode: mode.or(Some(OpenEnum::Known(TuningMode::Auto))),
             slots_max,
             batch_weight_max,
             deadline_shift: share(shift_permille.into(), 1000).filter(|_| shift_permille > 0),
@@ -384,15 +395,16 @@ impl Course {
 }
 
 /// Returns the health of the rollout.
-fn healthy(state: &State) -> Option<Said> {
-    let said = |holds, reason: &str| Said { holds, reason: reason.to_owned(), message: state.message.clone() };
+fn healthy(state: &RolloutState) -> Option<ConditionState> {
+    let said =
+        |holds, reason: &str| ConditionState { holds, reason: reason.to_owned(), message: state.message.clone() };
     match state.phase {
         Phase::Promoted => None,
-        Phase::Progressing => Some(said(Holds::True, "Progressing")),
-        Phase::Paused => Some(said(Holds::False, "Paused")),
+        Phase::Progressing => Some(said(ConditionStatus::True, "Progressing")),
+        Phase::Paused => Some(said(ConditionStatus::False, "Paused")),
         // A manual rollback is no detected harm.
-        Phase::RolledBack if state.reason == "ManualRollback" => Some(said(Holds::True, "ManualRollback")),
-        Phase::RolledBack => Some(said(Holds::False, "RolledBack")),
+        Phase::RolledBack if state.reason == "ManualRollback" => Some(said(ConditionStatus::True, "ManualRollback")),
+        Phase::RolledBack => Some(said(ConditionStatus::False, "RolledBack")),
     }
 }
 
@@ -401,23 +413,24 @@ fn slo(spec: &BatchPolicySpec) -> Option<Duration> {
     parse_duration(&spec.slo.as_ref()?.latency_p99.as_ref()?.0)
 }
 
-fn missing(arm: &str) -> Said {
+fn missing(arm: &str) -> ConditionState {
     let message = format!("the experiment is waiting: BatchProfile {arm}, one of its arms, does not exist");
-    Said { holds: Holds::False, reason: "ProfileNotFound".to_owned(), message }
+    ConditionState { holds: ConditionStatus::False, reason: "ProfileNotFound".to_owned(), message }
 }
 
 /// Returns the group of pods with common settings for a pod that the slow loop has not evaluated
 /// yet.
-fn group(view: &View<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
-    let granularity = view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(Word::known);
-    let granularity = granularity.map(Granularity::from).unwrap_or_default();
+fn group(view: &Inputs<'_>, profile: &str, (uid, machine): (&str, &str)) -> GroupKey {
+    let granularity =
+        view.spec.tuning.as_ref().and_then(|tuning| tuning.granularity.as_ref()).and_then(OpenEnum::known);
+    let granularity = granularity.map(TuningGranularity::from).unwrap_or_default();
     GroupKey::new(granularity, profile, (uid, machine))
 }
 
 /// Parameters of the slow loop under one profile.
 #[derive(Debug, Clone)]
-struct Under {
-    bounds: Bounds,
+struct TuningLimits {
+    bounds: TuningBounds,
     /// The configured number of slots of a policy other than `Adaptive`. Only `Adaptive` learns how
     /// many executions the server runs concurrently and limits itself to them.
     slots_by_hand: Option<u32>,
@@ -425,17 +438,17 @@ struct Under {
 
 // === impl Under ===
 
-impl Under {
+impl TuningLimits {
     /// Returns `None` if the policy cannot be parsed, which its condition reports.
-    fn of(view: &View<'_>, profile: BatchProfileSpec) -> Option<Self> {
+    fn of(view: &Inputs<'_>, profile: BatchProfileSpec) -> Option<Self> {
         let spec = BatchPolicySpec { limits: profile.limits, scheduling: profile.scheduling, ..view.spec.clone() };
         let text = crate::injector::settings(spec, &BTreeMap::new(), view.otherwise).to_string();
         let loaded = config::load(&text, &view.policy.meta.key.name).ok()?;
-        let policy = config::build(Some(&loaded), &Overrides::default(), &Machine::default()).ok()?;
-        let promise = (slo(view.spec), view.spec.promises_latency());
+        let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).ok()?;
+        let promise = (slo(view.spec), view.spec.has_latency_target());
         let scheduling = &policy.scheduling;
         Some(Self {
-            bounds: Bounds::new(view.spec.tuning.as_ref(), promise, &policy.limits),
+            bounds: TuningBounds::new(view.spec.tuning.as_ref(), promise, &policy.limits),
             slots_by_hand: (scheduling.policy != SchedulingPolicy::Adaptive).then_some(scheduling.slots),
         })
     }

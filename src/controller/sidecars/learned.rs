@@ -4,35 +4,35 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::book::{Sidecar, settings};
-use crate::api::v1alpha1::{CurvePoint, DurationText, Learned as Kept, ShareText};
+use super::book::{SidecarState, settings};
+use crate::api::v1alpha1::{CurvePoint, DurationText, LearnedState, ShareText};
 use crate::config::{parse_duration, parse_share};
-use crate::rollout::Epoch;
+use crate::rollout::UnixSeconds;
 use crate::rollout::status::{from_time, share, time};
-use crate::tuner::Settings;
-use crate::tuner::learned::{Curve, Learned, Limiter};
+use crate::tuner::TunedSettings;
+use crate::tuner::learned::{LearnedCurve, LearnedProfile, LimiterConclusion};
 
 /// Returns the values that a pod has learned under its profile on this machine type; `None` if
 /// there are none yet.
-pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
+pub(super) fn of(sidecar: &SidecarState, node_class: &str) -> Option<LearnedProfile> {
     let (upstream, class) = sidecar.knows()?;
     let in_force = sidecar.in_force.as_ref()?;
-    let curve = Curve {
+    let curve = LearnedCurve {
         class: class.class.clone(),
         points: class.points.iter().map(|(items, micros, _)| (*items, *micros)).collect(),
         tail_permille: class.tail_permille,
         weight_milli: class.weight_milli,
     };
     Some(
-        Learned {
+        LearnedProfile {
             profile: in_force.profile.clone(),
             node_class: node_class.to_owned(),
             // A report without limiters contains one number of slots for all classes.
             slots: class.limiter.as_ref().map_or(upstream.slots, |limiter| limiter.limit),
-            limiter: class
-                .limiter
-                .as_ref()
-                .map(|limiter| Limiter { base_micros: limiter.base_us, no_gain_permille: limiter.item_permille }),
+            limiter: class.limiter.as_ref().map(|limiter| LimiterConclusion {
+                base_micros: limiter.base_us,
+                no_gain_permille: limiter.item_permille,
+            }),
             lead_micros: upstream.lead_us,
             mean_micros: upstream.mean_us,
             curve: Some(curve),
@@ -45,10 +45,10 @@ pub(super) fn of(sidecar: &Sidecar, node_class: &str) -> Option<Learned> {
 }
 
 /// Converts to the form of the status.
-pub(super) fn write(learned: &Learned) -> Kept {
+pub(super) fn write(learned: &LearnedProfile) -> LearnedState {
     let curve = learned.curve.as_ref();
     let point = |(items, micros): &(u32, u64)| CurvePoint { items: *items, weight: None, duration: exact(*micros) };
-    Kept {
+    LearnedState {
         profile: learned.profile.clone(),
         accelerator: learned.node_class.clone(),
         slots: (learned.slots > 0).then_some(learned.slots),
@@ -63,34 +63,36 @@ pub(super) fn write(learned: &Learned) -> Kept {
             .filter(|_| learned.settings.shift_permille > 0),
         slots_max: learned.settings.slots_max,
         samples: Some(learned.batches),
-        updated: time(Epoch(learned.at)),
+        updated: time(UnixSeconds(learned.at)),
     }
 }
 
 /// Converts to the form of the tuner. Values that cannot be parsed count as absent.
-pub(super) fn read(kept: &Kept) -> Learned {
+pub(super) fn read(kept: &LearnedState) -> LearnedProfile {
     let micros = |text: Option<&DurationText>| {
         let time = text.and_then(|text| parse_duration(&text.0)).unwrap_or_default();
         u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
     };
     let permille = |text: &ShareText| parse_share(&text.0).map(|share| share.ppm() / 1000);
     let points: Vec<(u32, u64)> = kept.curve.iter().map(|point| (point.items, micros(Some(&point.duration)))).collect();
-    let curve = kept.class.clone().filter(|_| !points.is_empty()).map(|class| Curve {
+    let curve = kept.class.clone().filter(|_| !points.is_empty()).map(|class| LearnedCurve {
         class,
         points,
         tail_permille: kept.tail_permille.unwrap_or_default(),
         weight_milli: 1000,
     });
-    Learned {
+    LearnedProfile {
         profile: kept.profile.clone(),
         node_class: kept.accelerator.clone(),
         slots: kept.slots.unwrap_or_default(),
-        limiter: (kept.base.is_some() || kept.no_gain_permille.is_some())
-            .then(|| Limiter { base_micros: micros(kept.base.as_ref()), no_gain_permille: kept.no_gain_permille }),
+        limiter: (kept.base.is_some() || kept.no_gain_permille.is_some()).then(|| LimiterConclusion {
+            base_micros: micros(kept.base.as_ref()),
+            no_gain_permille: kept.no_gain_permille,
+        }),
         lead_micros: micros(kept.lead.as_ref()),
         mean_micros: micros(kept.execution.as_ref()),
         curve,
-        settings: Settings {
+        settings: TunedSettings {
             shift_permille: kept.deadline_shift.as_ref().and_then(permille).unwrap_or_default(),
             slots_max: kept.slots_max,
             batch_weight_max: None,
@@ -112,28 +114,28 @@ mod tests {
 
     #[test]
     fn what_a_status_keeps_comes_back() {
-        let learned = Learned {
+        let learned = LearnedProfile {
             profile: "emb-1".to_owned(),
             node_class: "l4".to_owned(),
             slots: 2,
-            limiter: Some(Limiter { base_micros: 3900, no_gain_permille: None }),
+            limiter: Some(LimiterConclusion { base_micros: 3900, no_gain_permille: None }),
             lead_micros: 1500,
             mean_micros: 12_345,
-            curve: Some(Curve {
+            curve: Some(LearnedCurve {
                 class: "m".to_owned(),
                 points: vec![(1, 4000), (8, 6001)],
                 tail_permille: 1100,
                 weight_milli: 1000,
             }),
-            settings: Settings { shift_permille: 125, slots_max: Some(3), batch_weight_max: None },
+            settings: TunedSettings { shift_permille: 125, slots_max: Some(3), batch_weight_max: None },
             batches: 400,
             at: 1_795_000_000,
         };
         let kept = write(&learned);
         let text = serde_json::to_string(&kept).unwrap();
         assert_eq!(read(&serde_json::from_str(&text).unwrap()), learned, "{text}");
-        let no_gain = Some(Limiter { base_micros: 3900, no_gain_permille: Some(970) });
-        let open = Learned { slots: 0, limiter: no_gain, ..learned };
+        let no_gain = Some(LimiterConclusion { base_micros: 3900, no_gain_permille: Some(970) });
+        let open = LearnedProfile { slots: 0, limiter: no_gain, ..learned };
         let text = serde_json::to_string(&write(&open)).unwrap();
         assert_eq!(read(&serde_json::from_str(&text).unwrap()), open, "{text}");
         for point in &kept.curve {

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use super::book::Sidecar;
+use super::book::SidecarState;
 use crate::api::v1alpha1::Mode;
-use crate::control::wire::LearnedClass;
-use crate::controller::recompute::Said;
-use crate::controller::status::{Holds, some_of};
+use crate::control::wire::ClassCostReport;
+use crate::controller::recompute::ConditionState;
+use crate::controller::status::{ConditionStatus, some_of};
 
 /// Reason of `Merging=False` if a server rejects batches of calls that it answers individually.
 pub(in super::super) const MERGE_REFUSED: &str = "MergeRefused";
@@ -21,10 +21,15 @@ const NOT_PAYING: [&str; 2] = ["no_gain", "server_batches"];
 const NAMED_MAX: usize = 3;
 
 /// Summarizes the reports of the sidecars; `None` if there is none.
-pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar>) -> Option<Said> {
-    let said = |holds, reason: &str, message: String| Some(Said { holds, reason: reason.to_owned(), message });
+pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a SidecarState>) -> Option<ConditionState> {
+    let said =
+        |holds, reason: &str, message: String| Some(ConditionState { holds, reason: reason.to_owned(), message });
     if mode != Mode::Batch {
-        return said(Holds::Unknown, "NotMerging", format!("the mode is {mode:?}: calls are forwarded unmodified"));
+        return said(
+            ConditionStatus::Unknown,
+            "NotMerging",
+            format!("the mode is {mode:?}: calls are forwarded unmodified"),
+        );
     }
     let (mut reported, mut concluded) = (false, 0);
     let (mut refused, mut without_gain) = (BTreeSet::new(), Vec::new());
@@ -45,7 +50,7 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
         let message = format!(
             "the server rejects batches of calls that it answers individually: {named}. These calls are sent individually; a batch of two is retried from time to time"
         );
-        return said(Holds::False, MERGE_REFUSED, message);
+        return said(ConditionStatus::False, MERGE_REFUSED, message);
     }
     // It suffices that merging pays for one kind of calls.
     if concluded > 0 && without_gain.len() == concluded {
@@ -53,40 +58,48 @@ pub(super) fn merging<'a>(mode: Mode, sidecars: impl Iterator<Item = &'a Sidecar
         let named = some_of(&named.into_iter().collect::<Vec<_>>(), NAMED_MAX);
         let message =
             format!("a batch takes as long as its calls sent concurrently: {named}. Calls are forwarded on arrival");
-        return said(Holds::False, NO_GAIN, message);
+        return said(ConditionStatus::False, NO_GAIN, message);
     }
     reported.then_some(())?;
-    said(Holds::True, "Merging", "calls that wait for the server are merged where a batch is faster".to_owned())
+    said(
+        ConditionStatus::True,
+        "Merging",
+        "calls that wait for the server are merged where a batch is faster".to_owned(),
+    )
 }
 
 /// Returns the human-readable description of a class.
-fn calls(class: &LearnedClass) -> &str {
+fn calls(class: &ClassCostReport) -> &str {
     if class.calls.is_empty() { &class.class } else { &class.calls }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::{Learned, Limiter, Suspended};
+    use crate::control::wire::{LearnedReport, LimiterState, MergingSuspension};
 
-    fn class(calls: &str, open: &str) -> LearnedClass {
-        let limiter = Limiter { limit: u32::from(open.is_empty()), open: open.to_owned(), ..Limiter::default() };
-        LearnedClass { calls: calls.to_owned(), limiter: Some(limiter), ..LearnedClass::default() }
+    fn class(calls: &str, open: &str) -> ClassCostReport {
+        let limiter =
+            LimiterState { limit: u32::from(open.is_empty()), open: open.to_owned(), ..LimiterState::default() };
+        ClassCostReport { calls: calls.to_owned(), limiter: Some(limiter), ..ClassCostReport::default() }
     }
 
-    fn sidecar(classes: &[LearnedClass]) -> Sidecar {
-        Sidecar { learned: vec![Learned { classes: classes.to_vec(), ..Learned::default() }], ..Sidecar::default() }
+    fn sidecar(classes: &[ClassCostReport]) -> SidecarState {
+        SidecarState {
+            learned: vec![LearnedReport { classes: classes.to_vec(), ..LearnedReport::default() }],
+            ..SidecarState::default()
+        }
     }
 
-    fn words(all: &[Sidecar]) -> String {
+    fn words(all: &[SidecarState]) -> String {
         let said = merging(Mode::Batch, all.iter()).unwrap();
         format!("{}/{}: {}", said.holds.as_str(), said.reason, said.message)
     }
 
     #[test]
     fn one_kind_of_calls_that_is_refused_is_reported_with_the_servers_answer() {
-        let suspended = Some(Suspended { answer: "status".to_owned(), status: Some(422) });
-        let refused = LearnedClass { suspended, ..class("/v1/embeddings of m", "") };
+        let suspended = Some(MergingSuspension { answer: "status".to_owned(), status: Some(422) });
+        let refused = ClassCostReport { suspended, ..class("/v1/embeddings of m", "") };
         let refusing = sidecar(&[refused]);
         let found = words(&[sidecar(&[class("/b", "")]), refusing.clone(), refusing]);
         assert!(found.starts_with("False/MergeRefused: "), "{found}");
@@ -104,15 +117,15 @@ mod tests {
             let found = words(&[sidecar(&[class("/a", "no_gain"), class("/b", open)])]);
             assert!(found.starts_with("True/Merging: "), "{found}");
         }
-        assert!(words(&[sidecar(&[LearnedClass::default()])]).starts_with("True/"), "it is still being learned");
+        assert!(words(&[sidecar(&[ClassCostReport::default()])]).starts_with("True/"), "it is still being learned");
     }
 
     #[test]
     fn where_nobody_reports_or_nothing_is_merged_on_purpose_nothing_is_claimed() {
         assert_eq!(merging(Mode::Batch, [].iter()), None);
-        assert_eq!(merging(Mode::Batch, [Sidecar::default()].iter()), None);
+        assert_eq!(merging(Mode::Batch, [SidecarState::default()].iter()), None);
         let said = merging(Mode::Observe, [sidecar(&[class("/a", "no_gain")])].iter()).unwrap();
-        assert_eq!((said.holds, said.reason.as_str()), (Holds::Unknown, "NotMerging"));
+        assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::Unknown, "NotMerging"));
         assert_eq!(said.message, "the mode is Observe: calls are forwarded unmodified");
     }
 }

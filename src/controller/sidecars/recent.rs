@@ -6,12 +6,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::api::v1alpha1::{Quantiles, Summary};
+use crate::api::v1alpha1::{BatchingSummary, Quantiles};
 use crate::batching::Tick;
-use crate::control::sketch::Sketch;
+use crate::control::sketch::Histogram;
 use crate::control::wire::RouteReport;
-use crate::controller::recompute::Said;
-use crate::controller::status::Holds;
+use crate::controller::recompute::ConditionState;
+use crate::controller::status::ConditionStatus;
 use crate::rollout::status::{duration, share};
 use crate::tuner::{millis, share as told_share};
 
@@ -29,21 +29,21 @@ const MOVED_PERMILLE: u64 = 100;
 
 /// Counts of the last minute.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Recent {
+pub(super) struct SummaryWindow {
     /// Counts from round to round, the oldest first.
     parts: VecDeque<(Tick, RouteReport)>,
-    summary: Option<(Numbers, Summary)>,
+    summary: Option<(SummaryNumbers, BatchingSummary)>,
     /// The last statement about the SLO, with its p99 in microseconds and the tuner's explanation.
-    said: Option<(Said, u64, String)>,
+    said: Option<(ConditionState, u64, String)>,
 }
 
 /// The numbers of a summary for comparison: p10, p50 and p90 of items per batch, p99 of the queue
 /// delay and of the latency in microseconds, items per second, thousandths of executions saved.
-type Numbers = [u64; 7];
+type SummaryNumbers = [u64; 7];
 
-// === impl Recent ===
+// === impl SummaryWindow ===
 
-impl Recent {
+impl SummaryWindow {
     /// Adds the counts of all sidecars of the policy since the last round.
     pub(super) fn add(&mut self, now: Tick, counts: RouteReport) {
         self.parts.retain(|(at, _)| now.since(*at) < OVER);
@@ -51,15 +51,15 @@ impl Recent {
     }
 
     /// Returns the summary; `None` if there were no calls.
-    pub(super) fn summary(&mut self) -> Option<Summary> {
+    pub(super) fn summary(&mut self) -> Option<BatchingSummary> {
         let all = self.all();
         if all.calls.served + all.calls.passed == 0 {
             self.summary = None;
             return None;
         }
-        let at = |sketch: &Sketch, permille| sketch.quantile(permille).unwrap_or(0);
+        let at = |sketch: &Histogram, permille| sketch.quantile(permille).unwrap_or(0);
         let items = u32::try_from;
-        let micros = |sketch: &Sketch| sketch.quantile(990).map(Duration::from_micros);
+        let micros = |sketch: &Histogram| sketch.quantile(990).map(Duration::from_micros);
         let over = self.over().as_secs().max(1);
         let each = all.items.served.saturating_add(all.items.passed) / over;
         let saved = all.carried.saturating_sub(all.executions);
@@ -79,7 +79,7 @@ impl Recent {
             each,
             saved.saturating_mul(1000) / all.carried.max(1),
         ];
-        let fresh = Summary {
+        let fresh = BatchingSummary {
             batch_items: (!all.batch_items.is_empty()).then_some(quantiles),
             queue_delay: micros(&all.queue_delay).map(duration),
             latency_p99: micros(&latency).map(duration),
@@ -88,7 +88,7 @@ impl Recent {
             saved: share(saved.saturating_mul(1000) / all.carried.max(1), u64::from(all.carried > 0) * 1000),
             measured_items: None,
         };
-        let moved = |old: &Numbers| old.iter().zip(&numbers).any(|(old, new)| moved(*old, *new));
+        let moved = |old: &SummaryNumbers| old.iter().zip(&numbers).any(|(old, new)| moved(*old, *new));
         match &self.summary {
             Some((old, shown)) if !moved(old) => Some(shown.clone()),
             _ => {
@@ -101,29 +101,29 @@ impl Recent {
     /// Evaluates the SLO. `slo` is the policy's SLO for all routes, if it has one; `why` is the
     /// tuner's explanation, if it has one. The statement is unchanged until the result, the
     /// explanation or, noticeably, the p99 changes.
-    pub(super) fn slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> Said {
+    pub(super) fn slo(&mut self, slo: Option<Duration>, why: Option<&str>) -> ConditionState {
         let all = self.all();
         let calls = all.slo_latency.count().saturating_add(all.lost);
         let bad = all.late.saturating_add(all.lost);
         let micros = all.slo_latency.quantile(990).unwrap_or(0);
-        let was_missed = self.said.as_ref().is_some_and(|(said, ..)| said.holds == Holds::False);
+        let was_missed = self.said.as_ref().is_some_and(|(said, ..)| said.holds == ConditionStatus::False);
         let bound = if was_missed { MET_PERMILLE } else { MISSED_PERMILLE };
         let (holds, reason) = if calls < CALLS_MIN {
-            (Holds::Unknown, "FewCalls")
+            (ConditionStatus::Unknown, "FewCalls")
         } else if u128::from(bad) * 1000 > u128::from(calls) * u128::from(bound) {
-            (Holds::False, "Missed")
+            (ConditionStatus::False, "Missed")
         } else {
-            (Holds::True, "Met")
+            (ConditionStatus::True, "Met")
         };
-        let why = why.filter(|_| holds == Holds::False).unwrap_or_default();
+        let why = why.filter(|_| holds == ConditionStatus::False).unwrap_or_default();
         if let Some((said, before, because)) = &self.said
             && said.reason == reason
             && because == why
-            && (holds == Holds::Unknown || !moved(*before, micros))
+            && (holds == ConditionStatus::Unknown || !moved(*before, micros))
         {
             return said.clone();
         }
-        let message = if holds == Holds::Unknown {
+        let message = if holds == ConditionStatus::Unknown {
             format!("too few calls to evaluate the SLO: fewer than {CALLS_MIN} calls with an SLO in the last minute")
         } else {
             let promised = slo.map_or_else(String::new, |slo| format!(" (slo {})", millis(slo)));
@@ -131,7 +131,7 @@ impl Recent {
             let (p99, part) = (millis(Duration::from_micros(micros)), told_share(bad, calls));
             format!("p99 {p99}{promised}, {part} of the calls late or unanswered{why}")
         };
-        let said = Said { holds, reason: reason.to_owned(), message };
+        let said = ConditionState { holds, reason: reason.to_owned(), message };
         self.said = Some((said.clone(), micros, why.to_owned()));
         said
     }
@@ -159,27 +159,27 @@ fn moved(old: u64, new: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::wire::Outcomes;
+    use crate::control::wire::OutcomeCounts;
 
     fn counts(served: u64, micros: u64, late: u64) -> RouteReport {
         let mut counts = RouteReport {
-            calls: Outcomes { served, ..Outcomes::default() },
-            items: Outcomes { served: 2 * served, ..Outcomes::default() },
+            calls: OutcomeCounts { served, ..OutcomeCounts::default() },
+            items: OutcomeCounts { served: 2 * served, ..OutcomeCounts::default() },
             late,
             executions: served / 4,
             carried: served,
             ..RouteReport::default()
         };
         for sketch in [&mut counts.latency, &mut counts.slo_latency] {
-            sketch.add_many(micros, served);
+            sketch.record_n(micros, served);
         }
-        counts.batch_items.add_many(4, served / 4);
+        counts.batch_items.record_n(4, served / 4);
         counts
     }
 
     #[test]
     fn a_summary_is_of_the_last_minute_and_stays_for_small_moves() {
-        let mut recent = Recent::default();
+        let mut recent = SummaryWindow::default();
         for at in 0..20 {
             recent.add(Tick::from_millis(at * 5000), counts(500, 10_000, 0));
         }
@@ -190,12 +190,12 @@ mod tests {
         assert_eq!(recent.summary(), Some(first), "nothing worth a write");
         recent.add(Tick::from_millis(105_000), counts(5000, 10_000, 0));
         assert!(recent.summary().unwrap().throughput > Some(300));
-        assert_eq!(Recent::default().summary(), None);
+        assert_eq!(SummaryWindow::default().summary(), None);
     }
 
     #[test]
     fn the_slo_is_missed_for_some_late_calls_and_met_again_for_few() {
-        let mut recent = Recent::default();
+        let mut recent = SummaryWindow::default();
         let slo = Some(Duration::from_millis(150));
         recent.add(Tick::from_millis(0), counts(100, 10_000, 0));
         assert_eq!(recent.slo(slo, None).reason, "FewCalls");
@@ -203,7 +203,7 @@ mod tests {
         assert_eq!(recent.slo(slo, None).reason, "Met", "a little more than one in a hundred may be chance");
         recent.add(Tick::from_millis(10_000), counts(1000, 200_000, 900));
         let said = recent.slo(slo, Some("the deadline shift goes up"));
-        assert_eq!((said.holds, said.reason.as_str()), (Holds::False, "Missed"));
+        assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::False, "Missed"));
         assert!(said.message.contains("slo 150ms") && said.message.ends_with("tuner: the deadline shift goes up"));
         recent.add(Tick::from_millis(66_000), counts(1000, 10_000, 13));
         recent.add(Tick::from_millis(71_000), counts(10, 10_000, 0));

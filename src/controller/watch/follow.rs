@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 use super::guard::{Backoff, guarded};
-use super::{Kind, Shared, Timing};
-use crate::controller::world::{self, Key, NATIVE_SINCE, Owner, Table, World};
+use super::{SharedState, WatchTiming, WatchedKind};
+use crate::controller::world::{self, ClusterState, NATIVE_SIDECAR_MINOR_MIN, ObjectKey, ObjectTable, OwnerObject};
 use crate::telemetry::ControllerMetrics;
 
 /// Interval between two checks of the API server's version.
@@ -25,32 +25,32 @@ const PAGE: u32 = 500;
 
 /// Parameters common to all kinds.
 #[derive(Clone)]
-pub(super) struct Follower {
+pub(super) struct KindWatcher {
     pub(super) client: kube::Client,
-    pub(super) shared: Shared,
-    pub(super) timing: Timing,
+    pub(super) shared: SharedState,
+    pub(super) timing: WatchTiming,
     pub(super) metrics: ControllerMetrics,
     pub(super) stop: watch::Receiver<bool>,
 }
 
 /// Mapping of a kind to the cluster state.
-pub(super) struct View<K, T> {
+pub(super) struct TableAccess<K, T> {
     /// Returns its table, and creates the table of an optional kind.
-    pub(super) table: fn(&mut World) -> &mut Table<T>,
+    pub(super) table: fn(&mut ClusterState) -> &mut ObjectTable<T>,
     /// Extracts the stored value of an object.
-    pub(super) read: fn(K) -> (Key, T),
+    pub(super) read: fn(K) -> (ObjectKey, T),
     /// Removes the table of a kind that is not installed.
-    pub(super) absent: Option<fn(&mut World)>,
+    pub(super) absent: Option<fn(&mut ClusterState)>,
 }
 
 /// The objects of an incomplete list.
-type Partial<T> = BTreeMap<Key, Arc<T>>;
+type PartialList<T> = BTreeMap<ObjectKey, Arc<T>>;
 
 // === impl Follower ===
 
-impl Follower {
+impl KindWatcher {
     /// Watches a typed kind in all namespaces.
-    pub(super) async fn typed<K, T>(&self, kind: Kind, labels: &str, fields: &str, view: View<K, T>)
+    pub(super) async fn typed<K, T>(&self, kind: WatchedKind, labels: &str, fields: &str, view: TableAccess<K, T>)
     where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
         T: PartialEq + Clone,
@@ -59,7 +59,7 @@ impl Follower {
     }
 
     /// Watches an untyped kind in all namespaces.
-    pub(super) async fn dynamic<T>(&self, resource: ApiResource, kind: Kind, view: View<DynamicObject, T>)
+    pub(super) async fn dynamic<T>(&self, resource: ApiResource, kind: WatchedKind, view: TableAccess<DynamicObject, T>)
     where
         T: PartialEq + Clone,
     {
@@ -67,11 +67,11 @@ impl Follower {
     }
 
     /// Watches the metadata of an untyped kind.
-    pub(super) async fn dynamic_metadata<T>(
+    pub(super) async fn watch_dynamic_metadata<T>(
         &self,
         resource: ApiResource,
-        kind: Kind,
-        view: View<PartialObjectMeta<DynamicObject>, T>,
+        kind: WatchedKind,
+        view: TableAccess<PartialObjectMeta<DynamicObject>, T>,
     ) where
         T: PartialEq + Clone,
     {
@@ -79,12 +79,15 @@ impl Follower {
     }
 
     /// Watches the metadata of a kind of workload.
-    pub(super) async fn owners<K>(&self, kind: Kind, table: fn(&mut World) -> &mut Table<Owner>)
-    where
+    pub(super) async fn owners<K>(
+        &self,
+        kind: WatchedKind,
+        table: fn(&mut ClusterState) -> &mut ObjectTable<OwnerObject>,
+    ) where
         K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     {
         let read = |object: PartialObjectMeta<K>| world::from_owner(&object.metadata);
-        self.typed(kind, "", "", View { table, read, absent: None }).await;
+        self.typed(kind, "", "", TableAccess { table, read, absent: None }).await;
     }
 
     /// Determines the API server's support for native sidecars. It is checked periodically, since
@@ -99,7 +102,8 @@ impl Follower {
                 let wait = match asked {
                     Ok(Ok(version)) => {
                         reach.on_answer();
-                        let native = world::minor(&version.git_version).is_some_and(|minor| minor >= NATIVE_SINCE);
+                        let native =
+                            world::minor(&version.git_version).is_some_and(|minor| minor >= NATIVE_SIDECAR_MINOR_MIN);
                         self.shared.update(|world| world.server_native.replace(native) != Some(native));
                         VERSION_EVERY
                     }
@@ -129,9 +133,9 @@ impl Follower {
 
     async fn follow<K, T>(
         &self,
-        kind: Kind,
+        kind: WatchedKind,
         (labels, fields): (&str, &str),
-        view: View<K, T>,
+        view: TableAccess<K, T>,
         api: impl Fn(kube::Client) -> Api<K>,
     ) where
         K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -146,7 +150,7 @@ impl Follower {
         let mut said = String::new();
         let work = async {
             let mut events = pin!(watcher(api.clone(), config.clone()));
-            let mut partial = Partial::new();
+            let mut partial = PartialList::new();
             while let Some(event) = events.next().await {
                 self.shared.heard(kind);
                 let error = match event {
@@ -162,7 +166,7 @@ impl Follower {
                     self.absent(kind, absent);
                     self.timing.absent.mul_f64(1.0 + rand::random::<f64>())
                 } else {
-                    self.metrics.watch_error(kind.as_str());
+                    self.metrics.record_watch_error(kind.as_str());
                     if !is_unanswered(&error) {
                         say(&mut said, kind, &error);
                     }
@@ -204,7 +208,13 @@ impl Follower {
         }
     }
 
-    fn take<K, T: PartialEq + Clone>(&self, kind: Kind, event: Event<K>, partial: &mut Partial<T>, view: &View<K, T>) {
+    fn take<K, T: PartialEq + Clone>(
+        &self,
+        kind: WatchedKind,
+        event: Event<K>,
+        partial: &mut PartialList<T>,
+        view: &TableAccess<K, T>,
+    ) {
         match event {
             Event::Init => partial.clear(),
             Event::InitApply(object) => {
@@ -246,7 +256,7 @@ impl Follower {
         }
     }
 
-    fn absent(&self, kind: Kind, absent: fn(&mut World)) {
+    fn absent(&self, kind: WatchedKind, absent: fn(&mut ClusterState)) {
         self.shared.update(|world| {
             absent(world);
             true
@@ -278,7 +288,7 @@ fn is_unanswered(error: &watcher::Error) -> bool {
 }
 
 /// Logs an error unless it repeats the last one.
-fn say(said: &mut String, kind: Kind, error: &watcher::Error) {
+fn say(said: &mut String, kind: WatchedKind, error: &watcher::Error) {
     let text = error.to_string();
     if *said == text {
         return;

@@ -13,7 +13,7 @@ use http::{Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Limited};
 use kube::client::Body;
 
-use super::{Kind, Shared, Timing};
+use super::{SharedState, WatchTiming, WatchedKind};
 use crate::batching::Tick;
 use crate::error::BoxError;
 
@@ -23,7 +23,7 @@ const PAGE_BYTES_MAX: usize = 256 << 20;
 
 /// Earliest instant of the next request.
 #[derive(Debug)]
-struct Gate {
+struct RequestPacing {
     /// End of the pause that `Retry-After` requested.
     closed: Tick,
     /// Start of the last watch.
@@ -33,10 +33,15 @@ struct Gate {
 }
 
 /// Wraps a client for one kind.
-pub(super) fn guarded(client: &kube::Client, kind: Kind, shared: &Shared, timing: Timing) -> kube::Client {
-    let gate = Gate { closed: Tick(0), began: None, wait: timing.pace };
+pub(super) fn guarded(
+    client: &kube::Client,
+    kind: WatchedKind,
+    shared: &SharedState,
+    timing: WatchTiming,
+) -> kube::Client {
+    let gate = RequestPacing { closed: Tick(0), began: None, wait: timing.pace };
     let guard =
-        Arc::new(Guard { client: client.clone(), kind, shared: shared.clone(), timing, gate: Mutex::new(gate) });
+        Arc::new(WatchClient { client: client.clone(), kind, shared: shared.clone(), timing, gate: Mutex::new(gate) });
     let service = tower::service_fn(move |request: Request<Body>| {
         let guard = guard.clone();
         async move { guard.ask(request).await }
@@ -44,17 +49,17 @@ pub(super) fn guarded(client: &kube::Client, kind: Kind, shared: &Shared, timing
     kube::Client::new(service, client.default_namespace())
 }
 
-struct Guard {
+struct WatchClient {
     client: kube::Client,
-    kind: Kind,
-    shared: Shared,
-    timing: Timing,
-    gate: Mutex<Gate>,
+    kind: WatchedKind,
+    shared: SharedState,
+    timing: WatchTiming,
+    gate: Mutex<RequestPacing>,
 }
 
 // === impl Guard ===
 
-impl Guard {
+impl WatchClient {
     async fn ask(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
         let watch = request.uri().query().is_some_and(|query| query.split('&').any(|part| part.starts_with("watch=")));
         let clock = self.shared.clock;
@@ -99,16 +104,16 @@ impl Guard {
         Ok(Response::from_parts(parts, Body::from(body)))
     }
 
-    fn gate(&self) -> std::sync::MutexGuard<'_, Gate> {
+    fn gate(&self) -> std::sync::MutexGuard<'_, RequestPacing> {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Gate ===
 
-impl Gate {
+impl RequestPacing {
     /// Returns the delay of the next request.
-    fn next(&mut self, watch: bool, now: Tick, timing: &Timing) -> Duration {
+    fn next(&mut self, watch: bool, now: Tick, timing: &WatchTiming) -> Duration {
         let closed = self.closed.since(now);
         let Some(began) = self.began.filter(|_| watch) else { return closed };
         // A watch that ended soon after its start is followed by a longer delay; one that lasted
@@ -172,11 +177,11 @@ impl Backoff {
 mod tests {
     use super::*;
 
-    fn timing() -> Timing {
-        Timing {
+    fn timing() -> WatchTiming {
+        WatchTiming {
             pace: Duration::from_secs(1),
             backoff: (Duration::from_millis(500), Duration::from_secs(8)),
-            ..Timing::default()
+            ..WatchTiming::default()
         }
     }
 
@@ -186,7 +191,7 @@ mod tests {
 
     #[test]
     fn watches_that_end_at_once_come_ever_more_slowly_and_one_that_lasts_is_forgiven() {
-        let mut gate = Gate { closed: Tick(0), began: None, wait: Duration::from_secs(1) };
+        let mut gate = RequestPacing { closed: Tick(0), began: None, wait: Duration::from_secs(1) };
         assert_eq!(gate.next(true, at(0), &timing()), Duration::ZERO);
         let mut now = at(0);
         let mut waits = Vec::new();
@@ -204,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_list_waits_for_the_server_only() {
-        let mut gate = Gate { closed: at(5), began: Some(at(4)), wait: Duration::from_secs(8) };
+        let mut gate = RequestPacing { closed: at(5), began: Some(at(4)), wait: Duration::from_secs(8) };
         assert_eq!(gate.next(false, at(4), &timing()), Duration::from_secs(1));
         assert_eq!(gate.next(false, at(6), &timing()), Duration::ZERO);
     }

@@ -4,27 +4,29 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::review::{self, Question};
-use crate::api::v1alpha1::{BatchPolicySpec, NameRef, RolloutPhase, Word};
-use crate::controller::attach::{Choice, Subject, choose, selected_by};
-use crate::controller::events::{About, Notice};
-use crate::controller::recompute::Bare;
-use crate::controller::world::{Key, OwnerRef, Policy, World, within};
+use super::review::{self, AdmissionRequest};
+use crate::api::v1alpha1::{BatchPolicySpec, LocalObjectReference, OpenEnum, RolloutPhase};
+use crate::controller::attach::{PodSubject, PolicyChoice, choose, selected_by};
+use crate::controller::events::{EventNotice, EventTarget};
+use crate::controller::recompute::InjectionGap;
+use crate::controller::world::{ClusterState, ObjectKey, OwnerRef, Policy, within};
 use crate::error::BoxError;
-use crate::injector::{Context, NamedPolicy, NamedProfile, Namespace, Outcome, Workload, inject, patch};
-use crate::telemetry::names::Admission;
+use crate::injector::{
+    InjectionContext, InjectionOutcome, NamedPolicy, NamedProfile, Namespace, Workload, inject, patch,
+};
+use crate::telemetry::names::AdmissionResult;
 
 /// Maximum number of characters of a reason in the API server's audit log.
 const AUDIT_CHARS_MAX: usize = 200;
 
 /// The cluster state and the installation's values.
 #[derive(Debug, Clone, Copy)]
-pub struct Known<'a> {
+pub struct ReviewContext<'a> {
     /// The cluster state.
-    pub world: &'a World,
+    pub world: &'a ClusterState,
     /// The installation's values for sidecar, controller and permissions; the other fields are
     /// filled in here.
-    pub base: &'a Context,
+    pub base: &'a InjectionContext,
     /// The controller's own namespace, which is always excluded.
     pub own_namespace: &'a str,
     /// Random token of the drain hook, for a pod that is injected for the first time.
@@ -35,21 +37,21 @@ pub struct Known<'a> {
 
 /// A response.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub struct ReviewResponse {
     /// The encoded response.
     pub body: Vec<u8>,
     /// Result, for metrics.
-    pub admission: Admission,
+    pub admission: AdmissionResult,
     /// The injector's reason for which a pod is unchanged.
     pub skipped: Option<&'static str>,
     /// Event on the workload; `None` in a dry run. A pod without an owner has no name yet, so no
     /// Event can refer to it.
-    pub news: Option<Notice>,
+    pub news: Option<EventNotice>,
 }
 
 /// The decision about a review, before it is encoded.
-struct Verdict {
-    admission: Admission,
+struct ReviewDecision {
+    admission: AdmissionResult,
     patch: Option<json_patch::Patch>,
     said: Vec<String>,
     skipped: Option<&'static str>,
@@ -62,11 +64,11 @@ struct Verdict {
 ///
 /// # Errors
 /// Returns an error if the response cannot be encoded, which is a defect.
-pub fn answer(question: &Question, known: Known<'_>) -> Result<Answer, BoxError> {
+pub fn answer(question: &AdmissionRequest, known: ReviewContext<'_>) -> Result<ReviewResponse, BoxError> {
     let workload = workload(question, known.world);
     let verdict = decide(question, known, workload.as_ref());
     let mut audit: BTreeMap<&'static str, String> = BTreeMap::new();
-    if verdict.admission != Admission::Ignored {
+    if verdict.admission != AdmissionResult::Ignored {
         audit.insert("outcome", verdict.admission.as_str().to_owned());
         if !verdict.why.is_empty() {
             audit.insert("reason", verdict.why.chars().take(AUDIT_CHARS_MAX).collect());
@@ -74,27 +76,31 @@ pub fn answer(question: &Question, known: Known<'_>) -> Result<Answer, BoxError>
     }
     let news = verdict.news && !question.dry_run;
     let news = workload.filter(|_| news).map(|workload| {
-        Notice::warning(About::workload(&question.namespace, &workload), "InjectionSkipped", verdict.why.clone())
+        EventNotice::warning(
+            EventTarget::workload(&question.namespace, &workload),
+            "InjectionSkipped",
+            verdict.why.clone(),
+        )
     });
     let body = review::encode(&question.uid, verdict.patch, &verdict.said, audit)?;
-    Ok(Answer { body, admission: verdict.admission, skipped: verdict.skipped, news })
+    Ok(ReviewResponse { body, admission: verdict.admission, skipped: verdict.skipped, news })
 }
 
 /// Returns the reason for which a pod has no sidecar: it would have been injected, or could not be.
 /// Returns `None` if it does not request injection, or if the decision is unknown.
 #[must_use]
-pub fn would(question: &Question, known: Known<'_>) -> Option<Bare> {
+pub fn would(question: &AdmissionRequest, known: ReviewContext<'_>) -> Option<InjectionGap> {
     let workload = workload(question, known.world);
     let verdict = decide(question, known, workload.as_ref());
     match verdict.admission {
-        Admission::Injected => Some(Bare::Missed),
-        Admission::Skipped | Admission::Refused if verdict.news => Some(Bare::Cannot(verdict.why)),
+        AdmissionResult::Injected => Some(InjectionGap::Missed),
+        AdmissionResult::Skipped | AdmissionResult::Refused if verdict.news => Some(InjectionGap::Cannot(verdict.why)),
         _ => None,
     }
 }
 
-fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -> Verdict {
-    let as_it_came = |admission, why: &str| Verdict {
+fn decide(question: &AdmissionRequest, known: ReviewContext<'_>, workload: Option<&OwnerRef>) -> ReviewDecision {
+    let as_it_came = |admission, why: &str| ReviewDecision {
         admission,
         patch: None,
         said: Vec::new(),
@@ -103,51 +109,60 @@ fn decide(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) ->
         news: false,
     };
     if !question.makes_pod {
-        return as_it_came(Admission::Ignored, "");
+        return as_it_came(AdmissionResult::Ignored, "");
     }
     if question.namespace == known.own_namespace {
-        return Verdict {
+        return ReviewDecision {
             skipped: Some("Excluded"),
-            ..as_it_came(Admission::Skipped, "the controller's own namespace")
+            ..as_it_came(AdmissionResult::Skipped, "the controller's own namespace")
         };
     }
     if !known.world.synced {
         let why = "the controller has just started and has not read the cluster state yet; a pod without its sidecar is reported afterwards";
-        return Verdict { said: vec![why.to_owned()], ..as_it_came(Admission::Unsynced, why) };
+        return ReviewDecision { said: vec![why.to_owned()], ..as_it_came(AdmissionResult::Unsynced, why) };
     }
     let (context, mut said) = context(question, known, workload);
     match inject(&question.pod, &context) {
-        Outcome::Injected(injected) => {
+        InjectionOutcome::Injected(injected) => {
             said.extend(injected.report.warnings);
             let patch = patch(&question.pod, &injected.pod);
             // Repeated injection of an up-to-date pod needs no patch.
             let patch = (!patch.0.is_empty()).then_some(patch);
-            Verdict { patch, said, ..as_it_came(Admission::Injected, "") }
+            ReviewDecision { patch, said, ..as_it_came(AdmissionResult::Injected, "") }
         }
-        Outcome::Skipped(skipped) => {
-            let news = skipped.reason.is_news();
+        InjectionOutcome::Skipped(skipped) => {
+            let news = skipped.reason.is_unexpected();
             let why = format!("{}: {}", skipped.reason.as_str(), skipped.detail);
             // A pod that did not request injection gets no warning.
             let said = if news { vec![format!("not injected: {why}")] } else { Vec::new() };
-            Verdict { said, news, skipped: Some(skipped.reason.as_str()), ..as_it_came(Admission::Skipped, &why) }
+            ReviewDecision {
+                said,
+                news,
+                skipped: Some(skipped.reason.as_str()),
+                ..as_it_came(AdmissionResult::Skipped, &why)
+            }
         }
-        Outcome::Refused(problems) => {
+        InjectionOutcome::Refused(problems) => {
             let texts: Vec<String> =
                 problems.iter().map(|problem| format!("{} {}", problem.code, problem.message)).collect();
             let why = texts.join("; ");
             let said = texts.into_iter().map(|text| format!("not injected: {text}")).collect();
-            Verdict { said, news: true, ..as_it_came(Admission::Refused, &why) }
+            ReviewDecision { said, news: true, ..as_it_came(AdmissionResult::Refused, &why) }
         }
     }
 }
 
 /// Builds the injector's context, and warnings about the policy for the user.
-fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -> (Context, Vec<String>) {
+fn context(
+    question: &AdmissionRequest,
+    known: ReviewContext<'_>,
+    workload: Option<&OwnerRef>,
+) -> (InjectionContext, Vec<String>) {
     let world = known.world;
     let namespace = question.namespace.as_str();
-    let labels = strings(&question.pod, "/metadata/labels");
-    let annotations = strings(&question.pod, "/metadata/annotations");
-    let subject = Subject { namespace, labels: &labels, annotations: &annotations, workload };
+    let labels = string_map(&question.pod, "/metadata/labels");
+    let annotations = string_map(&question.pod, "/metadata/annotations");
+    let subject = PodSubject { namespace, labels: &labels, annotations: &annotations, workload };
     let mut said = Vec::new();
     let choice = choose(world, subject);
     let policy = choice.policy();
@@ -155,7 +170,7 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
     let profile = named
         .first()
         .and_then(|policy| policy.spec.profile_ref.as_ref()?.name.as_deref())
-        .and_then(|name| world.profiles.get(&Key::new(namespace, name)));
+        .and_then(|name| world.profiles.get(&ObjectKey::new(namespace, name)));
     let profiles = profile.and_then(|profile| {
         let spec = profile.spec.as_ref().ok()?.clone();
         Some(NamedProfile { name: profile.meta.key.name.clone(), spec })
@@ -164,7 +179,7 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
     let referrers = tables.into_iter().flatten().flat_map(|table| within(table, namespace));
     // Only objects that apply to this pod are copied: a namespace may contain a thousand.
     let referrers = referrers.filter(|(_, object)| selected_by(object, &labels)).map(|(_, object)| (**object).clone());
-    let context = Context {
+    let context = InjectionContext {
         namespace: Namespace {
             name: namespace.to_owned(),
             labels: world.namespace_labels(namespace).cloned().unwrap_or_default(),
@@ -184,7 +199,7 @@ fn context(question: &Question, known: Known<'_>, workload: Option<&OwnerRef>) -
 
 /// Converts the policy for the injector. The policy of a pod is selected here, for the whole
 /// cluster, so it is passed on without its target unless the pod names it.
-fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<String>) -> NamedPolicy {
+fn named(policy: &Policy, world: &ClusterState, choice: PolicyChoice<'_>, said: &mut Vec<String>) -> NamedPolicy {
     let name = policy.meta.key.name.clone();
     let mut spec = match (&policy.spec, &policy.invalid) {
         (Ok(spec), None) => spec.clone(),
@@ -197,16 +212,17 @@ fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<Stri
             BatchPolicySpec { injection, ..BatchPolicySpec::default() }
         }
     };
-    if let Some(Word::Other(word)) = &spec.mode {
+    if let Some(OpenEnum::Other(word)) = &spec.mode {
         said.push(format!(
             "BatchPolicy {name} has mode {word}, which this version does not support; the default applies"
         ));
         spec.mode = None;
     }
-    if let Some(current) = instead(policy, world) {
-        (spec.profile_ref, spec.limits, spec.scheduling) = (Some(NameRef { name: Some(current) }), None, None);
+    if let Some(current) = profile_in_force(policy, world) {
+        (spec.profile_ref, spec.limits, spec.scheduling) =
+            (Some(LocalObjectReference { name: Some(current) }), None, None);
     }
-    if !matches!(choice, Choice::Named(..)) {
+    if !matches!(choice, PolicyChoice::Named(..)) {
         (spec.selector, spec.target_refs) = (None, None);
     }
     NamedPolicy { name, created: policy.meta.created.clone(), spec }
@@ -214,11 +230,11 @@ fn named(policy: &Policy, world: &World, choice: Choice<'_>, said: &mut Vec<Stri
 
 /// Returns the profile in force if the policy's own is under rollout or was rolled back: until its
 /// stream is open, a new pod runs the configuration of its admission.
-fn instead(policy: &Policy, world: &World) -> Option<String> {
+fn profile_in_force(policy: &Policy, world: &ClusterState) -> Option<String> {
     let phase = policy.status.rollout.as_ref()?.phase.as_ref()?;
-    let promoted = *phase == Word::Known(RolloutPhase::Promoted);
+    let promoted = *phase == OpenEnum::Known(RolloutPhase::Promoted);
     let current = policy.status.current_profile.clone().filter(|_| !promoted)?;
-    world.profiles.contains_key(&Key::new(&policy.meta.key.namespace, &current)).then_some(current)
+    world.profiles.contains_key(&ObjectKey::new(&policy.meta.key.namespace, &current)).then_some(current)
 }
 
 fn workload_of(made: &OwnerRef) -> Workload {
@@ -227,16 +243,16 @@ fn workload_of(made: &OwnerRef) -> Workload {
 }
 
 /// Returns the top-level workload of the pod.
-fn workload(question: &Question, world: &World) -> Option<OwnerRef> {
+fn workload(question: &AdmissionRequest, world: &ClusterState) -> Option<OwnerRef> {
     let owners = question.pod.pointer("/metadata/ownerReferences")?.as_array()?;
     let owner = owners.iter().find(|owner| owner["controller"] == Value::Bool(true))?;
     let text = |key: &str| owner.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let owner = OwnerRef { api_version: text("apiVersion"), kind: text("kind"), name: text("name"), uid: text("uid") };
-    world.workload(&question.namespace, Some(&owner), &strings(&question.pod, "/metadata/labels"))
+    world.workload(&question.namespace, Some(&owner), &string_map(&question.pod, "/metadata/labels"))
 }
 
 /// Returns a map of strings. Other values are omitted; the injector reports them.
-fn strings(pod: &Value, path: &str) -> BTreeMap<String, String> {
+fn string_map(pod: &Value, path: &str) -> BTreeMap<String, String> {
     let map = pod.pointer(path).and_then(Value::as_object);
     map.into_iter().flatten().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned()))).collect()
 }
@@ -246,13 +262,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controller::world::Table;
+    use crate::controller::world::ObjectTable;
     use crate::controller::world::build::*;
 
-    fn world() -> World {
-        let mut world = World { synced: true, server_native: Some(true), ..World::default() };
+    fn world() -> ClusterState {
+        let mut world = ClusterState { synced: true, server_native: Some(true), ..ClusterState::default() };
         namespace(&mut world, "a", &[]);
-        insert(&mut world.replica_sets, Key::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
+        insert(&mut world.replica_sets, ObjectKey::new("a", "emb-1"), owner_of("u", Some(deployment("emb"))));
         world
     }
 
@@ -264,13 +280,14 @@ mod tests {
         })
     }
 
-    fn asked(pod: Value) -> Question {
-        Question { uid: "u".into(), makes_pod: true, namespace: "a".into(), pod, dry_run: false }
+    fn asked(pod: Value) -> AdmissionRequest {
+        AdmissionRequest { uid: "u".into(), makes_pod: true, namespace: "a".into(), pod, dry_run: false }
     }
 
-    fn told(world: &World, question: &Question) -> (Answer, Value) {
-        let base = Context::default();
-        let known = Known { world, base: &base, own_namespace: "groupage-system", token: "secret", native: None };
+    fn told(world: &ClusterState, question: &AdmissionRequest) -> (ReviewResponse, Value) {
+        let base = InjectionContext::default();
+        let known =
+            ReviewContext { world, base: &base, own_namespace: "groupage-system", token: "secret", native: None };
         let answer = answer(question, known).unwrap();
         let review: Value = serde_json::from_slice(&answer.body).unwrap();
         let response = review["response"].clone();
@@ -279,7 +296,7 @@ mod tests {
     }
 
     /// Applies the patch of the response to the pod.
-    fn patched(question: &Question, response: &Value) -> Value {
+    fn patched(question: &AdmissionRequest, response: &Value) -> Value {
         let mut pod = question.pod.clone();
         if let Some(bytes) = response.get("patch").filter(|patch| !patch.is_null()) {
             let bytes: Vec<u8> = serde_json::from_value(bytes.clone()).unwrap();
@@ -294,20 +311,20 @@ mod tests {
         let world = world();
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
         let (answer, response) = told(&world, &question);
-        assert_eq!(answer.admission, Admission::Injected);
+        assert_eq!(answer.admission, AdmissionResult::Injected);
         let injected = patched(&question, &response);
         assert_eq!(injected["metadata"]["labels"]["groupage.dev/injected"], "true");
         assert!(injected["spec"]["initContainers"].as_array().unwrap().iter().any(|one| one["name"] == "groupage"));
         assert!(injected.to_string().contains("secret"), "the token of the drain hook");
         let again = asked(injected.clone());
         let (answer, response) = told(&world, &again);
-        assert_eq!(answer.admission, Admission::Injected);
+        assert_eq!(answer.admission, AdmissionResult::Injected);
         assert_eq!(patched(&again, &response), injected);
     }
 
     #[test]
     fn the_first_pod_of_a_rollout_has_its_deployments_policy_though_its_replica_set_was_not_seen_yet() {
-        let mut world = World { replica_sets: Table::default(), ..world() };
+        let mut world = ClusterState { replica_sets: ObjectTable::default(), ..world() };
         let target = json!({"kind": "Deployment", "name": "emb"});
         policy(&mut world, "a", "emb", 1, json!({"targetRefs": [target], "mode": "Passthrough"}));
         let mut question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
@@ -323,7 +340,7 @@ mod tests {
         let target = json!({"kind": "Deployment", "name": "emb"});
         policy(&mut world, "a", "emb", 1, json!({"targetRefs": [target], "limits": {"batchItemsMax": 77}}));
         profile(&mut world, "a", "good", json!({"limits": {"batchItemsMax": 33}}));
-        let key = Key::new("a", "emb");
+        let key = ObjectKey::new("a", "emb");
         for (phase, wanted, other) in
             [("RolledBack", "33", "77"), ("Progressing", "33", "77"), ("Promoted", "77", "33")]
         {
@@ -344,7 +361,7 @@ mod tests {
         let mut world = world();
         insert(
             &mut world.nodes,
-            Key::new("", "old"),
+            ObjectKey::new("", "old"),
             crate::controller::world::Node { kubelet: Some(31), machine: None },
         );
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
@@ -355,9 +372,9 @@ mod tests {
 
     #[test]
     fn nobody_is_touched_before_the_cluster_is_known() {
-        let world = World { synced: false, ..world() };
+        let world = ClusterState { synced: false, ..world() };
         let (answer, response) = told(&world, &asked(pod(&json!({"groupage.dev/inject": "enabled"}))));
-        assert_eq!(answer.admission, Admission::Unsynced);
+        assert_eq!(answer.admission, AdmissionResult::Unsynced);
         assert!(response.get("patch").is_none_or(Value::is_null) && !response["warnings"].is_null());
     }
 
@@ -366,7 +383,7 @@ mod tests {
         let mut question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
         question.pod["spec"]["hostNetwork"] = json!(true);
         let (answer, response) = told(&world(), &question);
-        assert_eq!((answer.admission, answer.skipped), (Admission::Skipped, Some("HostNetwork")));
+        assert_eq!((answer.admission, answer.skipped), (AdmissionResult::Skipped, Some("HostNetwork")));
         let news = answer.news.unwrap();
         assert_eq!((news.about.kind.as_str(), news.about.name.as_str()), ("Deployment", "emb"));
         assert!(news.note.starts_with("HostNetwork: "), "{}", news.note);
@@ -387,7 +404,7 @@ mod tests {
     fn an_annotation_that_cannot_be_read_leaves_the_pod_as_it_was_and_says_why() {
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled", "groupage.dev/mode": "Fast"})));
         let (answer, response) = told(&world(), &question);
-        assert_eq!(answer.admission, Admission::Refused);
+        assert_eq!(answer.admission, AdmissionResult::Refused);
         assert!(response["warnings"][0].as_str().unwrap().contains("GRP2101"));
         assert_eq!(patched(&question, &response), question.pod);
         assert!(answer.news.is_some());
@@ -418,13 +435,13 @@ mod tests {
     fn a_broken_policy_is_not_handed_on() {
         let mut world = world();
         policy(&mut world, "a", "all", 0, json!({"mode": "Observe"}));
-        let key = Key::new("a", "all");
+        let key = ObjectKey::new("a", "all");
         let mut broken = (*world.policies[&key]).clone();
         broken.invalid = Some("limits.batchItemsMax is 0".to_owned());
         insert(&mut world.policies, key, broken);
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
         let (answer, response) = told(&world, &question);
-        assert_eq!(answer.admission, Admission::Injected);
+        assert_eq!(answer.admission, AdmissionResult::Injected);
         assert!(response["warnings"].to_string().contains("is invalid"), "{response}");
         assert!(!patched(&question, &response).to_string().contains("Observe"));
     }
@@ -437,12 +454,12 @@ mod tests {
             "spec": {"selector": {"app": app}, "ports": [{"port": 80, "targetPort": 8080}]}})
         };
         for app in ["x", "y"] {
-            insert(&mut world.services, Key::new("a", app), service(app));
+            insert(&mut world.services, ObjectKey::new("a", app), service(app));
         }
-        world.pools = Some(Table::default());
+        world.pools = Some(ObjectTable::default());
         let question = asked(pod(&json!({"groupage.dev/inject": "enabled"})));
-        let base = Context::default();
-        let known = Known { world: &world, base: &base, own_namespace: "", token: "t", native: None };
+        let base = InjectionContext::default();
+        let known = ReviewContext { world: &world, base: &base, own_namespace: "", token: "t", native: None };
         let made = workload(&question, &world);
         let (context, _) = context(&question, known, made.as_ref());
         assert_eq!(context.referrers[..], [service("x")]);
@@ -460,6 +477,6 @@ mod tests {
         question.namespace = "groupage-system".to_owned();
         assert_eq!(told(&world(), &question).0.skipped, Some("Excluded"));
         question.makes_pod = false;
-        assert_eq!(told(&world(), &question).0.admission, Admission::Ignored);
+        assert_eq!(told(&world(), &question).0.admission, AdmissionResult::Ignored);
     }
 }

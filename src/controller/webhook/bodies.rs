@@ -19,11 +19,11 @@ pub(super) struct BodyBounds {
 #[derive(Debug)]
 pub(super) struct BodyBudget {
     bounds: BodyBounds,
-    held: Mutex<HeldBytes>,
+    held: Mutex<BodyUsage>,
 }
 
 #[derive(Debug, Default)]
-struct HeldBytes {
+struct BodyUsage {
     total: usize,
     peers: HashMap<IpAddr, usize>,
 }
@@ -74,7 +74,7 @@ impl BodyBudget {
         Ok((read.freeze(), share))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HeldBytes> {
+    fn lock(&self) -> MutexGuard<'_, BodyUsage> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -25,7 +25,7 @@ const WARNINGS_BYTES_MAX: usize = 2048;
 
 /// A decoded review.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Question {
+pub struct AdmissionRequest {
     /// UID of the review, to be returned.
     pub uid: String,
     /// `true` if a pod is being created.
@@ -40,7 +40,7 @@ pub struct Question {
 
 /// The reason for which a review cannot be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum ReviewError {
     /// The body is not JSON, nests deeper than 128 levels, or is not a review.
     #[error("not a valid AdmissionReview: {0}")]
     NoReview(String),
@@ -54,21 +54,21 @@ pub enum Unreadable {
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Review {
+struct WireReview {
     #[serde(default)]
     api_version: String,
     #[serde(default)]
     kind: String,
-    request: Request,
+    request: WireRequest,
 }
 
 /// The fields of a request that are used. `userInfo` is not.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Request {
+struct WireRequest {
     uid: String,
     #[serde(default)]
-    resource: Resource,
+    resource: WireResource,
     #[serde(default)]
     sub_resource: Option<String>,
     #[serde(default)]
@@ -82,7 +82,7 @@ struct Request {
 }
 
 #[derive(Deserialize, Default)]
-struct Resource {
+struct WireResource {
     #[serde(default)]
     group: String,
     #[serde(default)]
@@ -93,18 +93,18 @@ struct Resource {
 ///
 /// # Errors
 /// Returns an error if it is not a valid review. The pod only needs to be JSON.
-pub fn decode(bytes: &[u8]) -> Result<Question, Unreadable> {
-    let review: Review = serde_json::from_slice(bytes).map_err(|error| Unreadable::NoReview(error.to_string()))?;
+pub fn decode(bytes: &[u8]) -> Result<AdmissionRequest, ReviewError> {
+    let review: WireReview = serde_json::from_slice(bytes).map_err(|error| ReviewError::NoReview(error.to_string()))?;
     if (review.api_version.as_str(), review.kind.as_str()) != (API_VERSION, KIND) {
-        return Err(Unreadable::OtherVersion(format!("{} {}", review.api_version, review.kind)));
+        return Err(ReviewError::OtherVersion(format!("{} {}", review.api_version, review.kind)));
     }
     let request = review.request;
     if request.uid.is_empty() || request.uid.len() > UID_BYTES_MAX {
-        return Err(Unreadable::NoUid);
+        return Err(ReviewError::NoUid);
     }
     let pods = request.resource.group.is_empty() && request.resource.resource == "pods";
     let whole = request.sub_resource.is_none_or(|part| part.is_empty());
-    Ok(Question {
+    Ok(AdmissionRequest {
         uid: request.uid,
         makes_pod: pods && whole && request.operation == "CREATE" && request.object.is_object(),
         namespace: request.namespace.unwrap_or_default(),
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[expect(clippy::needless_pass_by_value, reason = "callers build the value in place")]
-    fn question(request: Value) -> Result<Question, Unreadable> {
+    fn question(request: Value) -> Result<AdmissionRequest, ReviewError> {
         decode(json!({"apiVersion": API_VERSION, "kind": KIND, "request": request}).to_string().as_bytes())
     }
 
@@ -208,7 +208,10 @@ mod tests {
             "object": pod, "dryRun": true, "userInfo": {"username": "x"}, "unheardOf": 1,
         });
         let question = question(request).unwrap();
-        assert_eq!(question, Question { uid: "u".into(), makes_pod: true, namespace: "n".into(), pod, dry_run: true });
+        assert_eq!(
+            question,
+            AdmissionRequest { uid: "u".into(), makes_pod: true, namespace: "n".into(), pod, dry_run: true }
+        );
     }
 
     #[test]
@@ -231,18 +234,18 @@ mod tests {
 
     #[test]
     fn what_is_no_review_is_refused_with_a_reason() {
-        assert!(matches!(decode(b""), Err(Unreadable::NoReview(_))));
-        assert!(matches!(decode(b"{}"), Err(Unreadable::NoReview(_))));
-        assert!(matches!(question(json!({"uid": ""})), Err(Unreadable::NoUid)));
-        assert!(matches!(question(json!({"uid": "u".repeat(300)})), Err(Unreadable::NoUid)));
+        assert!(matches!(decode(b""), Err(ReviewError::NoReview(_))));
+        assert!(matches!(decode(b"{}"), Err(ReviewError::NoReview(_))));
+        assert!(matches!(question(json!({"uid": ""})), Err(ReviewError::NoUid)));
+        assert!(matches!(question(json!({"uid": "u".repeat(300)})), Err(ReviewError::NoUid)));
         let old = json!({"apiVersion": "admission.k8s.io/v1beta1", "kind": KIND, "request": {"uid": "u"}});
-        assert!(matches!(decode(old.to_string().as_bytes()), Err(Unreadable::OtherVersion(_))));
+        assert!(matches!(decode(old.to_string().as_bytes()), Err(ReviewError::OtherVersion(_))));
         let deep = format!(
             "{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"request\":{{\"uid\":\"u\",\"object\":{}{}}}}}",
             "[".repeat(200),
             "]".repeat(200)
         );
-        assert!(matches!(decode(deep.as_bytes()), Err(Unreadable::NoReview(_))), "nesting has a bound");
+        assert!(matches!(decode(deep.as_bytes()), Err(ReviewError::NoReview(_))), "nesting has a bound");
     }
 
     #[test]

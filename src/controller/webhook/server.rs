@@ -20,47 +20,47 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-use super::answer::{Answer, Known, answer};
+use super::answer::{ReviewContext, ReviewResponse, answer};
 use super::bodies::{BodyBounds, BodyBudget, BodyRefusal};
 use super::review::decode;
-use super::{PATH, QUESTION_BYTES_MAX};
+use super::{PATH, REVIEW_BYTES_MAX};
 use crate::clock::Clock;
-use crate::controller::events::Notice;
-use crate::controller::watch::Shared;
-use crate::injector::Context;
-use crate::places::{Place, PlaceBounds, Places};
+use crate::controller::events::EventNotice;
+use crate::controller::watch::SharedState;
+use crate::injector::InjectionContext;
+use crate::places::{ConnectionLimiter, ConnectionLimits, ConnectionPermit};
 use crate::telemetry::ControllerMetrics;
-use crate::telemetry::names::{Admission, Told};
+use crate::telemetry::names::{AdmissionResult, EventResult};
 
 /// Maximum number of connections, in total and per peer. API servers hold a few each; the rest is a
 /// margin for unexpected clients.
-const PLACES: PlaceBounds = PlaceBounds { total: 256, per_peer: 16 };
+const CONNECTION_LIMITS: ConnectionLimits = ConnectionLimits { total: 256, per_peer: 16 };
 /// Limits on the bytes of reviews held at once: 32 of the largest in total, and 4 per peer.
-const HELD: BodyBounds = BodyBounds { total: 32 * QUESTION_BYTES_MAX, per_peer: 4 * QUESTION_BYTES_MAX };
+const BODY_LIMITS: BodyBounds = BodyBounds { total: 32 * REVIEW_BYTES_MAX, per_peer: 4 * REVIEW_BYTES_MAX };
 /// Maximum number of concurrent reviews: each takes a few milliseconds of a core.
 const QUESTIONS_MAX: usize = 32;
 /// Timeout from the connection to the end of the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Timeout for reading a review. The API server waits for the response for at most 30 s, and for
 /// 5 s as installed.
-const QUESTION: Duration = Duration::from_secs(10);
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which an idle connection is closed; the API server opens another.
 const IDLE: Duration = Duration::from_secs(60);
 /// Delay after a failed accept. Exhausted file descriptors are a short or a lasting condition: it
 /// must neither cause a busy loop nor end the loop.
-const PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Maximum time that a review waits for a permit; then it gets 503, and the API server applies its
 /// failure policy or retries.
-const ROOM: Duration = Duration::from_secs(2);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Parameters of the webhook.
 #[derive(Clone)]
-pub struct Config {
+pub struct WebhookConfig {
     /// The cluster state.
-    pub shared: Shared,
+    pub shared: SharedState,
     /// Builds the injection context common to all pods. It is called for each review, since the CA
     /// bundle changes.
-    pub base: Arc<dyn Fn() -> Context + Send + Sync>,
+    pub base: Arc<dyn Fn() -> InjectionContext + Send + Sync>,
     /// The controller's own namespace.
     pub own_namespace: String,
     /// The clock of the process.
@@ -68,39 +68,39 @@ pub struct Config {
     /// Metrics registry.
     pub metrics: ControllerMetrics,
     /// Queue of Events on workloads; notices that do not fit are dropped and counted.
-    pub news: mpsc::Sender<Notice>,
+    pub news: mpsc::Sender<EventNotice>,
     /// Overrides the sidecar form: `Some` forces the native or the classic form.
     pub native: Option<bool>,
 }
 
 /// A listening webhook.
 #[derive(Debug)]
-pub struct Listening {
+pub struct WebhookHandle {
     stop: watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
 }
 
 /// Starts the webhook, which serves until the returned handle is drained.
 #[must_use]
-pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: Config) -> Listening {
+pub fn serve(listener: TcpListener, tls: rustls::ServerConfig, config: WebhookConfig) -> WebhookHandle {
     let (stop, stopped) = watch::channel(false);
-    let webhook = Webhook { config, room: Semaphore::new(QUESTIONS_MAX), held: BodyBudget::new(HELD) };
+    let webhook = Webhook { config, room: Semaphore::new(QUESTIONS_MAX), held: BodyBudget::new(BODY_LIMITS) };
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let task = tokio::spawn(accept(listener, acceptor, Arc::new(webhook), stopped));
-    Listening { stop, task }
+    WebhookHandle { stop, task }
 }
 
-// === impl Config ===
+// === impl WebhookConfig ===
 
-impl std::fmt::Debug for Config {
+impl std::fmt::Debug for WebhookConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Config").field("own_namespace", &self.own_namespace).finish_non_exhaustive()
     }
 }
 
-// === impl Listening ===
+// === impl WebhookHandle ===
 
-impl Listening {
+impl WebhookHandle {
     /// Stops accepting and completes the reviews in progress, for at most `limit`.
     pub async fn drain(self, limit: Duration) {
         // An error means that the task has ended already.
@@ -113,7 +113,7 @@ impl Listening {
 }
 
 struct Webhook {
-    config: Config,
+    config: WebhookConfig,
     room: Semaphore,
     held: BodyBudget,
 }
@@ -125,7 +125,7 @@ async fn accept(
     mut stopped: watch::Receiver<bool>,
 ) {
     let graceful = GracefulShutdown::new();
-    let places = Places::new(PLACES);
+    let places = ConnectionLimiter::new(CONNECTION_LIMITS);
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
@@ -136,7 +136,7 @@ async fn accept(
             Ok((stream, peer)) => (stream, peer.ip()),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection on the webhook port");
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
                 continue;
             }
         };
@@ -163,7 +163,7 @@ async fn accept(
 async fn connection(
     webhook: Arc<Webhook>,
     stream: TlsStream<TcpStream>,
-    (place, peer): (Place, IpAddr),
+    (place, peer): (ConnectionPermit, IpAddr),
     watcher: Watcher,
 ) {
     let place = Arc::new(place);
@@ -205,7 +205,11 @@ fn builder() -> Builder<TokioExecutor> {
 // === impl Webhook ===
 
 impl Webhook {
-    async fn respond(&self, request: Request<Incoming>, (place, peer): (&Place, IpAddr)) -> Response<Full<Bytes>> {
+    async fn respond(
+        &self,
+        request: Request<Incoming>,
+        (place, peer): (&ConnectionPermit, IpAddr),
+    ) -> Response<Full<Bytes>> {
         if request.uri().path() != PATH {
             return text(StatusCode::NOT_FOUND, "not found: only the webhook is served here\n");
         }
@@ -219,14 +223,14 @@ impl Webhook {
         if !json {
             return text(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported content type: use application/json\n");
         }
-        let read = self.held.read(request.into_body(), peer, QUESTION_BYTES_MAX);
-        let (body, _held) = match tokio::time::timeout(QUESTION, read).await {
+        let read = self.held.read(request.into_body(), peer, REVIEW_BYTES_MAX);
+        let (body, _held) = match tokio::time::timeout(READ_TIMEOUT, read).await {
             Ok(Ok(read)) => read,
             Ok(Err(BodyRefusal::Full)) => {
                 return text(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
             }
             Ok(Err(refusal)) => {
-                self.count(Admission::Malformed, Duration::ZERO);
+                self.count(AdmissionResult::Malformed, Duration::ZERO);
                 let large = refusal == BodyRefusal::TooLarge;
                 let status = if large { StatusCode::PAYLOAD_TOO_LARGE } else { StatusCode::BAD_REQUEST };
                 return text(status, "the review is larger than 3 MiB or incomplete\n");
@@ -236,7 +240,7 @@ impl Webhook {
         // A slowly arriving review holds its bytes but no permit, and its connection can be
         // evicted.
         let _busy = place.busy();
-        let Ok(Ok(_room)) = tokio::time::timeout(ROOM, self.room.acquire()).await else {
+        let Ok(Ok(_room)) = tokio::time::timeout(PERMIT_TIMEOUT, self.room.acquire()).await else {
             return text(StatusCode::SERVICE_UNAVAILABLE, "too many concurrent reviews\n");
         };
         self.answer(&body)
@@ -250,13 +254,13 @@ impl Webhook {
             Ok(question) => question,
             Err(error) => {
                 tracing::warn!(%error, "cannot decode an admission review");
-                self.count(Admission::Malformed, took());
+                self.count(AdmissionResult::Malformed, took());
                 return text(StatusCode::BAD_REQUEST, &format!("{error}\n"));
             }
         };
         let (world, base) = (self.config.shared.world(), (self.config.base)());
         let token = token();
-        let known = Known {
+        let known = ReviewContext {
             world: &world,
             base: &base,
             own_namespace: &self.config.own_namespace,
@@ -264,13 +268,13 @@ impl Webhook {
             native: self.config.native,
         };
         match answer(&question, known) {
-            Ok(Answer { body, admission, skipped, news }) => {
+            Ok(ReviewResponse { body, admission, skipped, news }) => {
                 self.count(admission, took());
                 if let Some(reason) = skipped {
                     self.config.metrics.skipped(reason);
                 }
                 if news.is_some_and(|news| self.config.news.try_send(news).is_err()) {
-                    self.config.metrics.event(Told::Dropped);
+                    self.config.metrics.event(EventResult::Dropped);
                 }
                 let mut response = Response::new(Full::new(Bytes::from(body)));
                 response
@@ -285,7 +289,7 @@ impl Webhook {
         }
     }
 
-    fn count(&self, admission: Admission, took: Duration) {
+    fn count(&self, admission: AdmissionResult, took: Duration) {
         self.config.metrics.admission(admission, took);
     }
 }

@@ -2,19 +2,26 @@
 
 use std::sync::Arc;
 
-use super::{Key, Meta, Namespace, Owner, OwnerRef, Pod, Policy, Profile, Table, World};
+use super::{
+    ClusterState, Namespace, ObjectKey, ObjectMetadata, ObjectTable, OwnerObject, OwnerRef, Pod, Policy, Profile,
+};
 use crate::api::v1alpha1::{BatchPolicyStatus, BatchProfileStatus};
 
-pub(crate) fn insert<T: Clone>(table: &mut Table<T>, key: Key, value: T) {
+pub(crate) fn insert<T: Clone>(table: &mut ObjectTable<T>, key: ObjectKey, value: T) {
     Arc::make_mut(table).insert(key, Arc::new(value));
 }
 
-pub(crate) fn meta(namespace: &str, name: &str) -> Meta {
-    Meta { key: Key::new(namespace, name), uid: format!("uid-{name}"), generation: 1, created: String::new() }
+pub(crate) fn meta(namespace: &str, name: &str) -> ObjectMetadata {
+    ObjectMetadata {
+        key: ObjectKey::new(namespace, name),
+        uid: format!("uid-{name}"),
+        generation: 1,
+        created: String::new(),
+    }
 }
 
-pub(crate) fn owner_of(uid: &str, owner: Option<OwnerRef>) -> Owner {
-    Owner { uid: uid.to_owned(), owner }
+pub(crate) fn owner_of(uid: &str, owner: Option<OwnerRef>) -> OwnerObject {
+    OwnerObject { uid: uid.to_owned(), owner }
 }
 
 pub(crate) fn deployment(name: &str) -> OwnerRef {
@@ -27,10 +34,10 @@ pub(crate) fn labels(pairs: &[(&str, &str)]) -> std::collections::BTreeMap<Strin
 }
 
 /// Adds a policy with a creation second and a spec in its YAML form.
-pub(crate) fn policy(world: &mut World, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
+pub(crate) fn policy(world: &mut ClusterState, namespace: &str, name: &str, second: u32, spec: serde_json::Value) {
     let created = format!("2026-11-22T00:00:{second:02}Z");
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
-    let meta = Meta { created, ..meta(namespace, name) };
+    let meta = ObjectMetadata { created, ..meta(namespace, name) };
     insert(
         &mut world.policies,
         meta.key.clone(),
@@ -38,7 +45,7 @@ pub(crate) fn policy(world: &mut World, namespace: &str, name: &str, second: u32
     );
 }
 
-pub(crate) fn profile(world: &mut World, namespace: &str, name: &str, spec: serde_json::Value) {
+pub(crate) fn profile(world: &mut ClusterState, namespace: &str, name: &str, spec: serde_json::Value) {
     let meta = meta(namespace, name);
     let spec = serde_json::from_value(spec).map_err(|error| error.to_string());
     let status = BatchProfileStatus::default();
@@ -50,14 +57,18 @@ pub(crate) fn pod(namespace: &str, name: &str, pairs: &[(&str, &str)]) -> Pod {
     Pod { meta: meta(namespace, name), labels: labels(pairs), ready: true, ..Pod::default() }
 }
 
-pub(crate) fn injected(world: &mut World, pod: Pod) {
+pub(crate) fn injected(world: &mut ClusterState, pod: Pod) {
     insert(&mut world.pods, pod.meta.key.clone(), pod);
 }
 
-pub(crate) fn bare(world: &mut World, pod: Pod) {
+pub(crate) fn bare(world: &mut ClusterState, pod: Pod) {
     insert(&mut world.bare, pod.meta.key.clone(), pod);
 }
 
-pub(crate) fn namespace(world: &mut World, name: &str, pairs: &[(&str, &str)]) {
-    insert(&mut world.namespaces, Key::new("", name), Namespace { labels: labels(pairs), ..Namespace::default() });
+pub(crate) fn namespace(world: &mut ClusterState, name: &str, pairs: &[(&str, &str)]) {
+    insert(
+        &mut world.namespaces,
+        ObjectKey::new("", name),
+        Namespace { labels: labels(pairs), ..Namespace::default() },
+    );
 }

@@ -8,15 +8,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::unmoved::recipe_failure;
-use super::{Key, Meta, Namespace, Node, Owner, OwnerRef, Pod, Policy, Profile};
+use super::{Namespace, Node, ObjectKey, ObjectMetadata, OwnerObject, OwnerRef, Pod, Policy, Profile};
 use crate::api::v1alpha1::BatchPolicySpec;
 
 /// Prefix of Groupage's labels and annotations.
-const OURS: &str = "groupage.dev/";
+const ANNOTATION_PREFIX: &str = "groupage.dev/";
 
 /// Labels that describe a machine, the most specific first. The instance type is on every node of a
 /// cloud.
-const MACHINE: [&str; 5] = [
+const MACHINE_TYPE_LABELS: [&str; 5] = [
     "nvidia.com/gpu.product",
     "cloud.google.com/gke-accelerator",
     "amd.com/gpu.product-name",
@@ -24,13 +24,13 @@ const MACHINE: [&str; 5] = [
     "beta.kubernetes.io/instance-type",
 ];
 
-fn key(meta: &ObjectMeta) -> Key {
-    Key::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
+fn key(meta: &ObjectMeta) -> ObjectKey {
+    ObjectKey::new(meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-fn meta(meta: &ObjectMeta) -> Meta {
+fn meta(meta: &ObjectMeta) -> ObjectMetadata {
     let created = meta.creation_timestamp.as_ref().and_then(|time| serde_json::to_value(time).ok());
-    Meta {
+    ObjectMetadata {
         key: key(meta),
         uid: meta.uid.clone().unwrap_or_default(),
         generation: meta.generation.unwrap_or_default(),
@@ -51,7 +51,7 @@ fn owner(meta: &ObjectMeta) -> Option<OwnerRef> {
 }
 
 fn ours(all: Option<&BTreeMap<String, String>>) -> BTreeMap<String, String> {
-    let ours = all.into_iter().flatten().filter(|(key, _)| key.starts_with(OURS));
+    let ours = all.into_iter().flatten().filter(|(key, _)| key.starts_with(ANNOTATION_PREFIX));
     ours.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
@@ -63,7 +63,7 @@ fn part<T: DeserializeOwned + Default>(object: &DynamicObject, name: &str) -> Re
 /// Converts a `BatchPolicy`. A policy that this version cannot parse is kept, with the error as its
 /// spec.
 #[must_use]
-pub fn from_policy(object: &DynamicObject) -> (Key, Policy) {
+pub fn from_policy(object: &DynamicObject) -> (ObjectKey, Policy) {
     let meta = meta(&object.metadata);
     let status = part(object, "status").unwrap_or_default();
     let spec = part(object, "spec");
@@ -76,7 +76,7 @@ pub fn from_policy(object: &DynamicObject) -> (Key, Policy) {
 
 /// Returns the loader's errors about a spec. Unknown keys were dropped by then: an older controller
 /// must be able to read newer objects.
-fn invalid(spec: &BatchPolicySpec, key: &Key) -> Option<String> {
+fn invalid(spec: &BatchPolicySpec, key: &ObjectKey) -> Option<String> {
     let text = serde_json::to_string(spec).ok()?;
     let errors = crate::config::load(&text, &key.name).err()?;
     let mut findings = errors.findings.iter().map(|finding| {
@@ -91,7 +91,7 @@ fn invalid(spec: &BatchPolicySpec, key: &Key) -> Option<String> {
 
 /// Converts a `BatchProfile`.
 #[must_use]
-pub fn from_profile(object: &DynamicObject) -> (Key, Profile) {
+pub fn from_profile(object: &DynamicObject) -> (ObjectKey, Profile) {
     let owner = owner(&object.metadata).filter(|owner| owner.kind == "BatchPolicy").map(|owner| owner.uid);
     let ending = object.metadata.deletion_timestamp.is_some();
     let meta = meta(&object.metadata);
@@ -101,7 +101,7 @@ pub fn from_profile(object: &DynamicObject) -> (Key, Profile) {
 
 /// Converts the metadata of a namespace.
 #[must_use]
-pub fn from_namespace(metadata: ObjectMeta) -> (Key, Namespace) {
+pub fn from_namespace(metadata: ObjectMeta) -> (ObjectKey, Namespace) {
     (
         key(&metadata),
         Namespace {
@@ -113,13 +113,13 @@ pub fn from_namespace(metadata: ObjectMeta) -> (Key, Namespace) {
 
 /// Converts the metadata of a Deployment, `ReplicaSet` or other owner.
 #[must_use]
-pub fn from_owner(metadata: &ObjectMeta) -> (Key, Owner) {
-    (key(metadata), Owner { uid: metadata.uid.clone().unwrap_or_default(), owner: owner(metadata) })
+pub fn from_owner(metadata: &ObjectMeta) -> (ObjectKey, OwnerObject) {
+    (key(metadata), OwnerObject { uid: metadata.uid.clone().unwrap_or_default(), owner: owner(metadata) })
 }
 
 /// Converts a pod without a sidecar, of which only the metadata is watched.
 #[must_use]
-pub fn from_pod_metadata(metadata: &ObjectMeta) -> (Key, Pod) {
+pub fn from_pod_metadata(metadata: &ObjectMeta) -> (ObjectKey, Pod) {
     let pod = Pod {
         meta: meta(metadata),
         labels: metadata.labels.clone().unwrap_or_default(),
@@ -135,7 +135,7 @@ pub fn from_pod_metadata(metadata: &ObjectMeta) -> (Key, Pod) {
 
 /// Converts an injected pod.
 #[must_use]
-pub fn from_pod(object: &core::Pod) -> (Key, Pod) {
+pub fn from_pod(object: &core::Pod) -> (ObjectKey, Pod) {
     let (key, pod) = from_pod_metadata(&object.metadata);
     let conditions = object.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True");
@@ -145,10 +145,10 @@ pub fn from_pod(object: &core::Pod) -> (Key, Pod) {
 
 /// Converts a node.
 #[must_use]
-pub fn from_node(object: &CoreNode) -> (Key, Node) {
+pub fn from_node(object: &CoreNode) -> (ObjectKey, Node) {
     let version = object.status.as_ref().and_then(|status| status.node_info.as_ref()).map(|info| &info.kubelet_version);
     let labels = object.metadata.labels.as_ref();
-    let machine = labels.and_then(|labels| MACHINE.iter().find_map(|label| labels.get(*label).cloned()));
+    let machine = labels.and_then(|labels| MACHINE_TYPE_LABELS.iter().find_map(|label| labels.get(*label).cloned()));
     (key(&object.metadata), Node { kubelet: version.and_then(|version| minor(version)), machine })
 }
 
@@ -162,7 +162,7 @@ pub fn minor(version: &str) -> Option<u32> {
 /// Converts a Service, `InferencePool` or `NetworkPolicy` to the form that the injector reads:
 /// kind, names and spec. The kind is passed in because items of a list do not contain it.
 #[must_use]
-pub fn from_referrer(api_version: &str, kind: &str, object: DynamicObject) -> (Key, Value) {
+pub fn from_referrer(api_version: &str, kind: &str, object: DynamicObject) -> (ObjectKey, Value) {
     let key = key(&object.metadata);
     let mut metadata = Map::new();
     metadata.insert("name".to_owned(), Value::from(key.name.clone()));
@@ -259,7 +259,7 @@ mod tests {
                 "spec": {"selector": {"app": "x"}}, "status": {"loadBalancer": {}},
             })),
         );
-        assert_eq!(key, Key::new("n", "s"));
+        assert_eq!(key, ObjectKey::new("n", "s"));
         assert_eq!(
             service,
             json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s", "namespace": "n"},

@@ -62,7 +62,7 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
         .collect();
     let Some(script) = script(&words) else { return vec![words] };
     let known = |name: &str| variable(container, name).is_some();
-    let commands = split(&script.text, known).unwrap_or_default();
+    let commands = split_script(&script.text, known).unwrap_or_default();
     let first = |words: &Vec<Range<usize>>| words.first().and_then(|span| script.text.get(span.clone()));
     // A script with several branches may start the server in only one of them.
     if commands.iter().filter_map(first).any(|word| BRANCHES.contains(&word)) {
@@ -72,7 +72,7 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
         .into_iter()
         .map(|parts| {
             let word = |span: Range<usize>| CommandWord {
-                text: unquoted(script.text.get(span.clone()).unwrap_or_default()),
+                text: strip_quotes(script.text.get(span.clone()).unwrap_or_default()),
                 place: WordPlace { span: Some(span), ..script.place.clone() },
             };
             parts.into_iter().map(word).collect()
@@ -82,14 +82,14 @@ pub(super) fn commands(container: &Value) -> Vec<Vec<CommandWord>> {
 
 /// Returns the command after shell keywords that may keep it from running or run it beside others;
 /// `None` if it has no such keywords.
-pub(super) fn conditional(words: &[CommandWord]) -> Option<&[CommandWord]> {
+pub(super) fn conditional_command(words: &[CommandWord]) -> Option<&[CommandWord]> {
     let is_keyword = |word: &&CommandWord| KEYWORDS.contains(&word.text.as_str()) || word.text.ends_with("()");
     let count = words.iter().take_while(is_keyword).count();
     (count > 0).then(|| words.get(count..).unwrap_or_default())
 }
 
 /// Strips wrappers and variable assignments from the front of a command.
-pub(super) fn unwrapped(words: &[CommandWord]) -> &[CommandWord] {
+pub(super) fn strip_wrappers(words: &[CommandWord]) -> &[CommandWord] {
     let mut rest = words;
     let mut wrapped = false;
     while let Some((first, after)) = rest.split_first() {
@@ -117,7 +117,7 @@ pub(super) fn base_name(word: &str) -> &str {
 
 /// Returns the script that a shell runs.
 fn script(words: &[CommandWord]) -> Option<&CommandWord> {
-    let mut rest = unwrapped(words).iter();
+    let mut rest = strip_wrappers(words).iter();
     let shell = rest.next().filter(|first| SHELLS.contains(&base_name(&first.text)))?;
     // Shell flags; the last one takes the script: `-c`, `-lc`, `-e -x -c`.
     let takes_text = |word: &CommandWord| word.text.starts_with('-') && word.text.ends_with('c');
@@ -148,7 +148,7 @@ fn is_capital(name: &str) -> bool {
 /// if the script needs a shell to evaluate. `known` returns `true` for variables that Kubernetes
 /// expands (`$(NAME)`). An unknown variable in uppercase is accepted, because the pod may get it
 /// later.
-fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usize>>>> {
+fn split_script(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usize>>>> {
     let mut commands = vec![Vec::new()];
     let mut begun: Option<usize> = None;
     let mut quote: Option<char> = None;
@@ -206,7 +206,7 @@ fn split(script: &str, known: impl Fn(&str) -> bool) -> Option<Vec<Vec<Range<usi
 }
 
 /// Removes all quotes from a word.
-fn unquoted(word: &str) -> String {
+fn strip_quotes(word: &str) -> String {
     word.chars().filter(|char| !matches!(char, '\'' | '"')).collect()
 }
 
@@ -218,7 +218,7 @@ mod tests {
 
     fn texts(container: &Value) -> Vec<Vec<String>> {
         let commands = commands(container);
-        commands.iter().map(|words| unwrapped(words).iter().map(|word| word.text.clone()).collect()).collect()
+        commands.iter().map(|words| strip_wrappers(words).iter().map(|word| word.text.clone()).collect()).collect()
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl RecipeMatch {
                     let scheme = draft.scheme(name).unwrap_or_else(|| scheme.to_owned());
                     draft.variable(name, format!("{scheme}{LOOPBACK}:{number}"));
                 }
-                MoveSetting::Along(flags) => draft.flag_where_it_stands(flags, |_| LOOPBACK.to_owned()),
+                MoveSetting::Along(flags) => draft.replace_flag(flags, |_| LOOPBACK.to_owned()),
             }
         }
         let is_moved = self.listeners.iter().any(|(_, number)| application(*number).is_some());
@@ -101,7 +101,7 @@ impl RecipeMatch {
 
 impl EditDraft<'_> {
     /// Sets each occurrence of a flag.
-    fn flag_where_it_stands(&mut self, flags: &[&str], mut set: impl FnMut(&str) -> String) {
+    fn replace_flag(&mut self, flags: &[&str], mut set: impl FnMut(&str) -> String) {
         for (index, before, value) in self.matched.values(flags) {
             let wanted = set(value);
             if let Some(word) = self.matched.words.get(index).filter(|_| wanted != value) {
@@ -113,7 +113,7 @@ impl EditDraft<'_> {
     /// Sets each occurrence of a flag, or adds the flag if it is absent.
     fn flag(&mut self, flags: &[&str], set: impl FnMut(&str) -> String, absent: &str) {
         if self.matched.values(flags).next().is_some() {
-            self.flag_where_it_stands(flags, set);
+            self.replace_flag(flags, set);
             return;
         }
         let flag = flags.iter().max_by_key(|flag| flag.len()).copied().unwrap_or_default();

@@ -43,8 +43,8 @@ impl RecipeMatch {
         let name = text(container, &["name"])?.to_owned();
         let mut found = Self { recipe, container: name, words, flags_at, is_alone: false, listeners: Vec::new() };
         let elsewhere = recipe.elsewhere.iter().any(|flag| found.values(&[flag]).next().is_some());
-        let is_unsure = elsewhere || found.has_hidden_flags(container) || found.assigns(container);
-        if is_unsure || !found.has_needed(container) || !found.is_settable(container) {
+        let is_unsure = elsewhere || found.has_hidden_flags(container) || found.has_assignment(container);
+        if is_unsure || !found.has_required_setting(container) || !found.is_settable(container) {
             return None;
         }
         for listener in recipe.listeners {
@@ -102,7 +102,7 @@ impl RecipeMatch {
     }
 
     /// Returns the port numbers of all listeners.
-    pub(in crate::injector) fn numbers_of_all(&self) -> impl Iterator<Item = u16> + '_ {
+    pub(in crate::injector) fn all_ports(&self) -> impl Iterator<Item = u16> + '_ {
         self.listeners.iter().map(|(_, number)| *number)
     }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::command::variable;
 use super::found::RecipeMatch;
 use super::sure::{UNSEEN_SETTINGS, UNSEEN_VARIABLES};
-use super::table::{MoveSetting, ON_REQUEST, ServerListener};
+use super::table::{MoveSetting, PORT_IF_SET, ServerListener};
 use crate::injector::access::text;
 use crate::injector::ports;
 
@@ -23,7 +23,7 @@ impl RecipeMatch {
         };
         let mut declared = ports::of_container(container).map(|port| port.number);
         let only = declared.next().filter(|_| declared.next().is_none());
-        let resolve = |given: &str| resolved(given, known).or(only);
+        let resolve = |given: &str| resolve_port(given, known).or(only);
         let of_address = |address: &str| match port_of(address) {
             _ if address.is_empty() => only,
             _ if address.starts_with("unix:") || address.starts_with("fd:") => None,
@@ -51,7 +51,7 @@ impl RecipeMatch {
                 flag.or_else(|| listener.port_env.and_then(known)).map(resolve)
             }
         };
-        if given.is_none() && listener.port == ON_REQUEST {
+        if given.is_none() && listener.port == PORT_IF_SET {
             return Some(Vec::new());
         }
         // A port that is set in an invisible place (a file, the image) is assumed to be the only
@@ -76,7 +76,7 @@ pub(super) fn port_of(address: &str) -> Option<&str> {
 }
 
 /// Parses a number, or resolves a variable reference to one.
-fn resolved<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
+fn resolve_port<'a>(text: &str, variable: impl Fn(&str) -> Option<&'a str>) -> Option<u16> {
     let number = |text: &str| text.parse::<u16>().ok().filter(|number| *number > 0);
     if let Some(number) = number(text) {
         return Some(number);

@@ -80,7 +80,7 @@ impl RecipeMatch {
 
     /// Returns `true` if the command line itself sets a variable of the server, in front of the
     /// server or in a shell script.
-    pub(super) fn assigns(&self, container: &Value) -> bool {
+    pub(super) fn has_assignment(&self, container: &Value) -> bool {
         let names = self.recipe.listeners.iter().flat_map(|listener| {
             let set = match listener.setting {
                 MoveSetting::HostOrEnv(_, name) | MoveSetting::HostEnv(name) | MoveSetting::BindEnv(name, _) => {
@@ -97,7 +97,7 @@ impl RecipeMatch {
     }
 
     /// Returns `true` if the container has the setting that the recipe requires.
-    pub(super) fn has_needed(&self, container: &Value) -> bool {
+    pub(super) fn has_required_setting(&self, container: &Value) -> bool {
         match self.recipe.needs {
             RecipeNeed::Nothing => true,
             RecipeNeed::Flag(flag, wanted) => self.values(&[flag]).any(|(_, _, value)| value == wanted),

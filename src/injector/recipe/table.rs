@@ -60,12 +60,12 @@ pub(super) struct ServerListener {
     pub(super) port_flags: &'static [&'static str],
     /// Variable that sets its port.
     pub(super) port_env: Option<&'static str>,
-    /// Default port, or [`ON_REQUEST`].
+    /// Default port, or [`PORT_IF_SET`].
     pub(super) port: u16,
 }
 
 /// Placeholder for a default port: the listener exists only if its port is set.
-pub(super) const ON_REQUEST: u16 = 0;
+pub(super) const PORT_IF_SET: u16 = 0;
 
 /// A setting that moves a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,7 +108,7 @@ const fn listener(setting: MoveSetting, port_flags: &'static [&'static str], por
     ServerListener { setting, port_flags, port_env: None, port }
 }
 
-const fn with_env(
+const fn listener_with_env(
     setting: MoveSetting,
     port_flags: &'static [&'static str],
     port_env: &'static str,
@@ -121,8 +121,8 @@ const fn with_env(
 /// (`router/src/server.rs` of text-generation-inference, `router/src/lib.rs` of
 /// text-embeddings-inference).
 const HUGGING_FACE: &[ServerListener] = &[
-    with_env(MoveSetting::HostOrEnv(&["--hostname"], "HOSTNAME"), &["--port", "-p"], "PORT", 80),
-    with_env(MoveSetting::Along(&[]), &["--prometheus-port"], "PROMETHEUS_PORT", 9000),
+    listener_with_env(MoveSetting::HostOrEnv(&["--hostname"], "HOSTNAME"), &["--port", "-p"], "PORT", 80),
+    listener_with_env(MoveSetting::Along(&[]), &["--prometheus-port"], "PROMETHEUS_PORT", 9000),
 ];
 
 pub(super) const RECIPES: &[Recipe] = &[
@@ -135,7 +135,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["uvicorn"],
         modules: &["uvicorn"],
         elsewhere: &["--uds", "--fd"],
-        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "UVICORN_PORT", 8000)],
+        listeners: &[listener_with_env(MoveSetting::Host(&["--host"]), &["--port"], "UVICORN_PORT", 8000)],
         ..NONE
     },
     Recipe {
@@ -146,7 +146,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["fastapi"],
         modules: &["fastapi"],
         verbs: &["run", "dev"],
-        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 8000)],
+        listeners: &[listener_with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 8000)],
         ..NONE
     },
     Recipe {
@@ -157,7 +157,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         is_local: true,
         programs: &["gunicorn"],
         modules: &["gunicorn"],
-        listeners: &[with_env(MoveSetting::Bind(&["-b", "--bind"]), &[], "PORT", 8000)],
+        listeners: &[listener_with_env(MoveSetting::Bind(&["-b", "--bind"]), &[], "PORT", 8000)],
         ..NONE
     },
     Recipe {
@@ -223,7 +223,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         images: &["ggml-org/llama.cpp", "ggerganov/llama.cpp"],
         // `common/arg.cpp` matches whole words only.
         takes_two_words: true,
-        listeners: &[with_env(
+        listeners: &[listener_with_env(
             MoveSetting::HostOrEnv(&["--host"], "LLAMA_ARG_HOST"),
             &["--port"],
             "LLAMA_ARG_PORT",
@@ -239,9 +239,9 @@ pub(super) const RECIPES: &[Recipe] = &[
         verbs: &["start"],
         images: &["seldonio/mlserver"],
         listeners: &[
-            with_env(MoveSetting::HostEnv("MLSERVER_HOST"), &[], "MLSERVER_HTTP_PORT", 8080),
-            with_env(MoveSetting::Along(&[]), &[], "MLSERVER_GRPC_PORT", 8081),
-            with_env(MoveSetting::Along(&[]), &[], "MLSERVER_METRICS_PORT", 8082),
+            listener_with_env(MoveSetting::HostEnv("MLSERVER_HOST"), &[], "MLSERVER_HTTP_PORT", 8080),
+            listener_with_env(MoveSetting::Along(&[]), &[], "MLSERVER_GRPC_PORT", 8081),
+            listener_with_env(MoveSetting::Along(&[]), &[], "MLSERVER_METRICS_PORT", 8082),
         ],
         ..NONE
     },
@@ -253,7 +253,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["mlflow"],
         modules: &["mlflow"],
         verbs: &["models serve"],
-        listeners: &[with_env(MoveSetting::Host(&["--host", "-h"]), &["--port", "-p"], "MLFLOW_PORT", 5000)],
+        listeners: &[listener_with_env(MoveSetting::Host(&["--host", "-h"]), &["--port", "-p"], "MLFLOW_PORT", 5000)],
         ..NONE
     },
     Recipe {
@@ -263,7 +263,7 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["bentoml"],
         modules: &["bentoml"],
         verbs: &["serve", "serve-http", "serve-grpc"],
-        listeners: &[with_env(MoveSetting::Host(&["--host"]), &["--port", "-p"], "BENTOML_PORT", 3000)],
+        listeners: &[listener_with_env(MoveSetting::Host(&["--host"]), &["--port", "-p"], "BENTOML_PORT", 3000)],
         ..NONE
     },
     Recipe {
@@ -274,8 +274,8 @@ pub(super) const RECIPES: &[Recipe] = &[
         programs: &["litellm"],
         images: &["berriai/litellm", "berriai/litellm-database", "berriai/litellm-non_root"],
         listeners: &[
-            with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000),
-            listener(MoveSetting::Along(&[]), &["--prometheus_metrics_port"], ON_REQUEST),
+            listener_with_env(MoveSetting::Host(&["--host"]), &["--port"], "PORT", 4000),
+            listener(MoveSetting::Along(&[]), &["--prometheus_metrics_port"], PORT_IF_SET),
         ],
         ..NONE
     },

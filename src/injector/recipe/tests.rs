@@ -12,7 +12,7 @@ fn pod(container: &Value) -> Value {
 }
 
 #[test]
-fn callers_are_believed_no_more_than_before() {
+fn forwarding_headers_of_callers_are_not_trusted() {
     let edits = |container: Value| {
         let pod = pod(&container);
         let found = find(&pod, None).into_iter().next().unwrap();

@@ -40,7 +40,7 @@ fn leads_to(rule: &Value, labels: &Value) -> bool {
         || peers.iter().any(|peer| {
             let pods = at(peer, &["podSelector"]);
             let any_namespace = at(peer, &["namespaceSelector"]).is_null();
-            pods.is_object() && selected(labels, pods) && (any_namespace || says_something(pods))
+            pods.is_object() && selected(labels, pods) && (any_namespace || is_nonempty_selector(pods))
         })
 }
 
@@ -60,7 +60,7 @@ pub(super) fn bare(key: &str) -> &str {
     key.strip_prefix("k8s:").or_else(|| key.strip_prefix("any:")).unwrap_or(key)
 }
 
-fn says_something(selector: &Value) -> bool {
+fn is_nonempty_selector(selector: &Value) -> bool {
     at(selector, &["matchLabels"]).as_object().is_some_and(|map| !map.is_empty())
         || !list(selector, &["matchExpressions"]).is_empty()
 }

@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Context, NamedPolicy, Outcome, Report, Skip, inject, uninject};
+use super::super::{InjectionContext, InjectionOutcome, InjectionReport, NamedPolicy, SkipReason, inject, uninject};
 use super::{context, injected, pod, skipped};
 
-fn report(pod: &Value) -> Report {
+fn report(pod: &Value) -> InjectionReport {
     match inject(pod, &context()) {
-        Outcome::Injected(injected) => injected.report,
+        InjectionOutcome::Injected(injected) => injected.report,
         other => panic!("{other:?}"),
     }
 }
@@ -49,7 +49,7 @@ fn an_empty_protocol_is_tcp() {
     plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("");
     assert_eq!(captures(&injected(&plain, &context())), ["http:8080@15080"]);
     plain["spec"]["containers"][0]["ports"][0]["protocol"] = json!("UDP");
-    assert_eq!(skipped(&plain, &context()), Skip::UdpOnly);
+    assert_eq!(skipped(&plain, &context()), SkipReason::UdpOnly);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn a_server_is_told_by_several_knobs() {
 #[test]
 fn two_flags_in_one_argument_and_knobs_of_two_containers_are_refused() {
     for knob in ["arg:--http=127.0.0.1 --grpc=127.0.0.1", "app/env:A=1,other/env:B=2", "env:A=1,arg:", "arg:-a,env:B"] {
-        let Outcome::Refused(problems) = inject(&told(knob), &context()) else { panic!("{knob}") };
+        let InjectionOutcome::Refused(problems) = inject(&told(knob), &context()) else { panic!("{knob}") };
         assert!(problems[0].message.contains("several separated by commas"), "{}", problems[0].message);
     }
 }
@@ -142,10 +142,10 @@ fn a_number_that_was_edited_in_an_injected_manifest_keeps_its_name_and_its_probe
 
 #[test]
 fn a_name_does_not_move_to_a_native_sidecar_of_a_cluster_where_services_would_not_find_it() {
-    let old = Context { native: false, ..context() };
+    let old = InjectionContext { native: false, ..context() };
     let mut forced = pod();
     forced["metadata"]["annotations"]["groupage.dev/native-sidecar"] = json!("Always");
-    let Outcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
+    let InjectionOutcome::Injected(done) = inject(&forced, &old) else { panic!("it is injected") };
     assert_eq!(done.pod["spec"]["containers"][0], forced["spec"]["containers"][0], "no name and no hook");
     let said = &done.report.warnings;
     assert!(said.iter().any(|said| said.contains("before Kubernetes 1.33")), "{said:?}");
@@ -162,12 +162,15 @@ fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
         plain["spec"]["initContainers"] = json!([{"name": "migrate", "restartPolicy": restart, "ports": ports}]);
         plain
     };
-    let named = |pod: &Value, context: &Context| {
+    let named = |pod: &Value, context: &InjectionContext| {
         injected(pod, context)["spec"]["containers"][0]["ports"][0]["name"] == "gpg-8080"
     };
     assert!(named(&with(json!(null)), &context()), "Services ignore init containers that end");
     assert!(!named(&with(json!("Always")), &context()));
-    assert!(named(&with(json!("Always")), &Context { native: false, ..context() }), "a plain one is found first");
+    assert!(
+        named(&with(json!("Always")), &InjectionContext { native: false, ..context() }),
+        "a plain one is found first"
+    );
     assert_eq!(captures(&injected(&with(json!(null)), &context())), ["http:8080@15080"]);
 }
 
@@ -175,7 +178,7 @@ fn only_a_native_sidecar_before_ours_keeps_a_name_from_moving() {
 fn a_number_in_quotes_is_one_in_a_policy_too() {
     let spec = serde_json::from_value(json!({"injection": {"ports": ["8080", "0", "9000"]}})).unwrap();
     let policies = std::sync::Arc::from([NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() }]);
-    let context = Context { policies, ..context() };
+    let context = InjectionContext { policies, ..context() };
     assert_eq!(captures(&injected(&pod(), &context)), ["http:8080@15080", ":9000@15081"]);
 }
 
@@ -194,7 +197,9 @@ fn what_a_namespace_tells_linkerd_of_a_number_counts_where_the_pod_says_nothing(
     meshed.namespace.annotations.insert("config.linkerd.io/opaque-ports".to_owned(), "25,8000-8080".to_owned());
     meshed.namespace.annotations.insert("traffic.kuma.io/exclude-inbound-ports".to_owned(), "8080".to_owned());
     let said = |pod: &Value| match inject(pod, &meshed) {
-        Outcome::Injected(done) => done.report.warnings.into_iter().find(|said| said.starts_with("annotation ")),
+        InjectionOutcome::Injected(done) => {
+            done.report.warnings.into_iter().find(|said| said.starts_with("annotation "))
+        }
         other => panic!("{other:?}"),
     };
     let found = said(&pod()).unwrap();
@@ -220,9 +225,9 @@ fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() 
         (json!({"matchLabels": {"app": "p", "k8s:io.kubernetes.pod.namespace": "there"}}), false),
         (json!(null), false),
     ] {
-        let mut context = Context { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
+        let mut context = InjectionContext { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
         context.namespace.name = "here".to_owned();
-        let Outcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
+        let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
         let said = done.report.warnings.iter().any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c names"));
         assert_eq!(said, counts, "{selector}");
     }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-use super::super::{Context, NamedPolicy, RedirectUse};
+use super::super::{InjectionContext, NamedPolicy, RedirectUse};
 
 /// Draws one of a few strings.
 fn word(words: &'static [&'static str]) -> impl Strategy<Value = Value> {
@@ -188,7 +188,7 @@ pub(super) fn pod() -> BoxedStrategy<Value> {
 }
 
 /// Draws the environment of a pod.
-pub(super) fn context() -> BoxedStrategy<Context> {
+pub(super) fn context() -> BoxedStrategy<InjectionContext> {
     let service = |target: Value| json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "x"}, "ports": [{"port": 80, "targetPort": target}]}});
     let referrers = prop_oneof![
         reference().prop_map(service),
@@ -209,7 +209,7 @@ pub(super) fn context() -> BoxedStrategy<Context> {
                 .into_iter()
                 .map(|spec| NamedPolicy { name: "p".to_owned(), spec, ..NamedPolicy::default() })
                 .collect();
-            let mut context = Context { native, redirect, unless_disabled, ..Context::default() };
+            let mut context = InjectionContext { native, redirect, unless_disabled, ..InjectionContext::default() };
             context.policies = policies.into();
             context.referrers = Arc::from(referrers);
             if secrets {
@@ -222,7 +222,7 @@ pub(super) fn context() -> BoxedStrategy<Context> {
 
 /// A change by another webhook, to a pod with or without the sidecar.
 #[derive(Debug, Clone)]
-pub(super) enum Foreign {
+pub(super) enum ForeignChange {
     Container(bool),
     Volume,
     Label,
@@ -231,21 +231,21 @@ pub(super) enum Foreign {
     Field,
 }
 
-pub(super) fn foreign() -> impl Strategy<Value = Vec<Foreign>> {
+pub(super) fn foreign() -> impl Strategy<Value = Vec<ForeignChange>> {
     let one = prop_oneof![
-        any::<bool>().prop_map(Foreign::Container),
-        Just(Foreign::Volume),
-        Just(Foreign::Label),
-        Just(Foreign::Annotation),
-        Just(Foreign::Variable),
-        Just(Foreign::Field),
+        any::<bool>().prop_map(ForeignChange::Container),
+        Just(ForeignChange::Volume),
+        Just(ForeignChange::Label),
+        Just(ForeignChange::Annotation),
+        Just(ForeignChange::Variable),
+        Just(ForeignChange::Field),
     ];
     vec(one, 0..6)
 }
 
-// === impl Foreign ===
+// === impl ForeignChange ===
 
-impl Foreign {
+impl ForeignChange {
     /// Applies the change; `index` distinguishes it from others of its kind.
     pub(super) fn apply(&self, pod: &mut Value, index: usize) {
         let name = format!("foreign-{index}");

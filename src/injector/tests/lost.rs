@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Outcome, inject, uninject};
+use super::super::{InjectionOutcome, inject, uninject};
 use super::{context, injected, pod};
 
 fn with_probe() -> Value {
@@ -71,7 +71,7 @@ fn a_container_that_was_renamed_in_an_injected_manifest_is_known_by_what_was_cha
 fn a_name_that_an_injection_gave_is_never_moved() {
     let mut plain = with_probe();
     plain["spec"]["containers"][0]["ports"] = json!([{"name": "gpg-8080", "containerPort": 8080}]);
-    let Outcome::Injected(done) = inject(&plain, &context()) else { panic!("it is injected") };
+    let InjectionOutcome::Injected(done) = inject(&plain, &context()) else { panic!("it is injected") };
     assert_eq!(done.pod["spec"]["containers"], plain["spec"]["containers"]);
     let said = &done.report.warnings[0];
     assert!(said.contains("named gpg-8080") && said.contains("restore its original name"), "{said}");

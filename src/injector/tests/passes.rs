@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Outcome, inject, uninject};
+use super::super::{InjectionOutcome, inject, uninject};
 use super::{context, injected, pod};
 
 fn sidecar(pod: &mut Value) -> &mut Value {
@@ -157,7 +157,7 @@ fn a_container_of_our_name_in_the_other_list_is_the_users() {
     copied["spec"]["containers"].as_array_mut().unwrap().push(json!({"name": "groupage", "image": "own"}));
     let back = uninject(&copied).unwrap().pod;
     assert_eq!(back["spec"]["containers"][1], json!({"name": "groupage", "image": "own"}));
-    assert!(matches!(inject(&copied, &context()), Outcome::Skipped(_)));
+    assert!(matches!(inject(&copied, &context()), InjectionOutcome::Skipped(_)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::recipe::{RecipeMatch, find};
-use super::super::{Context, Outcome, STATUS, inject, patch, places, uninject};
+use super::super::{InjectionContext, InjectionOutcome, STATUS, inject, patch, places, uninject};
 use super::draw::{any_json, context, foreign, pod};
 
 /// Places of a pod that an injection may change, with everything below them. `*` matches one key or
@@ -60,8 +60,8 @@ fn may_change(pointer: &str) -> bool {
 }
 
 /// Checks the properties of an injected pod.
-fn holds(pod: &Value, whole: &Value, context: &Context) -> Result<(), TestCaseError> {
-    let Outcome::Injected(again) = inject(whole, context) else {
+fn check_properties(pod: &Value, whole: &Value, context: &InjectionContext) -> Result<(), TestCaseError> {
+    let InjectionOutcome::Injected(again) = inject(whole, context) else {
         return Err(TestCaseError::fail("a second time it is not injected"));
     };
     prop_assert_eq!(&again.pod, whole, "the second time");
@@ -75,7 +75,7 @@ fn holds(pod: &Value, whole: &Value, context: &Context) -> Result<(), TestCaseEr
 }
 
 /// Checks the API server's rules for the parts that the injection writes.
-fn well_formed(whole: &Value) -> Result<(), TestCaseError> {
+fn check_manifest(whole: &Value) -> Result<(), TestCaseError> {
     let all =
         ["initContainers", "containers"].iter().flat_map(|key| whole["spec"][key].as_array().into_iter().flatten());
     let all: Vec<&Value> = all.collect();
@@ -140,28 +140,28 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
 
     #[test]
-    fn twice_is_once_and_taken_out_it_is_what_it_was(pod in pod(), context in context()) {
-        if let Outcome::Injected(whole) = inject(&pod, &context) {
-            holds(&pod, &whole.pod, &context)?;
-            well_formed(&whole.pod)?;
+    fn injection_is_idempotent_and_reversible(pod in pod(), context in context()) {
+        if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
+            check_properties(&pod, &whole.pod, &context)?;
+            check_manifest(&whole.pod)?;
         }
     }
 
     #[test]
     fn no_number_of_a_known_server_is_the_sidecars(pod in pod(), context in context()) {
-        let Outcome::Injected(done) = inject(&pod, &context) else { return Ok(()) };
+        let InjectionOutcome::Injected(done) = inject(&pod, &context) else { return Ok(()) };
         let record = done.pod["metadata"]["annotations"][STATUS].as_str().unwrap_or_default();
         let record: Value = serde_json::from_str(record).unwrap();
         let apart = record["capture"].as_array().unwrap().iter().filter(|port| port["listen"] != port["port"]);
         let own: Vec<&Value> = apart.map(|port| &port["listen"]).chain([&record["metrics"], &record["admin"]]).collect();
-        for number in find(&pod, None).iter().flat_map(RecipeMatch::numbers_of_all) {
+        for number in find(&pod, None).iter().flat_map(RecipeMatch::all_ports) {
             prop_assert!(!own.contains(&&json!(number)), "{number} of {own:?}");
         }
     }
 
     #[test]
     fn only_what_may_change_changes(pod in pod(), context in context()) {
-        if let Outcome::Injected(whole) = inject(&pod, &context) {
+        if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let mut before = Vec::new();
             leaves(&pod, "", &mut before);
             for (pointer, leaf) in before.into_iter().filter(|(pointer, _)| !may_change(pointer)) {
@@ -172,7 +172,7 @@ proptest! {
 
     #[test]
     fn what_others_added_stays(pod in pod(), context in context(), foreign in foreign()) {
-        if let Outcome::Injected(whole) = inject(&pod, &context) {
+        if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let (mut plain, mut changed) = (pod.clone(), whole.pod);
             for (index, foreign) in foreign.iter().enumerate() {
                 foreign.apply(&mut plain, index);
@@ -180,22 +180,22 @@ proptest! {
             }
             prop_assert_eq!(&uninject(&changed).unwrap().pod, &plain, "taken out");
             // The next pass processes the changed pod, and the pass after that changes nothing.
-            if let Outcome::Injected(next) = inject(&changed, &context) {
-                holds(&plain, &next.pod, &context)?;
-                well_formed(&next.pod)?;
+            if let InjectionOutcome::Injected(next) = inject(&changed, &context) {
+                check_properties(&plain, &next.pod, &context)?;
+                check_manifest(&next.pod)?;
             }
         }
     }
 
     #[test]
     fn without_its_record_it_is_injected_again_and_no_name_of_ours_moves(pod in pod(), context in context()) {
-        if let Outcome::Injected(whole) = inject(&pod, &context) {
+        if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let mut bare = whole.pod;
             bare["metadata"]["annotations"].as_object_mut().unwrap().remove(STATUS);
             let plain = uninject(&bare).unwrap().pod;
-            if let Outcome::Injected(again) = inject(&bare, &context) {
-                holds(&plain, &again.pod, &context)?;
-                well_formed(&again.pod)?;
+            if let InjectionOutcome::Injected(again) = inject(&bare, &context) {
+                check_properties(&plain, &again.pod, &context)?;
+                check_manifest(&again.pod)?;
                 let text = again.pod.to_string();
                 prop_assert_eq!(text.matches("/drain/").count(), text.matches(&drain(&again.pod)).count());
             }
@@ -210,7 +210,7 @@ proptest! {
             all.iter_mut().filter(|one| one["name"] == "c").for_each(|one| one["name"] = json!("z"));
             renamed
         };
-        if let Outcome::Injected(whole) = inject(&pod, &context) {
+        if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let back = uninject(&rename(&whole.pod)).unwrap();
             prop_assert!(!back.warnings.is_empty() || back.pod == rename(&pod), "{:?}", back.pod);
         }
@@ -222,8 +222,8 @@ proptest! {
         pointers(&pod, String::new(), &mut found);
         let mut broken = pod;
         *broken.pointer_mut(at.get::<String>(&found)).unwrap() = odd;
-        if let Outcome::Injected(whole) = inject(&broken, &context) {
-            holds(&broken, &whole.pod, &context)?;
+        if let InjectionOutcome::Injected(whole) = inject(&broken, &context) {
+            check_properties(&broken, &whole.pod, &context)?;
         }
         let _places = places(&broken);
     }
@@ -239,7 +239,7 @@ proptest! {
     fn no_record_that_somebody_wrote_makes_it_panic(
         pod in pod(), context in context(), at in any::<prop::sample::Index>(), odd in any_json()
     ) {
-        if let Outcome::Injected(whole) = inject(&pod, &context) {
+        if let InjectionOutcome::Injected(whole) = inject(&pod, &context) {
             let mut forged = whole.pod;
             let mut status: Value = serde_json::from_str(forged["metadata"]["annotations"][STATUS].as_str().unwrap()).unwrap();
             let mut found = Vec::new();
@@ -247,8 +247,8 @@ proptest! {
             *status.pointer_mut(at.get::<String>(&found)).unwrap() = odd;
             forged["metadata"]["annotations"][STATUS] = json!(status.to_string());
             let _undone = uninject(&forged);
-            if let Outcome::Injected(again) = inject(&forged, &context) {
-                well_formed(&again.pod)?;
+            if let InjectionOutcome::Injected(again) = inject(&forged, &context) {
+                check_manifest(&again.pod)?;
             }
         }
     }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::{Context, NamedPolicy, Outcome, inject, uninject};
+use super::super::{InjectionContext, InjectionOutcome, NamedPolicy, inject, uninject};
 use super::{context, injected};
 
 /// Two application containers. A Service refers to the port number of the second.
-fn ollama(knob: &str) -> (Value, Context) {
+fn ollama(knob: &str) -> (Value, InjectionContext) {
     let pod = json!({
         "metadata": {"name": "p", "labels": {"app": "p"}, "annotations": {"groupage.dev/inject": "enabled", "groupage.dev/app-listen": knob}},
         "spec": {"containers": [
@@ -19,12 +19,12 @@ fn ollama(knob: &str) -> (Value, Context) {
         ]},
     });
     let service = json!({"kind": "Service", "metadata": {"name": "s"}, "spec": {"selector": {"app": "p"}, "ports": [{"port": 80, "targetPort": 11434}]}});
-    (pod, Context { referrers: Arc::from([service]), ..context() })
+    (pod, InjectionContext { referrers: Arc::from([service]), ..context() })
 }
 
-fn warnings(pod: &Value, context: &Context) -> Vec<String> {
+fn warnings(pod: &Value, context: &InjectionContext) -> Vec<String> {
     match inject(pod, context) {
-        Outcome::Injected(injected) => {
+        InjectionOutcome::Injected(injected) => {
             let mut said = injected.report.warnings;
             // Ignores the warning about resources, which these pods do not have.
             said.retain(|said| !said.contains("BestEffort"));
@@ -34,9 +34,9 @@ fn warnings(pod: &Value, context: &Context) -> Vec<String> {
     }
 }
 
-fn refused(pod: &Value, context: &Context) -> String {
+fn refused(pod: &Value, context: &InjectionContext) -> String {
     match inject(pod, context) {
-        Outcome::Refused(problems) => format!("{}: {}", problems[0].code, problems[0].message),
+        InjectionOutcome::Refused(problems) => format!("{}: {}", problems[0].code, problems[0].message),
         other => panic!("{other:?}"),
     }
 }

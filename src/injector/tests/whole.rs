@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::super::{Outcome, inject, uninject};
+use super::super::{InjectionOutcome, inject, uninject};
 use super::{context, injected, pod};
 
 fn with(resources: &Value, own: &Value) -> Value {
@@ -54,9 +54,9 @@ fn a_limit_that_was_raised_in_an_injected_manifest_raises_the_request_with_it() 
 
 #[test]
 fn that_a_pod_is_best_effort_no_more_is_a_warning() {
-    let Outcome::Injected(done) = inject(&pod(), &context()) else { panic!("it is injected") };
+    let InjectionOutcome::Injected(done) = inject(&pod(), &context()) else { panic!("it is injected") };
     assert!(done.report.warnings.iter().any(|said| said.contains("was BestEffort")), "{:?}", done.report);
     let asking = with(&json!(null), &json!({"requests": {"cpu": "1"}}));
-    let Outcome::Injected(done) = inject(&asking, &context()) else { panic!("it is injected") };
+    let InjectionOutcome::Injected(done) = inject(&asking, &context()) else { panic!("it is injected") };
     assert_eq!(done.report.warnings, [] as [&str; 0]);
 }

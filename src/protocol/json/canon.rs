@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use super::{Ambiguous, Elements, Kind, Members, Span, folds_to, kind, unescape};
+use super::{DuplicateKey, Elements, JsonType, Members, Span, folds_to, kind, unescape};
 use crate::protocol::pointer::Pointer;
 
 /// Fields and pointers of a request that receive special treatment.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Looked<'a> {
+pub(crate) struct CanonicalOptions<'a> {
     /// Names of top-level fields that the protocol defines.
     pub(crate) known: &'a [&'a str],
     /// Pointers that the adapter resolves.
@@ -26,32 +26,37 @@ pub(crate) struct Looked<'a> {
 /// # Errors
 /// A key occurs twice in an object, or a key differs from a field that the adapter reads only in
 /// case.
-pub(crate) fn canonical(doc: &[u8], span: Span, looked: Looked<'_>, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
-    Writer { doc, known: looked.known, without: looked.without, out }.value(span, 0, looked.pointers)
+pub(crate) fn canonical(
+    doc: &[u8],
+    span: Span,
+    looked: CanonicalOptions<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), DuplicateKey> {
+    CanonicalWriter { doc, known: looked.known, without: looked.without, out }.value(span, 0, looked.pointers)
 }
 
-struct Writer<'a> {
+struct CanonicalWriter<'a> {
     doc: &'a [u8],
     known: &'a [&'a str],
     without: &'a [usize],
     out: &'a mut Vec<u8>,
 }
 
-impl Writer<'_> {
+impl CanonicalWriter<'_> {
     /// Recursion is bounded by the nesting depth that `check` accepts. `active` contains the
     /// pointers that lead through this value.
-    fn value(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
+    fn value(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), DuplicateKey> {
         match kind(self.doc, span.start) {
-            Kind::Object => self.object(span, depth, active),
-            Kind::Array => self.array(span, depth, active),
-            Kind::String | Kind::Number | Kind::Bool | Kind::Null => {
+            JsonType::Object => self.object(span, depth, active),
+            JsonType::Array => self.array(span, depth, active),
+            JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => {
                 self.out.extend_from_slice(span.of(self.doc));
                 Ok(())
             }
         }
     }
 
-    fn array(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
+    fn array(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), DuplicateKey> {
         self.out.push(b'[');
         for (index, element) in Elements::new(self.doc, span).enumerate() {
             if self.without.binary_search(&element.start).is_ok() {
@@ -62,7 +67,7 @@ impl Writer<'_> {
                 self.value(element, depth + 1, &[])?;
             } else {
                 let token = index.to_string();
-                self.value(element, depth + 1, &through(active, depth, token.as_bytes()))?;
+                self.value(element, depth + 1, &pointers_through(active, depth, token.as_bytes()))?;
             }
             self.out.push(b',');
         }
@@ -70,7 +75,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn object(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), Ambiguous> {
+    fn object(&mut self, span: Span, depth: usize, active: &[&Pointer]) -> Result<(), DuplicateKey> {
         let start = self.out.len();
         let mut members: Vec<(std::borrow::Cow<'_, [u8]>, Range<usize>)> = Vec::new();
         for member in Members::new(self.doc, span) {
@@ -79,20 +84,20 @@ impl Writer<'_> {
             // Fields of the protocol exist at the top level only; pointers apply at every level.
             let known = if depth == 0 { self.known } else { &[] };
             if known.iter().copied().chain(tokens).any(|name| folds_to(&key, name.as_bytes())) {
-                return Err(Ambiguous);
+                return Err(DuplicateKey);
             }
             let from = self.out.len();
             if self.without.binary_search(&member.value.start).is_err() {
                 self.out.extend_from_slice(member.key.of(self.doc));
                 self.out.push(b':');
-                self.value(member.value, depth + 1, &through(active, depth, &key))?;
+                self.value(member.value, depth + 1, &pointers_through(active, depth, &key))?;
                 self.out.push(b',');
             }
             members.push((key, from..self.out.len()));
         }
         members.sort_by(|a, b| a.0.cmp(&b.0));
         if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-            return Err(Ambiguous);
+            return Err(DuplicateKey);
         }
         // The members were written in document order. They are copied in key order and replace it.
         let mut sorted = Vec::with_capacity(self.out.len() - start + 2);
@@ -108,7 +113,7 @@ impl Writer<'_> {
 }
 
 /// Returns the pointers in `active` that continue through the child named `token`.
-fn through<'p>(active: &[&'p Pointer], depth: usize, token: &[u8]) -> Vec<&'p Pointer> {
+fn pointers_through<'p>(active: &[&'p Pointer], depth: usize, token: &[u8]) -> Vec<&'p Pointer> {
     let goes = |pointer: &&&Pointer| pointer.tokens().get(depth).is_some_and(|next| next.as_bytes() == token);
     active.iter().filter(goes).copied().collect()
 }

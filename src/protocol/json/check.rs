@@ -17,7 +17,7 @@ const WIDE_DIGITS: usize = 300;
 
 /// Requirements on a document beyond the JSON grammar.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules {
+pub(crate) struct JsonRules {
     /// Accepts `NaN`, `Infinity` and `-Infinity` as numbers.
     pub(crate) lenient: bool,
     /// Applies the rules for a client's request body: valid UTF-8, and no number outside the range
@@ -29,7 +29,7 @@ pub(crate) struct Rules {
 
 /// Reason for which a document is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Flaw {
+pub(crate) enum JsonError {
     /// The bytes are not a single JSON document.
     Syntax,
     /// The nesting is too deep.
@@ -42,7 +42,7 @@ pub(crate) enum Flaw {
 }
 
 /// The stack of open brackets: one bit per level, set for an object.
-struct Open {
+struct BracketStack {
     bits: [u64; NESTING_MAX / 64],
     depth: usize,
     depth_max: usize,
@@ -52,11 +52,12 @@ struct Open {
 ///
 /// # Errors
 /// Returns the first flaw found.
-pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
+pub(crate) fn check(doc: &[u8], rules: JsonRules) -> Result<(), JsonError> {
     if rules.strict && std::str::from_utf8(doc).is_err() {
-        return Err(Flaw::Utf8);
+        return Err(JsonError::Utf8);
     }
-    let mut open = Open { bits: [0; NESTING_MAX / 64], depth: 0, depth_max: rules.nesting_max.min(NESTING_MAX) };
+    let mut open =
+        BracketStack { bits: [0; NESTING_MAX / 64], depth: 0, depth_max: rules.nesting_max.min(NESTING_MAX) };
     let mut pos = blank(doc, 0);
     'value: loop {
         match at(doc, pos) {
@@ -86,12 +87,12 @@ pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
             b'n' => pos = word(doc, pos, b"null")?,
             b'N' if rules.lenient => pos = word(doc, pos, b"NaN")?,
             b'I' if rules.lenient => pos = word(doc, pos, b"Infinity")?,
-            _ => return Err(Flaw::Syntax),
+            _ => return Err(JsonError::Syntax),
         }
         loop {
             pos = blank(doc, pos);
             let Some(object) = open.top() else {
-                return if pos == doc.len() { Ok(()) } else { Err(Flaw::Syntax) };
+                return if pos == doc.len() { Ok(()) } else { Err(JsonError::Syntax) };
             };
             match at(doc, pos) {
                 b',' if object => {
@@ -104,7 +105,7 @@ pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
                 }
                 b'}' if object => open.pop(),
                 b']' if !object => open.pop(),
-                _ => return Err(Flaw::Syntax),
+                _ => return Err(JsonError::Syntax),
             }
             pos += 1;
         }
@@ -112,49 +113,49 @@ pub(crate) fn check(doc: &[u8], rules: Rules) -> Result<(), Flaw> {
 }
 
 /// Reads a key with its colon and returns the start of the value.
-fn key(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
+fn key(doc: &[u8], pos: usize) -> Result<usize, JsonError> {
     if at(doc, pos) != b'"' {
-        return Err(Flaw::Syntax);
+        return Err(JsonError::Syntax);
     }
     let colon = blank(doc, string(doc, pos)?);
     if at(doc, colon) != b':' {
-        return Err(Flaw::Syntax);
+        return Err(JsonError::Syntax);
     }
     Ok(blank(doc, colon + 1))
 }
 
-fn word(doc: &[u8], pos: usize, word: &[u8]) -> Result<usize, Flaw> {
+fn word(doc: &[u8], pos: usize, word: &[u8]) -> Result<usize, JsonError> {
     let starts = doc.get(pos..).is_some_and(|rest| rest.starts_with(word));
-    if starts { Ok(pos + word.len()) } else { Err(Flaw::Syntax) }
+    if starts { Ok(pos + word.len()) } else { Err(JsonError::Syntax) }
 }
 
 #[inline]
-fn number(doc: &[u8], start: usize, rules: Rules) -> Result<usize, Flaw> {
+fn number(doc: &[u8], start: usize, rules: JsonRules) -> Result<usize, JsonError> {
     let mut pos = start + usize::from(at(doc, start) == b'-');
     match at(doc, pos) {
         b'0' => pos += 1,
-        b'1'..=b'9' => pos = digits(doc, pos + 1),
+        b'1'..=b'9' => pos = skip_digits(doc, pos + 1),
         b'I' if rules.lenient => return word(doc, pos, b"Infinity"),
-        _ => return Err(Flaw::Syntax),
+        _ => return Err(JsonError::Syntax),
     }
     let mut wide = pos - start > WIDE_DIGITS;
     if at(doc, pos) == b'.' {
         let first = pos + 1;
-        pos = digits(doc, first);
+        pos = skip_digits(doc, first);
         if pos == first {
-            return Err(Flaw::Syntax);
+            return Err(JsonError::Syntax);
         }
     }
     if matches!(at(doc, pos), b'e' | b'E') {
         let first = pos + 1 + usize::from(matches!(at(doc, pos + 1), b'+' | b'-'));
-        pos = digits(doc, first);
+        pos = skip_digits(doc, first);
         if pos == first {
-            return Err(Flaw::Syntax);
+            return Err(JsonError::Syntax);
         }
         wide = true;
     }
     if wide && rules.strict && infinite(doc.get(start..pos).unwrap_or_default()) {
-        return Err(Flaw::Range);
+        return Err(JsonError::Range);
     }
     Ok(pos)
 }
@@ -167,18 +168,18 @@ fn infinite(number: &[u8]) -> bool {
 
 /// Reads eight bytes from `pos` in little-endian order, or returns `None` near the end.
 #[inline]
-fn eight(doc: &[u8], pos: usize) -> Option<u64> {
+fn load_u64(doc: &[u8], pos: usize) -> Option<u64> {
     let bytes = doc.get(pos..)?.first_chunk::<8>()?;
     Some(u64::from_le_bytes(*bytes))
 }
 
 /// Returns the first position at or after `pos` that is not a digit.
 #[inline]
-fn digits(doc: &[u8], mut pos: usize) -> usize {
+fn skip_digits(doc: &[u8], mut pos: usize) -> usize {
     // A byte is a digit if its XOR with 0x30 is at most 9. Adding 0x76 carries values of 10 and
     // above into the top bit. A carry out of a byte only affects the bytes after the first one that
     // is not a digit, and only that first one is used.
-    while let Some(bytes) = eight(doc, pos) {
+    while let Some(bytes) = load_u64(doc, pos) {
         let low = bytes ^ 0x3030_3030_3030_3030;
         let other = (low.wrapping_add(0x7676_7676_7676_7676) | low) & 0x8080_8080_8080_8080;
         if other != 0 {
@@ -195,10 +196,10 @@ fn digits(doc: &[u8], mut pos: usize) -> usize {
 /// Reads a string with its opening quote at `pos`. Bytes of 0x80 and above are accepted without a
 /// check of their encoding.
 #[inline]
-fn string(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
+fn string(doc: &[u8], pos: usize) -> Result<usize, JsonError> {
     let mut pos = pos + 1;
     loop {
-        pos = plain(doc, pos);
+        pos = skip_plain(doc, pos);
         match at(doc, pos) {
             b'"' => return Ok(pos + 1),
             b'\\' => match at(doc, pos + 1) {
@@ -206,13 +207,13 @@ fn string(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
                 b'u' => {
                     let hex = doc.get(pos + 2..pos + 6).unwrap_or_default();
                     if hex.len() != 4 || !hex.iter().all(u8::is_ascii_hexdigit) {
-                        return Err(Flaw::Syntax);
+                        return Err(JsonError::Syntax);
                     }
                     pos += 6;
                 }
-                _ => return Err(Flaw::Syntax),
+                _ => return Err(JsonError::Syntax),
             },
-            _ => return Err(Flaw::Syntax),
+            _ => return Err(JsonError::Syntax),
         }
     }
 }
@@ -220,10 +221,10 @@ fn string(doc: &[u8], pos: usize) -> Result<usize, Flaw> {
 /// Returns the first position at or after `pos` that holds a quote, a backslash or a control
 /// character.
 #[inline]
-fn plain(doc: &[u8], mut pos: usize) -> usize {
+fn skip_plain(doc: &[u8], mut pos: usize) -> usize {
     const ONES: u64 = 0x0101_0101_0101_0101;
     const TOPS: u64 = 0x8080_8080_8080_8080;
-    while let Some(bytes) = eight(doc, pos) {
+    while let Some(bytes) = load_u64(doc, pos) {
         let quote = bytes ^ (ONES * 0x22);
         let slash = bytes ^ (ONES * 0x5c);
         // The lowest top bit that is set is exact: a borrow only affects the bytes after the first
@@ -244,10 +245,10 @@ fn plain(doc: &[u8], mut pos: usize) -> usize {
 
 // === impl Open ===
 
-impl Open {
-    fn push(&mut self, object: bool) -> Result<(), Flaw> {
+impl BracketStack {
+    fn push(&mut self, object: bool) -> Result<(), JsonError> {
         if self.depth >= self.depth_max {
-            return Err(Flaw::Nesting);
+            return Err(JsonError::Nesting);
         }
         let bit = 1_u64 << (self.depth % 64);
         if let Some(row) = self.bits.get_mut(self.depth / 64) {

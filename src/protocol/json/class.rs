@@ -8,11 +8,11 @@
 //! (base64 bytes), `n`. Lists are runs (`[f4,]`), and objects are sorted keys, each with the class
 //! of its value.
 
-use super::{Ambiguous, Elements, Kind, Members, Span, is_integer, kind, unescape};
+use super::{DuplicateKey, Elements, JsonType, Members, Span, is_integer, kind, unescape};
 
 /// Interpretation of the object `{"b64": ..}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scalars {
+pub(crate) enum Base64Form {
     /// An ordinary object.
     Plain,
     /// A scalar of a type of its own (KServe V1).
@@ -25,10 +25,10 @@ pub(crate) enum Scalars {
 ///
 /// # Errors
 /// A key occurs twice in an object.
-pub(crate) fn class(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+pub(crate) fn class(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
     match letter(doc, span) {
         Some(letter) => out.push(letter),
-        None if kind(doc, span.start) == Kind::Array => list(doc, span, scalars, out)?,
+        None if kind(doc, span.start) == JsonType::Array => list(doc, span, scalars, out)?,
         None => object(doc, span, scalars, out)?,
     }
     Ok(())
@@ -37,13 +37,13 @@ pub(crate) fn class(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>)
 /// Returns the class of a scalar, or `None` for an array or object.
 fn letter(doc: &[u8], span: Span) -> Option<u8> {
     match kind(doc, span.start) {
-        Kind::Null => Some(b'n'),
-        Kind::Bool => Some(b'b'),
-        Kind::String => Some(b's'),
-        Kind::Number if !is_integer(span.of(doc)) => Some(b'f'),
-        Kind::Number if is_wide(span.of(doc)) => Some(b'I'),
-        Kind::Number => Some(b'i'),
-        Kind::Array | Kind::Object => None,
+        JsonType::Null => Some(b'n'),
+        JsonType::Bool => Some(b'b'),
+        JsonType::String => Some(b's'),
+        JsonType::Number if !is_integer(span.of(doc)) => Some(b'f'),
+        JsonType::Number if is_wide(span.of(doc)) => Some(b'I'),
+        JsonType::Number => Some(b'i'),
+        JsonType::Array | JsonType::Object => None,
     }
 }
 
@@ -59,7 +59,7 @@ fn is_wide(number: &[u8]) -> bool {
 ///
 /// # Errors
 /// A key occurs twice.
-pub(crate) fn keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+pub(crate) fn keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
     out.push(b'{');
     for (key, _) in sorted(doc, span)? {
         put_key(&key, out);
@@ -68,7 +68,7 @@ pub(crate) fn keys_class(doc: &[u8], span: Span, out: &mut Vec<u8>) -> Result<()
     Ok(())
 }
 
-fn list(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+fn list(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
     out.push(b'[');
     let mut run = out.len()..out.len();
     let mut count = 0_u64;
@@ -103,14 +103,14 @@ fn list(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(
     Ok(())
 }
 
-fn object(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result<(), Ambiguous> {
+fn object(doc: &[u8], span: Span, scalars: Base64Form, out: &mut Vec<u8>) -> Result<(), DuplicateKey> {
     let members = sorted(doc, span)?;
-    if scalars != Scalars::Plain
+    if scalars != Base64Form::Plain
         && let [(key, value)] = members.as_slice()
         && **key == *b"b64"
-        && kind(doc, value.start) == Kind::String
+        && kind(doc, value.start) == JsonType::String
     {
-        out.push(if scalars == Scalars::Strings { b's' } else { b'B' });
+        out.push(if scalars == Base64Form::Strings { b's' } else { b'B' });
         return Ok(());
     }
     out.push(b'{');
@@ -122,14 +122,14 @@ fn object(doc: &[u8], span: Span, scalars: Scalars, out: &mut Vec<u8>) -> Result
     Ok(())
 }
 
-type Keyed<'a> = (std::borrow::Cow<'a, [u8]>, Span);
+type SortedMember<'a> = (std::borrow::Cow<'a, [u8]>, Span);
 
-fn sorted(doc: &[u8], span: Span) -> Result<Vec<Keyed<'_>>, Ambiguous> {
+fn sorted(doc: &[u8], span: Span) -> Result<Vec<SortedMember<'_>>, DuplicateKey> {
     let mut members: Vec<_> =
         Members::new(doc, span).map(|member| (unescape(member.key.inside(doc)), member.value)).collect();
     members.sort_by(|a, b| a.0.cmp(&b.0));
     if members.windows(2).any(|pair| pair[0].0 == pair[1].0) {
-        return Err(Ambiguous);
+        return Err(DuplicateKey);
     }
     Ok(members)
 }

@@ -2,24 +2,24 @@ use proptest::prelude::*;
 
 use super::*;
 
-const STRICT: Rules = Rules { lenient: false, strict: true, nesting_max: 64 };
-const ANSWER: Rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+const STRICT: JsonRules = JsonRules { lenient: false, strict: true, nesting_max: 64 };
+const ANSWER: JsonRules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
 
 fn pointer(text: &str) -> Pointer {
     Pointer::parse(text).unwrap()
 }
 
-fn canon(text: &str, known: &[&str]) -> Result<String, Ambiguous> {
+fn canon(text: &str, known: &[&str]) -> Result<String, DuplicateKey> {
     let mut out = Vec::new();
     let doc = text.as_bytes();
-    canonical(doc, root(doc), Looked { known, pointers: &[], without: &[] }, &mut out)?;
+    canonical(doc, root(doc), CanonicalOptions { known, pointers: &[], without: &[] }, &mut out)?;
     Ok(String::from_utf8(out).unwrap())
 }
 
 fn class_of(text: &str) -> String {
     let mut out = Vec::new();
     let doc = text.as_bytes();
-    class(doc, root(doc), Scalars::Bytes, &mut out).unwrap();
+    class(doc, root(doc), Base64Form::Bytes, &mut out).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -96,12 +96,12 @@ fn what_the_grammar_forbids_is_not() {
         "1_0",
         "{\"a\":1 \"b\":2}",
     ] {
-        assert_eq!(check(text.as_bytes(), STRICT), Err(Flaw::Syntax), "{text:?}");
+        assert_eq!(check(text.as_bytes(), STRICT), Err(JsonError::Syntax), "{text:?}");
     }
-    assert_eq!(check(b"\"\xff\"", STRICT), Err(Flaw::Utf8));
+    assert_eq!(check(b"\"\xff\"", STRICT), Err(JsonError::Utf8));
     assert_eq!(check(b"\"\xff\"", ANSWER), Ok(()));
     for text in ["1e400", "-1e400", "1e1000000000", &"9".repeat(310), "[1,2,1E999]"] {
-        assert_eq!(check(text.as_bytes(), STRICT), Err(Flaw::Range), "{text}");
+        assert_eq!(check(text.as_bytes(), STRICT), Err(JsonError::Range), "{text}");
         assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
     }
 }
@@ -112,18 +112,18 @@ fn bare_words_are_numbers_only_where_asked_for() {
         assert_eq!(check(text.as_bytes(), ANSWER), Ok(()), "{text}");
     }
     for text in ["-NaN", "Nan", "+Infinity", "Infinit", "NaNs"] {
-        assert_eq!(check(text.as_bytes(), ANSWER), Err(Flaw::Syntax), "{text}");
+        assert_eq!(check(text.as_bytes(), ANSWER), Err(JsonError::Syntax), "{text}");
     }
 }
 
 #[test]
 fn nesting_is_bounded_with_a_constant_stack() {
     for deep in [65, 100_000] {
-        assert_eq!(check("[".repeat(deep).as_bytes(), STRICT), Err(Flaw::Nesting));
-        assert_eq!(check("{\"a\":".repeat(deep).as_bytes(), STRICT), Err(Flaw::Nesting));
+        assert_eq!(check("[".repeat(deep).as_bytes(), STRICT), Err(JsonError::Nesting));
+        assert_eq!(check("{\"a\":".repeat(deep).as_bytes(), STRICT), Err(JsonError::Nesting));
     }
-    let beyond = Rules { nesting_max: usize::MAX, ..ANSWER };
-    assert_eq!(check("[".repeat(NESTING_MAX + 1).as_bytes(), beyond), Err(Flaw::Nesting));
+    let beyond = JsonRules { nesting_max: usize::MAX, ..ANSWER };
+    assert_eq!(check("[".repeat(NESTING_MAX + 1).as_bytes(), beyond), Err(JsonError::Nesting));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn ambiguous_objects_are_refused_wherever_they_are_looked_into() {
         r#"{"Model":1}"#,
         r#"{"\u004dodel":1}"#,
     ] {
-        assert_eq!(canon(text, &["model"]), Err(Ambiguous), "{text}");
+        assert_eq!(canon(text, &["model"]), Err(DuplicateKey), "{text}");
     }
     assert!(canon(r#"{"x":{"Model":1}}"#, &["model"]).is_ok());
 }
@@ -204,7 +204,7 @@ fn a_pointer_finds_through_objects_and_arrays() {
     assert_eq!(at("/a/01"), None);
     assert_eq!(at("/a/b"), None);
     let twice = br#"{"a":1,"a":2}"#;
-    assert_eq!(find(twice, root(twice), &pointer("/a")).map(|_| ()), Err(Ambiguous));
+    assert_eq!(find(twice, root(twice), &pointer("/a")).map(|_| ()), Err(DuplicateKey));
 }
 
 /// Generates JSON values in various spellings.
@@ -232,9 +232,9 @@ proptest! {
         prop_assert_eq!(root(doc).end, doc.len());
         prop_assert!(serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok());
         let mut again = Vec::new();
-        let nothing = Looked { known: &[], pointers: &[], without: &[] };
+        let nothing = CanonicalOptions { known: &[], pointers: &[], without: &[] };
         prop_assert_eq!(canonical(doc, root(doc), nothing, &mut again), Ok(()));
-        prop_assert_eq!(class(doc, root(doc), Scalars::Plain, &mut again), Ok(()));
+        prop_assert_eq!(class(doc, root(doc), Base64Form::Plain, &mut again), Ok(()));
     }
 
     /// Restricted to the inputs on which both parsers must agree: the raw reader of `serde_json`
@@ -244,7 +244,7 @@ proptest! {
         let ours = check(&bytes, STRICT);
         let text = String::from_utf8(bytes).unwrap();
         let theirs = serde_json::from_str::<&serde_json::value::RawValue>(&text).is_ok();
-        if ours != Err(Flaw::Range) {
+        if ours != Err(JsonError::Range) {
             prop_assert_eq!(ours.is_ok(), theirs, "{}", text);
         }
     }
@@ -257,7 +257,7 @@ proptest! {
         if let Ok(text) = std::str::from_utf8(&bytes) {
             let ours = check(text.as_bytes(), STRICT);
             let theirs = serde_json::from_str::<&serde_json::value::RawValue>(text).is_ok();
-            if ours != Err(Flaw::Range) {
+            if ours != Err(JsonError::Range) {
                 prop_assert_eq!(ours.is_ok(), theirs, "{}", text);
             }
         }

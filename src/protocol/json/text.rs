@@ -17,7 +17,7 @@ pub(crate) fn unescape(raw: &[u8]) -> Cow<'_, [u8]> {
         }
         match raw.get(pos + 1).copied().unwrap_or(b'\\') {
             b'u' => {
-                let (scalar, taken) = escaped(raw, pos);
+                let (scalar, taken) = decode_unicode_escape(raw, pos);
                 push_wtf8(&mut out, scalar);
                 pos += taken;
                 continue;
@@ -41,11 +41,11 @@ pub(crate) fn code_points(raw: &[u8]) -> u64 {
     let mut count = 0;
     let mut rest = raw;
     while let Some(hit) = memchr::memchr(b'\\', rest) {
-        count += starts(rest.get(..hit).unwrap_or_default()) + 1;
-        let taken = if rest.get(hit + 1) == Some(&b'u') { escaped(rest, hit).1 } else { 2 };
+        count += count_code_points(rest.get(..hit).unwrap_or_default()) + 1;
+        let taken = if rest.get(hit + 1) == Some(&b'u') { decode_unicode_escape(rest, hit).1 } else { 2 };
         rest = rest.get(hit + taken..).unwrap_or_default();
     }
-    count + starts(rest)
+    count + count_code_points(rest)
 }
 
 /// Returns the length in bytes of a JSON text if its escaped characters were written in UTF-8. For
@@ -56,7 +56,7 @@ pub(crate) fn unescaped_len(raw: &[u8]) -> usize {
     let mut pos = 0;
     while let Some(hit) = raw.get(pos..).and_then(|rest| memchr::memchr(b'\\', rest)) {
         let at = pos + hit;
-        let (scalar, taken) = if raw.get(at + 1) == Some(&b'u') { escaped(raw, at) } else { (1, 2) };
+        let (scalar, taken) = if raw.get(at + 1) == Some(&b'u') { decode_unicode_escape(raw, at) } else { (1, 2) };
         let encoded = match scalar {
             0..=0x7f => 1,
             0x80..=0x7ff => 2,
@@ -105,16 +105,16 @@ pub(crate) fn escape_latin1(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn starts(bytes: &[u8]) -> u64 {
+fn count_code_points(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(byte & 0xc0 != 0x80)).sum()
 }
 
 /// Returns the scalar value (or lone surrogate) of the `\u` escape at `pos`, and the length of the
 /// escape in bytes.
-fn escaped(raw: &[u8], pos: usize) -> (u32, usize) {
-    let high = unit(raw, pos);
+fn decode_unicode_escape(raw: &[u8], pos: usize) -> (u32, usize) {
+    let high = parse_code_unit(raw, pos);
     if (0xd800..0xdc00).contains(&high) && raw.get(pos + 6..pos + 8) == Some(b"\\u") {
-        let low = unit(raw, pos + 6);
+        let low = parse_code_unit(raw, pos + 6);
         if (0xdc00..0xe000).contains(&low) {
             return (0x1_0000 + ((high - 0xd800) << 10) + (low - 0xdc00), 12);
         }
@@ -122,7 +122,7 @@ fn escaped(raw: &[u8], pos: usize) -> (u32, usize) {
     (high, 6)
 }
 
-fn unit(raw: &[u8], pos: usize) -> u32 {
+fn parse_code_unit(raw: &[u8], pos: usize) -> u32 {
     let digits = raw.get(pos + 2..pos + 6).unwrap_or_default();
     digits.iter().fold(0, |sum, &digit| sum << 4 | char::from(digit).to_digit(16).unwrap_or(0))
 }

@@ -4,12 +4,12 @@
 //! A header is forwarded only if it is listed here or in the policy. A listed header with values
 //! that consist of numbers, times and fixed words is forwarded unchanged. Any other text may quote
 //! an input, and is forwarded only if unbatched responses of the same key have the same value
-//! ([`LoneEvidence`]).
+//! ([`UnbatchedEvidence`]).
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::protocol::call::{Call, Outgoing};
-use crate::protocol::evidence::{LoneEvidence, Part};
+use crate::protocol::call::{Call, SharedRequest};
+use crate::protocol::evidence::{AnswerPart, UnbatchedEvidence};
 use crate::protocol::route::Endpoint;
 use crate::protocol::{fresh, headers};
 
@@ -62,7 +62,7 @@ pub(super) struct SharedHead {
 }
 
 /// Returns the listed headers of a response that may quote an input.
-pub(super) fn free_text(headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> {
+pub(super) fn free_text_headers(headers: &HeaderMap) -> impl Iterator<Item = &HeaderName> {
     headers.keys().filter(|name| is_listed(name) && headers.get_all(*name).iter().any(is_text))
 }
 
@@ -118,7 +118,12 @@ fn is_date(value: &[u8]) -> bool {
 
 impl SharedHead {
     /// Selects the headers of a response to a shared call. `call` is one of its members.
-    pub(super) fn new(endpoint: &Endpoint, call: &Call, headers: &HeaderMap, evidence: Option<&LoneEvidence>) -> Self {
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        call: &Call,
+        headers: &HeaderMap,
+        evidence: Option<&UnbatchedEvidence>,
+    ) -> Self {
         let nominated = headers::nominated(headers);
         let shown = |name: &&HeaderName| {
             if !headers::is_end_to_end(name) || NEVER.contains(name) || nominated.contains(name) {
@@ -127,7 +132,8 @@ impl SharedHead {
             let is_plain = || !headers.get_all(*name).iter().any(is_text);
             endpoint.rules.respond_with_headers.contains(name)
                 || is_listed(name)
-                    && (is_plain() || evidence.is_some_and(|known| known.knows(call, Part::Header(name, headers))))
+                    && (is_plain()
+                        || evidence.is_some_and(|known| known.knows(call, AnswerPart::Header(name, headers))))
         };
         let mut listed = HeaderMap::with_capacity(headers.len());
         for name in headers.keys().filter(shown) {
@@ -143,7 +149,7 @@ impl SharedHead {
 
     /// Returns the head for a member, with the member's own request id wherever the upstream echoed
     /// that of the shared call.
-    pub(super) fn of_member(&self, call: &Call, sent: &Outgoing) -> HeaderMap {
+    pub(super) fn of_member(&self, call: &Call, sent: &SharedRequest) -> HeaderMap {
         let own_id = || {
             let given = call.head.headers.get(headers::REQUEST_ID).cloned();
             given

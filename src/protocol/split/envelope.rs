@@ -3,14 +3,14 @@
 //! The protocol and the policy declare results, ids, counters, and the scalars of the protocol's
 //! envelope. Any other member may quote an input of any client, and so may a declared scalar that
 //! contains a piece of an item. These are listed as undeclared, to be checked against
-//! [`LoneEvidence`](crate::protocol::evidence::LoneEvidence).
+//! [`UnbatchedEvidence`](crate::protocol::evidence::LoneEvidence).
 
 use crate::protocol::call::Call;
 use crate::protocol::evidence::MEMBERS_MAX;
 use crate::protocol::fresh;
-use crate::protocol::json::{self, Elements, Kind, Members, NESTING_MAX, Rules, Span, kind, unescape};
+use crate::protocol::json::{self, Elements, JsonRules, JsonType, Members, NESTING_MAX, Span, kind, unescape};
 use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{Counters, Results, Shape};
+use crate::protocol::shape::{Counters, ProtocolShape, ResultLayout};
 use crate::protocol::usage;
 
 /// Maximum length of a declared scalar in bytes. Model paths are no longer in practice.
@@ -44,62 +44,67 @@ const USAGE: [&str; 16] = [
 
 /// A part of a response that may quote an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Undeclared {
+pub(super) struct UndeclaredPart {
     /// The path to it, with a slash before each name.
     pub(super) path: Vec<u8>,
     pub(super) value: Span,
 }
 
 /// A traversal of a response body that collects its undeclared parts.
-struct Envelope<'a> {
+struct EnvelopeWalker<'a> {
     doc: &'a [u8],
-    shape: &'a Shape,
+    shape: &'a ProtocolShape,
     /// Pointers to values that need no check.
     declared: Vec<Pointer>,
     /// The members of the shared call. `None` for an unbatched response: all its texts are listed,
     /// to be compared with those of batch responses.
     members: Option<&'a [&'a Call]>,
-    found: Vec<Undeclared>,
+    found: Vec<UndeclaredPart>,
 }
 
 /// Returns the undeclared parts of `doc`, a response to a shared call. The policy declares
 /// `fields`.
-pub(super) fn of_shared(doc: &[u8], shape: &Shape, fields: &[Pointer], members: &[&Call]) -> Vec<Undeclared> {
-    Envelope::new(doc, shape, fields, Some(members)).walk()
+pub(super) fn undeclared_in_batch(
+    doc: &[u8],
+    shape: &ProtocolShape,
+    fields: &[Pointer],
+    members: &[&Call],
+) -> Vec<UndeclaredPart> {
+    EnvelopeWalker::new(doc, shape, fields, Some(members)).walk()
 }
 
 /// Returns the parts of an unbatched response that are undeclared in some batch response; empty if
 /// it is not JSON.
-pub(super) fn of_lone(doc: &[u8], shape: &Shape, fields: &[Pointer]) -> Vec<Undeclared> {
-    let rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+pub(super) fn undeclared_in_unbatched(doc: &[u8], shape: &ProtocolShape, fields: &[Pointer]) -> Vec<UndeclaredPart> {
+    let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
     if json::check(doc, rules).is_err() {
         return Vec::new();
     }
-    let mut envelope = Envelope::new(doc, shape, fields, None);
-    if let (Results::Lists(lists), Some(single)) = (&shape.results, &shape.single_result) {
+    let mut envelope = EnvelopeWalker::new(doc, shape, fields, None);
+    if let (ResultLayout::Lists(lists), Some(single)) = (&shape.results, &shape.single_result) {
         envelope.declared.extend(lists.iter().filter_map(|list| list.sibling(single)));
     }
     envelope.walk()
 }
 
 /// Returns `true` for a zero that is written with more than a zero. It is copied as written.
-fn is_odd_zero(number: &[u8]) -> bool {
+fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
 }
 
 // === impl Envelope ===
 
-impl<'a> Envelope<'a> {
-    fn new(doc: &'a [u8], shape: &'a Shape, fields: &[Pointer], members: Option<&'a [&'a Call]>) -> Self {
+impl<'a> EnvelopeWalker<'a> {
+    fn new(doc: &'a [u8], shape: &'a ProtocolShape, fields: &[Pointer], members: Option<&'a [&'a Call]>) -> Self {
         let mut declared: Vec<Pointer> = match &shape.results {
-            Results::Lists(lists) => lists.clone(),
-            Results::Map { at, .. } => vec![at.clone()],
+            ResultLayout::Lists(lists) => lists.clone(),
+            ResultLayout::Map { at, .. } => vec![at.clone()],
         };
         declared.extend_from_slice(fields);
         Self { doc, shape, declared, members, found: Vec::new() }
     }
 
-    fn walk(mut self) -> Vec<Undeclared> {
+    fn walk(mut self) -> Vec<UndeclaredPart> {
         self.visit(json::root(self.doc), &mut Vec::new());
         self.found
     }
@@ -115,7 +120,7 @@ impl<'a> Envelope<'a> {
         match &self.shape.counters {
             Counters::Usage(at) if at.tokens() == *path => {
                 return match kind(self.doc, value.start) {
-                    Kind::Object | Kind::Null => self.visit_usage(value, path),
+                    JsonType::Object | JsonType::Null => self.visit_usage(value, path),
                     _ => self.add(value, path),
                 };
             }
@@ -130,7 +135,7 @@ impl<'a> Envelope<'a> {
         {
             return;
         }
-        if self.leads_on(path) {
+        if self.has_declared_below(path) {
             return self.visit_inside(value, path, Self::visit);
         }
         self.add(value, path);
@@ -138,7 +143,7 @@ impl<'a> Envelope<'a> {
 
     fn visit_inside(&mut self, value: Span, path: &mut Vec<String>, visit: fn(&mut Self, Span, &mut Vec<String>)) {
         match kind(self.doc, value.start) {
-            Kind::Object => {
+            JsonType::Object => {
                 for member in Members::new(self.doc, value) {
                     path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
                     visit(self, member.value, path);
@@ -148,7 +153,7 @@ impl<'a> Envelope<'a> {
                     }
                 }
             }
-            Kind::Array => {
+            JsonType::Array => {
                 for (index, element) in Elements::new(self.doc, value).enumerate() {
                     path.push(index.to_string());
                     visit(self, element, path);
@@ -158,7 +163,7 @@ impl<'a> Envelope<'a> {
                     }
                 }
             }
-            Kind::String | Kind::Number | Kind::Bool | Kind::Null => self.add(value, path),
+            JsonType::String | JsonType::Number | JsonType::Bool | JsonType::Null => self.add(value, path),
         }
     }
 
@@ -169,7 +174,7 @@ impl<'a> Envelope<'a> {
             return;
         }
         match kind(self.doc, value.start) {
-            Kind::Object => {
+            JsonType::Object => {
                 for member in Members::new(self.doc, value) {
                     path.push(String::from_utf8_lossy(&unescape(member.key.inside(self.doc))).into_owned());
                     if path.last().is_some_and(|name| !USAGE.contains(&name.as_str())) {
@@ -183,19 +188,19 @@ impl<'a> Envelope<'a> {
                     }
                 }
             }
-            Kind::Array => self.visit_inside(value, path, Self::visit_usage),
-            Kind::String => self.add(value, path),
-            Kind::Number if is_odd_zero(value.of(self.doc)) => self.add(value, path),
-            Kind::Number | Kind::Bool | Kind::Null => {}
+            JsonType::Array => self.visit_inside(value, path, Self::visit_usage),
+            JsonType::String => self.add(value, path),
+            JsonType::Number if is_nonstandard_zero(value.of(self.doc)) => self.add(value, path),
+            JsonType::Number | JsonType::Bool | JsonType::Null => {}
         }
     }
 
     /// Visits an id. It is generated anew, but its prefix and its punctuation are kept.
     fn visit_id(&mut self, value: Span, path: &[String]) {
         match kind(self.doc, value.start) {
-            Kind::Number | Kind::Null => {}
-            Kind::Object | Kind::Array | Kind::Bool => self.add(value, path),
-            Kind::String => {
+            JsonType::Number | JsonType::Null => {}
+            JsonType::Object | JsonType::Array | JsonType::Bool => self.add(value, path),
+            JsonType::String => {
                 let raw = value.inside(self.doc);
                 let prefix = Span { start: value.start + 1, end: value.start + 1 + fresh::prefix(raw) };
                 if !raw.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:".contains(byte)) {
@@ -211,11 +216,11 @@ impl<'a> Envelope<'a> {
     fn is_plain(&self, name: &str, value: Span) -> bool {
         let text = value.of(self.doc);
         match kind(self.doc, value.start) {
-            Kind::Null => true,
-            Kind::Number => json::is_integer(text) && text.len() <= CREATED_DIGITS,
-            Kind::String if name == "object" => text == b"\"list\"",
-            Kind::String => text.len() <= SCALAR_MAX && !self.is_quote(value.inside(self.doc)),
-            Kind::Object | Kind::Array | Kind::Bool => false,
+            JsonType::Null => true,
+            JsonType::Number => json::is_integer(text) && text.len() <= CREATED_DIGITS,
+            JsonType::String if name == "object" => text == b"\"list\"",
+            JsonType::String => text.len() <= SCALAR_MAX && !self.is_quote(value.inside(self.doc)),
+            JsonType::Object | JsonType::Array | JsonType::Bool => false,
         }
     }
 
@@ -227,7 +232,7 @@ impl<'a> Envelope<'a> {
         let mut items = members.iter().flat_map(|call| {
             let spans = call.found.slots.iter().flat_map(|slot| &slot.items);
             spans.map(|item| match kind(&call.body, item.start) {
-                Kind::String => item.inside(&call.body),
+                JsonType::String => item.inside(&call.body),
                 _ => item.of(&call.body),
             })
         });
@@ -235,7 +240,7 @@ impl<'a> Envelope<'a> {
     }
 
     /// Returns `true` if a declared value lies below `path`.
-    fn leads_on(&self, path: &[String]) -> bool {
+    fn has_declared_below(&self, path: &[String]) -> bool {
         let below = |pointer: &Pointer| pointer.tokens().len() > path.len() && pointer.tokens().starts_with(path);
         let counters = match &self.shape.counters {
             Counters::None => false,
@@ -252,7 +257,7 @@ impl<'a> Envelope<'a> {
             return;
         }
         let path = path.iter().flat_map(|name| std::iter::once(b'/').chain(name.bytes())).collect();
-        self.found.push(Undeclared { path, value });
+        self.found.push(UndeclaredPart { path, value });
     }
 }
 
@@ -261,9 +266,9 @@ mod tests {
     use super::*;
     use crate::protocol::openai;
 
-    fn undeclared(shape: &Shape, fields: &[&str], doc: &str) -> Vec<String> {
+    fn undeclared(shape: &ProtocolShape, fields: &[&str], doc: &str) -> Vec<String> {
         let fields: Vec<Pointer> = fields.iter().map(|field| Pointer::known(field)).collect();
-        let found = of_shared(doc.as_bytes(), shape, &fields, &[]);
+        let found = undeclared_in_batch(doc.as_bytes(), shape, &fields, &[]);
         found.into_iter().map(|part| String::from_utf8(part.path).unwrap()).collect()
     }
 
@@ -284,7 +289,7 @@ mod tests {
 
     #[test]
     fn members_beside_nested_results_are_undeclared() {
-        let shape = Shape::plain("/in", "/out/0/vectors");
+        let shape = ProtocolShape::plain("/in", "/out/0/vectors");
         let doc = r#"{"out":[{"vectors":[1],"note":1},2],"model":"m"}"#;
         assert_eq!(undeclared(&shape, &[], doc), ["/out/0/note", "/out/1", "/model"]);
         assert_eq!(undeclared(&shape, &["/out/0/note", "/model"], doc), ["/out/1"]);

@@ -4,21 +4,21 @@ use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use super::results::Results;
-use crate::protocol::call::{Call, Mismatch, MismatchKind, Outgoing};
+use super::results::LocatedResults;
+use crate::protocol::call::{Call, MismatchKind, ResponseMismatch, SharedRequest};
 use crate::protocol::items::{self, amount};
-use crate::protocol::json::{self, Kind, NESTING_MAX, Rules, Span, kind};
+use crate::protocol::json::{self, JsonRules, JsonType, NESTING_MAX, Span, kind};
 use crate::protocol::merge::quoted;
-use crate::protocol::shape::{Counters, Measure, Results as At, Shape, Share};
-use crate::protocol::usage::{self, Counter, Ledger};
+use crate::protocol::shape::{CounterRule, Counters, Measure, ProtocolShape, ResultLayout};
+use crate::protocol::usage::{self, DividedCounter, ShareWeights};
 use crate::protocol::{fresh, headers};
 
 /// The replacements, at the same positions for every client.
-pub(super) struct Plan<'a> {
+pub(super) struct SplitPlan<'a> {
     doc: &'a Bytes,
-    edits: Vec<(Span, Edit)>,
-    results: Results,
-    counters: Vec<Counter>,
+    edits: Vec<(Span, ResponseEdit)>,
+    results: LocatedResults,
+    counters: Vec<DividedCounter>,
     /// Headers with a separate value for each client.
     counted: Vec<(HeaderName, Vec<String>)>,
     /// At least one counter is an estimate.
@@ -26,7 +26,7 @@ pub(super) struct Plan<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Edit {
+enum ResponseEdit {
     Cut,
     /// The name of the results.
     Name,
@@ -36,33 +36,33 @@ enum Edit {
 }
 
 /// The body for one client, and its status if it differs from that of the upstream.
-pub(super) struct Written {
+pub(super) struct MemberBody {
     pub(super) status: Option<StatusCode>,
     pub(super) body: Bytes,
 }
 
-// === impl Plan ===
+// === impl SplitPlan ===
 
-impl<'a> Plan<'a> {
+impl<'a> SplitPlan<'a> {
     /// Determines the replacements. `judge` checks the rest of the body, once the results are known
     /// to match the items.
     pub(super) fn new(
-        shape: &Shape,
+        shape: &ProtocolShape,
         members: &[&Call],
         (doc, head): (&'a Bytes, &HeaderMap),
-        judge: impl FnOnce() -> Result<(), Mismatch>,
-    ) -> Result<Self, Mismatch> {
-        let rules = Rules { lenient: true, strict: false, nesting_max: NESTING_MAX };
+        judge: impl FnOnce() -> Result<(), ResponseMismatch>,
+    ) -> Result<Self, ResponseMismatch> {
+        let rules = JsonRules { lenient: true, strict: false, nesting_max: NESTING_MAX };
         json::check(doc, rules).map_err(|_| MismatchKind::NotJson)?;
         let root = json::root(doc);
-        let results = Results::find(doc, root, shape, members)?;
+        let results = LocatedResults::find(doc, root, shape, members)?;
         judge()?;
         let mut plan =
             Self { doc, edits: Vec::new(), results, counters: Vec::new(), counted: Vec::new(), estimated: false };
         plan.add_lists(shape);
         for pointer in &shape.ids {
             if let Some(found) = json::find(doc, root, pointer).map_err(MismatchKind::from)? {
-                plan.edits.push((found.value, Edit::Id));
+                plan.edits.push((found.value, ResponseEdit::Id));
             }
         }
         let ledger = plan.ledger(shape, members);
@@ -76,16 +76,21 @@ impl<'a> Plan<'a> {
         Ok(plan)
     }
 
-    fn add_lists(&mut self, shape: &Shape) {
+    fn add_lists(&mut self, shape: &ProtocolShape) {
         for (index, list) in self.results.lists.iter().enumerate() {
-            self.edits.push((list.whole, Edit::List(index)));
+            self.edits.push((list.whole, ResponseEdit::List(index)));
             if let Some(key) = list.key.filter(|_| shape.single_result.is_some()) {
-                self.edits.push((key, Edit::Name));
+                self.edits.push((key, ResponseEdit::Name));
             }
         }
     }
 
-    fn add_counters(&mut self, root: Span, shape: &Shape, ledger: &Ledger) -> Result<(), Mismatch> {
+    fn add_counters(
+        &mut self,
+        root: Span,
+        shape: &ProtocolShape,
+        ledger: &ShareWeights,
+    ) -> Result<(), ResponseMismatch> {
         let shape_mismatch = |_| MismatchKind::Shape;
         let mut exact_only = false;
         let counters = match &shape.counters {
@@ -94,13 +99,13 @@ impl<'a> Plan<'a> {
                 Some(found) => usage::usage(self.doc, found.value, ledger).map_err(shape_mismatch)?,
                 None => Vec::new(),
             },
-            Counters::Totals { at, share: Share::Drop } => {
+            Counters::Totals { at, share: CounterRule::Drop } => {
                 let (cuts, _) = items::cuts(self.doc, root, at).map_err(MismatchKind::from)?;
-                self.edits.extend(cuts.into_iter().map(|cut| (cut, Edit::Cut)));
+                self.edits.extend(cuts.into_iter().map(|cut| (cut, ResponseEdit::Cut)));
                 Vec::new()
             }
             Counters::Totals { at, share } => {
-                exact_only = *share == Share::Exact;
+                exact_only = *share == CounterRule::Exact;
                 let mut counters = Vec::new();
                 for pointer in at {
                     if let Some(found) = json::find(self.doc, root, pointer).map_err(MismatchKind::from)? {
@@ -115,7 +120,7 @@ impl<'a> Plan<'a> {
         }
         for (index, counter) in counters.iter().enumerate() {
             self.estimated |= !counter.exact;
-            self.edits.push((counter.span, Edit::Counter(index)));
+            self.edits.push((counter.span, ResponseEdit::Counter(index)));
         }
         self.counters = counters;
         Ok(())
@@ -123,7 +128,7 @@ impl<'a> Plan<'a> {
 
     /// Returns the weights of the items by which counters are divided: taken from the result if it
     /// carries a number, else from the request.
-    fn ledger(&self, shape: &Shape, members: &[&Call]) -> Ledger {
+    fn ledger(&self, shape: &ProtocolShape, members: &[&Call]) -> ShareWeights {
         let mut weights = Vec::with_capacity(self.results.item_at.len());
         let mut tokens = true;
         let mut first: Option<Vec<&[u8]>> = None;
@@ -133,7 +138,7 @@ impl<'a> Plan<'a> {
             for index in 0..count {
                 let parts: Vec<Span> =
                     call.found.slots.iter().filter_map(|slot| slot.items.get(index).copied()).collect();
-                tokens &= parts.iter().all(|part| kind(&call.body, part.start) == Kind::Array);
+                tokens &= parts.iter().all(|part| kind(&call.body, part.start) == JsonType::Array);
                 let bytes: Vec<&[u8]> = parts.iter().map(|part| part.of(&call.body)).collect();
                 identical &= first.get_or_insert_with(|| bytes.clone()) == &bytes;
                 weights.push(
@@ -157,12 +162,12 @@ impl<'a> Plan<'a> {
             Measure::Items | Measure::Bytes | Measure::Chars | Measure::Tokens => false,
         };
         let counts = self.results.positions.iter().map(Vec::len).collect();
-        Ledger { weights, counts, identical, counted }
+        ShareWeights { weights, counts, identical, counted }
     }
 
     /// Divides the counters in TEI's headers: characters are counted here, and tokens are divided
     /// like usage counters.
-    fn add_headers(&mut self, shape: &Shape, members: &[&Call], head: &HeaderMap, ledger: &Ledger) {
+    fn add_headers(&mut self, shape: &ProtocolShape, members: &[&Call], head: &HeaderMap, ledger: &ShareWeights) {
         if shape.share_by != Measure::Text {
             return;
         }
@@ -197,7 +202,7 @@ impl<'a> Plan<'a> {
     }
 
     /// Writes the body for one client.
-    pub(super) fn write(&self, member: usize, call: &Call, sent: &Outgoing, shape: &Shape) -> Written {
+    pub(super) fn write(&self, member: usize, call: &Call, sent: &SharedRequest, shape: &ProtocolShape) -> MemberBody {
         if let Some(written) = self.write_failure(member, shape) {
             return written;
         }
@@ -208,14 +213,14 @@ impl<'a> Plan<'a> {
         for (span, edit) in &self.edits {
             out.extend_from_slice(Span { start: from, end: span.start }.of(self.doc));
             match edit {
-                Edit::Cut => {}
-                Edit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
+                ResponseEdit::Cut => {}
+                ResponseEdit::Name => match shape.single_result.as_deref().filter(|_| call.found.scalar) {
                     Some(name) => out.extend_from_slice(&quoted(name)),
                     None => out.extend_from_slice(span.of(self.doc)),
                 },
-                Edit::List(list) => self.write_results(*list, member, call, shape, &mut out),
-                Edit::Id => write_id(self.doc, *span, call, sent, shape, &mut out),
-                Edit::Counter(index) => {
+                ResponseEdit::List(list) => self.write_results(*list, member, call, shape, &mut out),
+                ResponseEdit::Id => write_id(self.doc, *span, call, sent, shape, &mut out),
+                ResponseEdit::Counter(index) => {
                     let part = self.counters.get(*index).and_then(|counter| counter.parts.get(member));
                     out.extend_from_slice(part.map(String::as_bytes).unwrap_or_default());
                 }
@@ -223,11 +228,11 @@ impl<'a> Plan<'a> {
             from = span.end;
         }
         out.extend_from_slice(Span { start: from, end: self.doc.len() }.of(self.doc));
-        Written { status: None, body: Bytes::from(out) }
+        MemberBody { status: None, body: Bytes::from(out) }
     }
 
-    fn write_results(&self, list: usize, member: usize, call: &Call, shape: &Shape, out: &mut Vec<u8>) {
-        let is_list = matches!(shape.results, At::Lists(_));
+    fn write_results(&self, list: usize, member: usize, call: &Call, shape: &ProtocolShape, out: &mut Vec<u8>) {
+        let is_list = matches!(shape.results, ResultLayout::Lists(_));
         if !(call.found.scalar && shape.unwrap && is_list) {
             self.results.write_list(self.doc, list, member, out);
             return;
@@ -240,7 +245,7 @@ impl<'a> Plan<'a> {
 
     /// Returns the failure of a client with a single item that failed. In a call with several
     /// items, the failure stays in its place, because the other results of the client are valid.
-    fn write_failure(&self, member: usize, shape: &Shape) -> Option<Written> {
+    fn write_failure(&self, member: usize, shape: &ProtocolShape) -> Option<MemberBody> {
         let (pointer, status) = shape.per_item_error.as_ref()?;
         let [position] = self.results.positions.get(member)?.as_slice() else { return None };
         for (index, list) in self.results.lists.iter().enumerate() {
@@ -250,13 +255,13 @@ impl<'a> Plan<'a> {
                 continue;
             }
             let mut body = Vec::new();
-            if matches!(shape.results, At::Lists(_)) {
+            if matches!(shape.results, ResultLayout::Lists(_)) {
                 let start = self.results.starts.get(member).copied().unwrap_or(0);
                 self.results.write_element(self.doc, index, *position, start, &mut body);
             } else {
                 body.extend_from_slice(value.of(self.doc));
             }
-            return Some(Written { status: StatusCode::from_u16(*status).ok(), body: Bytes::from(body) });
+            return Some(MemberBody { status: StatusCode::from_u16(*status).ok(), body: Bytes::from(body) });
         }
         None
     }
@@ -264,26 +269,26 @@ impl<'a> Plan<'a> {
 
 /// Writes the id that the client would have received alone: derived from its request id for servers
 /// that do so, else a random one of the same form.
-fn write_id(doc: &[u8], span: Span, call: &Call, sent: &Outgoing, shape: &Shape, out: &mut Vec<u8>) {
+fn write_id(doc: &[u8], span: Span, call: &Call, sent: &SharedRequest, shape: &ProtocolShape, out: &mut Vec<u8>) {
     let header = call.head.headers.get(headers::REQUEST_ID).map(HeaderValue::as_bytes);
     match kind(doc, span.start) {
-        Kind::Number => out.extend_from_slice(&fresh::like(span.of(doc), true)),
-        Kind::String => {
+        JsonType::Number => out.extend_from_slice(&fresh::random_like(span.of(doc), true)),
+        JsonType::String => {
             let raw = span.inside(doc);
             // Text before the echoed id belongs to the server only if it has the form of a prefix.
             let is_prefix = |before: &&[u8]| before.len() == fresh::prefix(raw);
             let echoed = raw.strip_suffix(sent.request_id.as_bytes()).filter(is_prefix);
             let prefix = || raw.get(..fresh::prefix(raw)).unwrap_or_default();
             let own = match (echoed, header) {
-                (Some(prefix), Some(header)) => fresh::from_request(prefix, header),
+                (Some(prefix), Some(header)) => fresh::derived_from_request_id(prefix, header),
                 (Some(prefix), None) => fresh::short(prefix),
-                (None, Some(header)) if shape.id_from_request => fresh::from_request(prefix(), header),
-                (None, _) => fresh::like(raw, false),
+                (None, Some(header)) if shape.id_from_request => fresh::derived_from_request_id(prefix(), header),
+                (None, _) => fresh::random_like(raw, false),
             };
             out.push(b'"');
             out.extend_from_slice(&own);
             out.push(b'"');
         }
-        Kind::Object | Kind::Array | Kind::Bool | Kind::Null => out.extend_from_slice(span.of(doc)),
+        JsonType::Object | JsonType::Array | JsonType::Bool | JsonType::Null => out.extend_from_slice(span.of(doc)),
     }
 }

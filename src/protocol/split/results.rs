@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use crate::protocol::call::{Call, MismatchKind};
-use crate::protocol::json::{self, Ambiguous, Elements, Kind, Members, Span, kind, unescape};
+use crate::protocol::json::{self, DuplicateKey, Elements, JsonType, Members, Span, kind, unescape};
 use crate::protocol::pointer::Pointer;
-use crate::protocol::shape::{Element, Index, Results as At, Shape};
+use crate::protocol::shape::{ProtocolShape, ResultIndex, ResultLayout, ResultType};
 
 /// The results and their assignment to clients.
 #[derive(Debug)]
-pub(super) struct Results {
+pub(super) struct LocatedResults {
     /// Parallel lists, or a single map.
-    pub(super) lists: Vec<List>,
+    pub(super) lists: Vec<ResultList>,
     /// For each client, the positions of its results in the order in which they are written.
     pub(super) positions: Vec<Vec<usize>>,
     /// For each position, the number of its item, counted over all clients.
@@ -24,7 +24,7 @@ pub(super) struct Results {
 
 /// An array, or the members of a map.
 #[derive(Debug)]
-pub(super) struct List {
+pub(super) struct ResultList {
     /// Key of the list in its object.
     pub(super) key: Option<Span>,
     /// Span of the list, including its brackets.
@@ -37,29 +37,29 @@ pub(super) struct List {
     pub(super) values: Vec<Span>,
 }
 
-// === impl Results ===
+// === impl LocatedResults ===
 
-impl Results {
+impl LocatedResults {
     /// Locates the results and checks them against the items that were sent.
-    pub(super) fn find(doc: &[u8], root: Span, shape: &Shape, members: &[&Call]) -> Result<Self, MismatchKind> {
+    pub(super) fn find(doc: &[u8], root: Span, shape: &ProtocolShape, members: &[&Call]) -> Result<Self, MismatchKind> {
         let counts: Vec<usize> =
             members.iter().map(|call| call.found.slots.first().map_or(0, |slot| slot.items.len())).collect();
         let total: usize = counts.iter().sum();
         let starts: Vec<usize> =
             counts.iter().scan(0, |next, count| Some(std::mem::replace(next, *next + count))).collect();
         let lists = match &shape.results {
-            At::Lists(pointers) => pointers
+            ResultLayout::Lists(pointers) => pointers
                 .iter()
-                .map(|pointer| List::array(doc, root, pointer, total, shape.element))
+                .map(|pointer| ResultList::array(doc, root, pointer, total, shape.element))
                 .collect::<Result<_, _>>()?,
-            At::Map { at, .. } => vec![List::map(doc, root, at, total)?],
+            ResultLayout::Map { at, .. } => vec![ResultList::map(doc, root, at, total)?],
         };
         let (item_at, index) = match &shape.results {
-            At::Lists(_) => by_index(doc, &lists, shape.index.as_ref(), total)?,
-            At::Map { .. } => (by_key(doc, &lists, members, total)?, vec![None; total]),
+            ResultLayout::Lists(_) => by_index(doc, &lists, shape.index.as_ref(), total)?,
+            ResultLayout::Map { .. } => (by_key(doc, &lists, members, total)?, vec![None; total]),
         };
         // A list that the server sorts, or a map, keeps the order of the response for each client.
-        let keep_order = shape.sorted || matches!(shape.results, At::Map { .. });
+        let keep_order = shape.sorted || matches!(shape.results, ResultLayout::Map { .. });
         let mut position_of = vec![0; total];
         for (position, item) in item_at.iter().enumerate() {
             if let Some(place) = position_of.get_mut(*item) {
@@ -114,12 +114,18 @@ impl Results {
     }
 }
 
-// === impl List ===
+// === impl ResultList ===
 
-impl List {
-    fn array(doc: &[u8], root: Span, pointer: &Pointer, total: usize, element: Element) -> Result<Self, MismatchKind> {
+impl ResultList {
+    fn array(
+        doc: &[u8],
+        root: Span,
+        pointer: &Pointer,
+        total: usize,
+        element: ResultType,
+    ) -> Result<Self, MismatchKind> {
         let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != Kind::Array {
+        if kind(doc, found.value.start) != JsonType::Array {
             return Err(MismatchKind::Shape);
         }
         // One element too many is enough for the error. Reading the rest would waste memory.
@@ -128,9 +134,9 @@ impl List {
             return Err(MismatchKind::Count);
         }
         let fits = |span: &Span| match element {
-            Element::Any => true,
-            Element::Object => kind(doc, span.start) == Kind::Object,
-            Element::Array => kind(doc, span.start) == Kind::Array,
+            ResultType::Any => true,
+            ResultType::Object => kind(doc, span.start) == JsonType::Object,
+            ResultType::Array => kind(doc, span.start) == JsonType::Array,
         };
         if !elements.iter().all(fits) {
             return Err(MismatchKind::Shape);
@@ -140,7 +146,7 @@ impl List {
 
     fn map(doc: &[u8], root: Span, pointer: &Pointer, total: usize) -> Result<Self, MismatchKind> {
         let found = json::find(doc, root, pointer)?.ok_or(MismatchKind::Shape)?;
-        if kind(doc, found.value.start) != Kind::Object {
+        if kind(doc, found.value.start) != JsonType::Object {
             return Err(MismatchKind::Shape);
         }
         let members: Vec<_> = Members::new(doc, found.value).take(total + 1).collect();
@@ -154,17 +160,22 @@ impl List {
     }
 }
 
-impl From<Ambiguous> for MismatchKind {
-    fn from(_: Ambiguous) -> Self {
+impl From<DuplicateKey> for MismatchKind {
+    fn from(_: DuplicateKey) -> Self {
         Self::Shape
     }
 }
 
-type Order = (Vec<usize>, Vec<Option<Span>>);
+type ItemOrder = (Vec<usize>, Vec<Option<Span>>);
 
 /// Returns the item of each position from the indexes of the elements, which must be exactly those
 /// of the items. Without indexes, the results are in order.
-fn by_index(doc: &[u8], lists: &[List], index: Option<&Index>, total: usize) -> Result<Order, MismatchKind> {
+fn by_index(
+    doc: &[u8],
+    lists: &[ResultList],
+    index: Option<&ResultIndex>,
+    total: usize,
+) -> Result<ItemOrder, MismatchKind> {
     let in_order = || ((0..total).collect(), vec![None; total]);
     let (Some(index), Some(list)) = (index, lists.first()) else { return Ok(in_order()) };
     let mut found = Vec::with_capacity(total);
@@ -188,7 +199,7 @@ fn by_index(doc: &[u8], lists: &[List], index: Option<&Index>, total: usize) -> 
 }
 
 /// Returns the item of each member of a map. The keys must be exactly those of the items.
-fn by_key(doc: &[u8], lists: &[List], members: &[&Call], total: usize) -> Result<Vec<usize>, MismatchKind> {
+fn by_key(doc: &[u8], lists: &[ResultList], members: &[&Call], total: usize) -> Result<Vec<usize>, MismatchKind> {
     let keys = members.iter().flat_map(|call| call.exclusive.iter().map(AsRef::as_ref));
     let mut items: HashMap<&[u8], usize> = keys.zip(0..).collect();
     if items.len() != total {

@@ -4,7 +4,7 @@ use super::generic::TooLargeSign;
 use super::*;
 
 fn check(status: u16, body: &str, expected: Option<Option<u32>>) {
-    let endpoint = endpoint("/v1/embeddings", Named::OpenAi);
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
     let told = endpoint.too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert_eq!(told.map(|told| told.limit), expected, "{body}");
 }
@@ -53,21 +53,21 @@ fn a_callers_echoed_input_cannot_name_a_limit() {
 
 #[test]
 fn a_route_may_declare_what_too_large_looks_like() {
-    let mut declared = Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")]);
+    let mut declared = GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")]);
     declared.too_large = vec![
         TooLargeSign { status: 500, body_contains: Some("CUDA out of memory".to_owned()) },
         TooLargeSign { status: 507, body_contains: None },
     ];
-    let endpoint = endpoint_of(RouteRules { generic: Some(declared), ..rules("/e", Named::Generic) }, "/e");
+    let endpoint = endpoint_of(RouteRules { generic: Some(declared), ..rules("/e", RouteProtocol::Generic) }, "/e");
     let told = |status: u16, body: &str| endpoint.too_large(StatusCode::from_u16(status).unwrap(), body.as_bytes());
-    assert_eq!(told(500, "RuntimeError: CUDA out of memory. Tried"), Some(TooLarge { limit: None }));
+    assert_eq!(told(500, "RuntimeError: CUDA out of memory. Tried"), Some(BatchTooLarge { limit: None }));
     assert_eq!(told(500, "else"), None);
-    assert_eq!(told(507, ""), Some(TooLarge { limit: None }));
+    assert_eq!(told(507, ""), Some(BatchTooLarge { limit: None }));
 }
 
 #[test]
 fn out_of_memory_is_read_where_servers_say_it() {
-    let endpoint = endpoint("/v1/embeddings", Named::OpenAi);
+    let endpoint = endpoint("/v1/embeddings", RouteProtocol::OpenAi);
     let says = |status: u16, body: &str| endpoint.out_of_memory(StatusCode::from_u16(status).unwrap(), body.as_bytes());
     assert!(says(500, "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB"));
     assert!(says(500, r#"{"detail":"CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0)"}"#));

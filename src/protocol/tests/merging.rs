@@ -2,14 +2,14 @@
 
 use http::Version;
 
-use super::generic::{ItemClass, ItemIs, Weigh};
+use super::generic::{BatchWeight, FlatList, ItemClass};
 use super::*;
 use crate::batching::Weight;
 
 const PATH: &str = "/v1/embeddings";
 
 fn openai() -> Arc<Endpoint> {
-    endpoint(PATH, Named::OpenAi)
+    endpoint(PATH, RouteProtocol::OpenAi)
 }
 
 fn embed(headers: &[(&str, &str)]) -> Call {
@@ -26,20 +26,20 @@ fn endpoint_once() -> Arc<Endpoint> {
 }
 
 fn same(a: &Call, b: &Call) -> bool {
-    matches!((&a.merge, &b.merge), (Merge::With(a), Merge::With(b)) if a == b)
+    matches!((&a.merge, &b.merge), (MergeEligibility::With(a), MergeEligibility::With(b)) if a == b)
 }
 
-fn alone(endpoint: &Endpoint, body: &str) -> Option<Reason> {
+fn alone(endpoint: &Endpoint, body: &str) -> Option<UnmergeableReason> {
     read(endpoint, PATH, body).alone()
 }
 
-fn generic(spec: Spec) -> Arc<Endpoint> {
+fn generic(spec: GenericOptions) -> Arc<Endpoint> {
     assert_eq!(spec.clashes(), []);
-    endpoint_of(RouteRules { generic: Some(spec), ..rules("/e", Named::Generic) }, "/e")
+    endpoint_of(RouteRules { generic: Some(spec), ..rules("/e", RouteProtocol::Generic) }, "/e")
 }
 
-fn texts() -> Spec {
-    Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")])
+fn texts() -> GenericOptions {
+    GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
 }
 
 fn merged(endpoint: &Endpoint, bodies: &[&str]) -> String {
@@ -57,9 +57,9 @@ fn routes_recognise_by_method_and_raw_path_and_the_first_match_decides() {
         routes.recognise(method, path).map(|endpoint| (endpoint.route, endpoint.label))
     };
     let default = routes(Vec::new());
-    assert_eq!(found(&default, &Method::POST, "/v1/embeddings"), Some((0, Label::OpenAi)));
-    assert_eq!(found(&default, &Method::POST, "/v1/models/m:predict"), Some((0, Label::KServeV1)));
-    assert_eq!(found(&default, &Method::POST, "/embed"), Some((0, Label::Tei)));
+    assert_eq!(found(&default, &Method::POST, "/v1/embeddings"), Some((0, ProtocolLabel::OpenAi)));
+    assert_eq!(found(&default, &Method::POST, "/v1/models/m:predict"), Some((0, ProtocolLabel::KServeV1)));
+    assert_eq!(found(&default, &Method::POST, "/embed"), Some((0, ProtocolLabel::Tei)));
     assert!(default.recognise(&Method::POST, "/embed").unwrap().needs_info);
     for path in [
         "/v1/embeddings/",
@@ -74,19 +74,21 @@ fn routes_recognise_by_method_and_raw_path_and_the_first_match_decides() {
     assert_eq!(found(&default, &Method::GET, "/v1/embeddings"), None);
 
     let written = routes(vec![
-        rules("/x/embeddings", Named::PassThrough),
-        rules("/x/*", Named::Vllm),
-        rules("/v1/models/m:explain", Named::KServeV1),
-        rules("/t/*", Named::Tei),
+        rules("/x/embeddings", RouteProtocol::PassThrough),
+        rules("/x/*", RouteProtocol::Vllm),
+        rules("/v1/models/m:explain", RouteProtocol::KServeV1),
+        rules("/t/*", RouteProtocol::Tei),
     ]);
     assert_eq!(found(&written, &Method::POST, "/x/embeddings"), None);
-    assert_eq!(found(&written, &Method::POST, "/x/v1/embeddings"), Some((1, Label::OpenAi)));
+    assert_eq!(found(&written, &Method::POST, "/x/v1/embeddings"), Some((1, ProtocolLabel::OpenAi)));
     assert_eq!(found(&written, &Method::POST, "/x/v1/completions"), None);
-    assert_eq!(found(&written, &Method::POST, "/v1/models/m:explain"), Some((2, Label::KServeV1)));
-    assert_eq!(found(&written, &Method::POST, "/t/embed"), Some((3, Label::Tei)));
+    assert_eq!(found(&written, &Method::POST, "/v1/models/m:explain"), Some((2, ProtocolLabel::KServeV1)));
+    assert_eq!(found(&written, &Method::POST, "/t/embed"), Some((3, ProtocolLabel::Tei)));
     assert_eq!(found(&written, &Method::POST, "/v1/embeddings"), None);
     assert_eq!(
-        routes(vec![rules("/v1/embeddings", Named::LlamaCpp)]).recognise(&Method::POST, "/v1/embeddings").map(|_| ()),
+        routes(vec![rules("/v1/embeddings", RouteProtocol::LlamaCpp)])
+            .recognise(&Method::POST, "/v1/embeddings")
+            .map(|_| ()),
         None
     );
 }
@@ -141,29 +143,29 @@ fn identity_and_unknown_headers_separate_and_ignored_ones_do_not() {
 fn what_the_head_says_keeps_a_call_alone() {
     let reason = |headers: &[(&str, &str)]| embed(headers).alone();
     for header in ["idempotency-key", "if-none-match", "range", "upgrade", "ce-id", "content-md5"] {
-        assert_eq!(reason(&[(header, "1")]), Some(Reason::Header), "{header}");
+        assert_eq!(reason(&[(header, "1")]), Some(UnmergeableReason::Header), "{header}");
     }
     for header in ["authorization", "cookie", "x-tenant", "x-api-key"] {
-        assert_eq!(reason(&[(header, "a"), (header, "a")]), Some(Reason::Header), "{header}");
+        assert_eq!(reason(&[(header, "a"), (header, "a")]), Some(UnmergeableReason::Header), "{header}");
     }
     assert_eq!(reason(&[("expect", "100-continue")]), None);
-    assert_eq!(reason(&[("expect", "200-ok")]), Some(Reason::Header));
-    assert_eq!(reason(&[("host", "a"), ("host", "b")]), Some(Reason::Header));
-    assert_eq!(reason(&[("content-encoding", "gzip")]), Some(Reason::Encoding));
-    assert_eq!(reason(&[("transfer-encoding", "gzip, chunked")]), Some(Reason::Encoding));
+    assert_eq!(reason(&[("expect", "200-ok")]), Some(UnmergeableReason::Header));
+    assert_eq!(reason(&[("host", "a"), ("host", "b")]), Some(UnmergeableReason::Header));
+    assert_eq!(reason(&[("content-encoding", "gzip")]), Some(UnmergeableReason::Encoding));
+    assert_eq!(reason(&[("transfer-encoding", "gzip, chunked")]), Some(UnmergeableReason::Encoding));
     assert_eq!(reason(&[("transfer-encoding", "chunked")]), None);
-    assert_eq!(reason(&[("accept", "text/event-stream")]), Some(Reason::Streaming));
+    assert_eq!(reason(&[("accept", "text/event-stream")]), Some(UnmergeableReason::Streaming));
     for good in ["application/json; charset=utf-8", "Application/JSON ;Charset=\"UTF-8\"", "application/json;"] {
         assert_eq!(reason(&[("content-type", good)]), None, "{good}");
     }
     for bad in
         ["text/plain", "application/json; charset=utf-16", "application/vnd.api+json", "application/json; v=1", ""]
     {
-        assert_eq!(reason(&[("content-type", bad)]), Some(Reason::Encoding), "{bad}");
+        assert_eq!(reason(&[("content-type", bad)]), Some(UnmergeableReason::Encoding), "{bad}");
     }
     assert_eq!(
         reason(&[("content-type", "application/json"), ("content-type", "application/json")]),
-        Some(Reason::Encoding)
+        Some(UnmergeableReason::Encoding)
     );
 }
 
@@ -187,7 +189,7 @@ fn clients_of_both_http_versions_share_a_batch_if_they_call_one_host() {
     assert!(same(&old, &new_call));
     assert_eq!(endpoint.write_batch(&[&new_call, &old], None).headers["host"], "h:80");
     new.headers.insert("host", HeaderValue::from_static("other"));
-    assert_eq!(endpoint.read(&new, body.clone(), &secret()).alone(), Some(Reason::Header));
+    assert_eq!(endpoint.read(&new, body.clone(), &secret()).alone(), Some(UnmergeableReason::Header));
 
     let mut crumbs = parts(
         "http://h:80/v1/embeddings",
@@ -216,10 +218,10 @@ fn bodies_that_servers_read_differently_go_alone() {
         r#"{"input":"a","x":1e400}"#,
         r#"{"input":"a","o":{"k":1,"k":2}}"#,
     ] {
-        assert_eq!(alone(&endpoint, body), Some(Reason::AmbiguousJson), "{body}");
+        assert_eq!(alone(&endpoint, body), Some(UnmergeableReason::AmbiguousJson), "{body}");
     }
     let deep = format!(r#"{{"input":"a","x":{}{}}}"#, "[".repeat(64), "]".repeat(64));
-    assert_eq!(alone(&endpoint, &deep), Some(Reason::AmbiguousJson));
+    assert_eq!(alone(&endpoint, &deep), Some(UnmergeableReason::AmbiguousJson));
 }
 
 #[test]
@@ -247,7 +249,7 @@ fn embeddings_are_merged_within_one_form() {
         r#"{"input":[true]}"#,
         r#"{"input":["a",["b"]]}"#,
     ] {
-        assert_eq!(alone(&endpoint, body), Some(Reason::ItemForm), "{body}");
+        assert_eq!(alone(&endpoint, body), Some(UnmergeableReason::ItemForm), "{body}");
     }
     for body in [
         r#"{"input":[""]}"#,
@@ -271,19 +273,19 @@ fn embeddings_are_merged_within_one_form() {
 fn a_stream_is_told_by_the_body_too() {
     let endpoint = openai();
     let call = read(&endpoint, PATH, r#"{"input":"a","stream":true}"#);
-    assert_eq!(call.alone(), Some(Reason::Streaming));
+    assert_eq!(call.alone(), Some(UnmergeableReason::Streaming));
     assert!(call.streaming);
     assert!(!read(&endpoint, PATH, r#"{"input":"a","stream":false}"#).streaming);
 }
 
 #[test]
 fn too_many_items_or_bytes_go_alone_and_items_are_still_counted() {
-    let few = RouteRules { item_count_max: 2, item_bytes_max: 100, ..rules(PATH, Named::OpenAi) };
+    let few = RouteRules { item_count_max: 2, item_bytes_max: 100, ..rules(PATH, RouteProtocol::OpenAi) };
     let endpoint = endpoint_of(few, PATH);
     let call = read(&endpoint, PATH, r#"{"input":["a","b","c","d"]}"#);
-    assert_eq!((call.alone(), call.items), (Some(Reason::ClientBatchFull), 4));
+    assert_eq!((call.alone(), call.items), (Some(UnmergeableReason::ClientBatchFull), 4));
     let call = read(&endpoint, PATH, &format!(r#"{{"input":"{}"}}"#, "a".repeat(100)));
-    assert_eq!(call.alone(), Some(Reason::TooLarge));
+    assert_eq!(call.alone(), Some(UnmergeableReason::TooLarge));
 }
 
 #[test]
@@ -292,24 +294,24 @@ fn weights_are_about_tokens_for_text_and_rows_for_tensors() {
     let weight = |body: &str| read(&endpoint, PATH, body).weight;
     assert_eq!(weight(r#"{"input":["abcdefgh","a"]}"#), Weight { sum: 3, max: 2 });
     assert_eq!(weight(r#"{"input":[[1,2,3],[4]]}"#), Weight { sum: 4, max: 3 });
-    let kserve = super::endpoint("/v1/models/m:predict", Named::KServeV1);
+    let kserve = super::endpoint("/v1/models/m:predict", RouteProtocol::KServeV1);
     assert_eq!(
         read(&kserve, "/v1/models/m:predict", r#"{"instances":[[1,2],[3,4]]}"#).weight,
         Weight { sum: 2, max: 1 }
     );
     // The same text has the same weight whether it is escaped or in UTF-8.
     assert_eq!(weight(r#"{"input":["\u6c49\u5b57 \ud83d\ude00\n"]}"#), weight(r#"{"input":["汉字 😀."]}"#));
-    let bytes = generic(Spec { weight: Weigh::Bytes, item_class: ItemClass::None, ..texts() });
+    let bytes = generic(GenericOptions { weight: BatchWeight::Bytes, item_class: ItemClass::None, ..texts() });
     let weight = |body: &str| read(&bytes, "/e", body).weight;
     assert_eq!(weight(r#"{"texts":["\u6c49"]}"#), weight(r#"{"texts":["汉"]}"#));
     assert_eq!(weight(r#"{"texts":[{"a":"\u00e9"}]}"#), weight(r#"{"texts":[{"a":"é"}]}"#));
-    let weighed = generic(Spec { weight: Weigh::At(pointer("/n")), ..texts() });
+    let weighed = generic(GenericOptions { weight: BatchWeight::At(pointer("/n")), ..texts() });
     assert_eq!(read(&weighed, "/e", r#"{"texts":[{"n":5},{"n":7}]}"#).weight, Weight { sum: 12, max: 7 });
 }
 
 #[test]
 fn rows_merge_within_one_class_and_columns_go_alone() {
-    let kserve = endpoint("/v1/models/m:predict", Named::KServeV1);
+    let kserve = endpoint("/v1/models/m:predict", RouteProtocol::KServeV1);
     let call = |body: &str| read(&kserve, "/v1/models/m:predict", body);
     assert!(same(&call(r#"{"instances":[[1,2]]}"#), &call(r#"{"instances":[[3,4],[5,6]]}"#)));
     for (a, b) in [
@@ -328,11 +330,11 @@ fn rows_merge_within_one_class_and_columns_go_alone() {
         r#"{"instances":{"a":[1]}}"#,
         r#"{"instances":1}"#,
     ] {
-        assert_eq!(call(body).alone(), Some(Reason::ItemForm), "{body}");
+        assert_eq!(call(body).alone(), Some(UnmergeableReason::ItemForm), "{body}");
     }
-    assert_eq!(call(r#"{"instances":[NaN]}"#).alone(), Some(Reason::AmbiguousJson));
-    assert_eq!(call(r#"{"instances":[{"a":1,"a":2}]}"#).alone(), Some(Reason::AmbiguousJson));
-    let tf = endpoint("/v1/models/m:predict", Named::TfServing);
+    assert_eq!(call(r#"{"instances":[NaN]}"#).alone(), Some(UnmergeableReason::AmbiguousJson));
+    assert_eq!(call(r#"{"instances":[{"a":1,"a":2}]}"#).alone(), Some(UnmergeableReason::AmbiguousJson));
+    let tf = endpoint("/v1/models/m:predict", RouteProtocol::TfServing);
     assert_eq!(read(&tf, "/v1/models/m:predict", r#"{"instances":[NaN]}"#).alone(), None);
 }
 
@@ -349,7 +351,10 @@ fn the_leaders_raw_body_is_kept_but_for_its_items() {
 fn fields_that_need_not_be_equal_are_cut_with_one_comma() {
     let over = |fields: &[&str]| {
         let merge_over_fields = fields.iter().map(|field| pointer(field)).collect();
-        endpoint_of(RouteRules { merge_over_fields, generic: Some(texts()), ..rules("/e", Named::Generic) }, "/e")
+        endpoint_of(
+            RouteRules { merge_over_fields, generic: Some(texts()), ..rules("/e", RouteProtocol::Generic) },
+            "/e",
+        )
     };
     let cut = |fields: &[&str], body: &str| {
         let endpoint = over(fields);
@@ -367,7 +372,7 @@ fn fields_that_need_not_be_equal_are_cut_with_one_comma() {
     assert_eq!(cut(&["/o/u", "/o"], r#"{"o":{"u":1},"texts":["a"]}"#), format!("{{{two}}}"));
     assert_eq!(cut(&["/none"], r#"{"texts":["a"]}"#), format!("{{{two}}}"));
     for items in ["/texts", "/texts/0/x"] {
-        assert_eq!(read(&over(&[items]), "/e", r#"{"texts":[{"x":1}]}"#).alone(), Some(Reason::ItemForm));
+        assert_eq!(read(&over(&[items]), "/e", r#"{"texts":[{"x":1}]}"#).alone(), Some(UnmergeableReason::ItemForm));
     }
 }
 
@@ -379,7 +384,7 @@ fn the_policy_moves_headers_and_fields_in_and_out_of_the_key() {
         merge_on_headers: name("x-forwarded-for"),
         merge_over_fields: vec![pointer("/meta")],
         merge_on_fields: vec![pointer("/meta/tier")],
-        ..rules(PATH, Named::OpenAi)
+        ..rules(PATH, RouteProtocol::OpenAi)
     };
     let endpoint = endpoint_of(own, PATH);
     let call = |headers: &[(&str, &str)], body: &str| read_with(&endpoint, PATH, headers, body);
@@ -444,8 +449,8 @@ fn a_deadline_goes_on_in_the_form_in_which_it_came() {
 
 #[test]
 fn classes_may_share_and_their_header_is_not_sent_on() {
-    let named = Common { priority_header: Some(HeaderName::from_static("x-vllm-priority")), ..common() };
-    let own = Routes::new(Vec::new(), rules("/*", Named::Auto), named).recognise(&Method::POST, PATH).unwrap();
+    let named = SharedHeaderRules { priority_header: Some(HeaderName::from_static("x-vllm-priority")), ..common() };
+    let own = Routes::new(Vec::new(), rules("/*", RouteProtocol::Auto), named).recognise(&Method::POST, PATH).unwrap();
     let of = |class| read_with(&own, PATH, &[("x-vllm-priority", class)], r#"{"input":"a"}"#);
     let (interactive, bulk) = (of("interactive"), of("bulk"));
     assert!(same(&interactive, &bulk));
@@ -460,18 +465,18 @@ fn tenants_are_digests_of_who_calls() {
     assert!(tenant(&[("x-acme", "1")]).is_anonymous());
     assert_eq!(tenant(&[("authorization", "k")]), tenant(&[("authorization", "k"), ("user-agent", "x")]));
     assert_ne!(tenant(&[("authorization", "k")]), tenant(&[("x-api-key", "k")]));
-    let named = Common { tenant_header: Some(HeaderName::from_static("x-team")), ..common() };
-    let own = Routes::new(Vec::new(), rules("/*", Named::Auto), named).recognise(&Method::POST, PATH).unwrap();
+    let named = SharedHeaderRules { tenant_header: Some(HeaderName::from_static("x-team")), ..common() };
+    let own = Routes::new(Vec::new(), rules("/*", RouteProtocol::Auto), named).recognise(&Method::POST, PATH).unwrap();
     let team = |headers: &[(&str, &str)]| read_with(&own, PATH, headers, r#"{"input":"a"}"#);
     assert_eq!(team(&[("x-team", "a"), ("authorization", "k")]).tenant, secret().tenant(b"a"));
-    assert_eq!(team(&[("x-team", "a"), ("x-team", "b")]).alone(), Some(Reason::Header));
+    assert_eq!(team(&[("x-team", "a"), ("x-team", "b")]).alone(), Some(UnmergeableReason::Header));
     assert!(!same(&team(&[("x-team", "a")]), &team(&[("x-team", "b")])));
 }
 
 #[test]
 fn a_credential_stands_nowhere_in_the_key() {
     let call = embed(&[("authorization", "Bearer hunter2")]);
-    let Merge::With(key) = &call.merge else { panic!("alone") };
+    let MergeEligibility::With(key) = &call.merge else { panic!("alone") };
     assert!(!key.windows(7).any(|window| window == b"hunter2"));
     assert!(!format!("{call:?}").contains("hunter2"));
 }
@@ -495,25 +500,26 @@ fn a_reload_never_mixes_calls_read_by_different_rules() {
 #[test]
 fn a_reload_that_changes_caps_alone_lets_new_calls_join_the_queued_ones() {
     let route = |items_max, protocol| RouteRules { item_count_max: items_max, ..rules("/v1/*", protocol) };
-    let table = |earlier: Option<&Routes>, rules| Routes::after(earlier, vec![rules], route(8, Named::Auto), common());
+    let table =
+        |earlier: Option<&Routes>, rules| Routes::after(earlier, vec![rules], route(8, RouteProtocol::Auto), common());
     let embed = |routes: &Routes| {
         let endpoint = routes.recognise(&Method::POST, PATH).unwrap();
         read(&endpoint, PATH, r#"{"input":"a"}"#)
     };
-    let first = table(None, route(8, Named::Auto));
-    let second = table(Some(&first), route(4, Named::Auto));
+    let first = table(None, route(8, RouteProtocol::Auto));
+    let second = table(Some(&first), route(4, RouteProtocol::Auto));
     assert!(same(&embed(&first), &embed(&second)));
     assert_eq!(embed(&first).cost_class, embed(&second).cost_class);
     // The route was parsed differently in between. Although it is written as before again, it
     // counts as a different one.
-    let other = table(Some(&second), route(4, Named::OpenAi));
+    let other = table(Some(&second), route(4, RouteProtocol::OpenAi));
     assert!(!same(&embed(&second), &embed(&other)));
-    let back = table(Some(&other), route(4, Named::Auto));
+    let back = table(Some(&other), route(4, RouteProtocol::Auto));
     assert!(!same(&embed(&second), &embed(&back)));
     let moved = Routes::after(
         Some(&second),
-        vec![rules("/x", Named::Auto), route(4, Named::Auto)],
-        route(8, Named::Auto),
+        vec![rules("/x", RouteProtocol::Auto), route(4, RouteProtocol::Auto)],
+        route(8, RouteProtocol::Auto),
         common(),
     );
     assert!(!same(&embed(&second), &embed(&moved)));
@@ -522,8 +528,9 @@ fn a_reload_that_changes_caps_alone_lets_new_calls_join_the_queued_ones() {
 
 #[test]
 fn generic_single_forms_take_the_name_of_the_list() {
-    let single = Single { items: Some(pointer("/text")), results: Some(pointer("/vector")), ..Single::default() };
-    let endpoint = generic(Spec { single, upstream_path: Some("/up".to_owned()), ..texts() });
+    let single =
+        SingleItem { items: Some(pointer("/text")), results: Some(pointer("/vector")), ..SingleItem::default() };
+    let endpoint = generic(GenericOptions { single, upstream_path: Some("/up".to_owned()), ..texts() });
     assert_eq!(
         merged(&endpoint, &[r#"{"text" : "a", "k":1}"#, r#"{"k":1,"texts":["b","c"]}"#]),
         r#"{"texts" : ["a","b","c"], "k":1}"#
@@ -531,58 +538,65 @@ fn generic_single_forms_take_the_name_of_the_list() {
     let call = read(&endpoint, "/e?q=1", r#"{"text":"a"}"#);
     assert_eq!(endpoint.write_batch(&[&call, &call], None).target, "/up?q=1");
     for body in [r#"{"text":"a","texts":["b"]}"#, r#"{"text":null}"#, r#"{"text":""}"#] {
-        assert_eq!(read(&endpoint, "/e", body).alone(), Some(Reason::ItemForm), "{body}");
+        assert_eq!(read(&endpoint, "/e", body).alone(), Some(UnmergeableReason::ItemForm), "{body}");
     }
 }
 
 #[test]
 fn generic_scalars_and_rows_are_wrapped_where_declared() {
-    let scalar = generic(Spec { single: Single { wrap_scalar: true, ..Single::default() }, ..texts() });
+    let scalar =
+        generic(GenericOptions { single: SingleItem { wrap_scalar: true, ..SingleItem::default() }, ..texts() });
     assert_eq!(merged(&scalar, &[r#"{"texts":"a"}"#, r#"{"texts":["b"]}"#]), r#"{"texts":["a","b"]}"#);
-    assert_eq!(read(&generic(texts()), "/e", r#"{"texts":"a"}"#).alone(), Some(Reason::ItemForm));
-    let row = generic(Spec { single: Single { item_is: ItemIs::ArrayOfNumbers, ..Single::default() }, ..texts() });
+    assert_eq!(read(&generic(texts()), "/e", r#"{"texts":"a"}"#).alone(), Some(UnmergeableReason::ItemForm));
+    let row = generic(GenericOptions {
+        single: SingleItem { item_is: FlatList::ArrayOfNumbers, ..SingleItem::default() },
+        ..texts()
+    });
     assert_eq!(
         merged(&row, &[r#"{"texts":[1,2.5]}"#, r#"{"texts":[[3,4.5],[5,6.5]]}"#]),
         r#"{"texts":[[1,2.5],[3,4.5],[5,6.5]]}"#
     );
-    assert_eq!(read(&row, "/e", r#"{"texts":[1,"a"]}"#).alone(), Some(Reason::ItemForm));
-    assert_eq!(read(&row, "/e", r#"{"texts":["a"]}"#).alone(), Some(Reason::ItemForm));
+    assert_eq!(read(&row, "/e", r#"{"texts":[1,"a"]}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(read(&row, "/e", r#"{"texts":["a"]}"#).alone(), Some(UnmergeableReason::ItemForm));
 }
 
 #[test]
 fn generic_classes_and_parallel_arrays() {
-    let none = generic(Spec { item_class: ItemClass::None, ..texts() });
+    let none = generic(GenericOptions { item_class: ItemClass::None, ..texts() });
     assert_eq!(merged(&none, &[r#"{"texts":["a"]}"#, r#"{"texts":[{"x":1}]}"#]), r#"{"texts":["a",{"x":1}]}"#);
-    let text = generic(Spec { item_class: ItemClass::Text, ..texts() });
-    assert_eq!(read(&text, "/e", r#"{"texts":[1]}"#).alone(), Some(Reason::ItemForm));
-    let both = generic(Spec { items: vec![pointer("/in/a"), pointer("/in/b")], ..texts() });
+    let text = generic(GenericOptions { item_class: ItemClass::Text, ..texts() });
+    assert_eq!(read(&text, "/e", r#"{"texts":[1]}"#).alone(), Some(UnmergeableReason::ItemForm));
+    let both = generic(GenericOptions { items: vec![pointer("/in/a"), pointer("/in/b")], ..texts() });
     assert_eq!(
         merged(&both, &[r#"{"in":{"a":[1],"b":["x"]}}"#, r#"{"in":{"b":["y"],"a":[2]}}"#]),
         r#"{"in":{"a":[1,2],"b":["x","y"]}}"#
     );
-    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1],"b":["x","y"]}}"#).alone(), Some(Reason::ItemForm));
-    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1]}}"#).alone(), Some(Reason::ItemForm));
-    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1],"b":["x"],"A":1}}"#).alone(), Some(Reason::AmbiguousJson));
-    let lenient = generic(Spec { lenient_numbers: true, ..texts() });
+    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1],"b":["x","y"]}}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(read(&both, "/e", r#"{"in":{"a":[1]}}"#).alone(), Some(UnmergeableReason::ItemForm));
+    assert_eq!(
+        read(&both, "/e", r#"{"in":{"a":[1],"b":["x"],"A":1}}"#).alone(),
+        Some(UnmergeableReason::AmbiguousJson)
+    );
+    let lenient = generic(GenericOptions { lenient_numbers: true, ..texts() });
     assert_eq!(read(&lenient, "/e", r#"{"texts":[NaN]}"#).alone(), None);
 }
 
 #[test]
 fn exact_shares_of_text_allow_identical_items_only() {
-    let cost = Cost { totals: vec![pointer("/t")], weights: CostWeights::Chars, share: CostShare::Exact };
-    let endpoint = generic(Spec { cost, ..texts() });
+    let cost = CounterSpec { totals: vec![pointer("/t")], weights: CostWeights::Chars, share: CostShare::Exact };
+    let endpoint = generic(GenericOptions { cost, ..texts() });
     let call = |body: &str| read(&endpoint, "/e", body);
     assert!(same(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["a","a"]}"#)));
     assert!(!same(&call(r#"{"texts":["a"]}"#), &call(r#"{"texts":["b"]}"#)));
-    assert_eq!(call(r#"{"texts":["a","b"]}"#).alone(), Some(Reason::ItemForm));
+    assert_eq!(call(r#"{"texts":["a","b"]}"#).alone(), Some(UnmergeableReason::ItemForm));
 }
 
 #[test]
 fn map_results_make_their_keys_exclusive() {
-    let endpoint = generic(Spec { result_key: Some(pointer("id")), ..texts() });
+    let endpoint = generic(GenericOptions { result_key: Some(pointer("id")), ..texts() });
     let call = read(&endpoint, "/e", r#"{"texts":[{"id":"\u0061"},{"id":"b"}]}"#);
     assert_eq!(call.exclusive, [Box::from(*b"a"), Box::from(*b"b")] as [Box<[u8]>; 2]);
     for body in [r#"{"texts":[{"id":"a"},{"id":"a"}]}"#, r#"{"texts":[{"x":1}]}"#, r#"{"texts":[{"id":1.5}]}"#] {
-        assert_eq!(read(&endpoint, "/e", body).alone(), Some(Reason::ItemForm), "{body}");
+        assert_eq!(read(&endpoint, "/e", body).alone(), Some(UnmergeableReason::ItemForm), "{body}");
     }
 }

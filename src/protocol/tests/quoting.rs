@@ -10,23 +10,23 @@ const PREDICT: &str = "/v1/models/m:predict";
 struct Server {
     endpoint: Arc<Endpoint>,
     target: &'static str,
-    evidence: LoneEvidence,
+    evidence: UnbatchedEvidence,
     now: Tick,
 }
 
 impl Server {
-    fn new(target: &'static str, protocol: Named) -> Self {
-        Self { endpoint: endpoint(target, protocol), target, evidence: LoneEvidence::default(), now: Tick(0) }
+    fn new(target: &'static str, protocol: RouteProtocol) -> Self {
+        Self { endpoint: endpoint(target, protocol), target, evidence: UnbatchedEvidence::default(), now: Tick(0) }
     }
 
     fn generic(fields: &[&str]) -> Self {
         let rules = RouteRules {
-            generic: Some(Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")])),
+            generic: Some(GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])),
             idempotent: Some(true),
             respond_with_fields: fields.iter().map(|field| pointer(field)).collect(),
-            ..rules("/e", Named::Generic)
+            ..rules("/e", RouteProtocol::Generic)
         };
-        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: LoneEvidence::default(), now: Tick(0) }
+        Self { endpoint: endpoint_of(rules, "/e"), target: "/e", evidence: UnbatchedEvidence::default(), now: Tick(0) }
     }
 
     fn call(&self, text: &str) -> Call {
@@ -52,9 +52,9 @@ impl Server {
         let sent = self.endpoint.write_batch(&members, None);
         let status = StatusCode::from_u16(status).unwrap();
         let (headers, body) = (head(headers), Bytes::from(body.to_owned()));
-        let answer = SharedAnswer { status, headers: &headers, body: &body };
+        let answer = BatchResponse { status, headers: &headers, body: &body };
         if is_overload(status) {
-            return Ok(self.endpoint.answer_overload(&members, &sent, answer, &self.evidence));
+            return Ok(self.endpoint.overload_replies(&members, &sent, answer, &self.evidence));
         }
         let split = self.endpoint.split_batch(&members, &sent, answer, Some((self.now, &self.evidence)));
         split.map_err(|mismatch| mismatch.what)
@@ -64,7 +64,7 @@ impl Server {
     fn lone(&self, text: &str, status: u16, headers: &[(&str, &str)], body: &str) {
         let (status, headers, body) =
             (StatusCode::from_u16(status).unwrap(), head(headers), Bytes::from(body.to_owned()));
-        let answer = SharedAnswer { status, headers: &headers, body: &body };
+        let answer = BatchResponse { status, headers: &headers, body: &body };
         self.endpoint.observe_lone(&self.call(text), answer, &self.evidence);
     }
 
@@ -104,7 +104,7 @@ fn a_member_that_nothing_declares_is_given_to_no_caller() {
     ];
     for place in places {
         let body = format!(r#"{{"data":[{{"index":0}},{{"index":1}}],{place}}}"#);
-        let server = Server::new(EMBEDDINGS, Named::OpenAi);
+        let server = Server::new(EMBEDDINGS, RouteProtocol::OpenAi);
         assert_eq!(
             server.shared(["private-0", "private-1"], 200, &[], &body).map(|_| ()),
             Err(MismatchKind::Undeclared),
@@ -112,7 +112,7 @@ fn a_member_that_nothing_declares_is_given_to_no_caller() {
         );
     }
     let predictions = r#"{"predictions":[1,2],"warning":"private-0"}"#;
-    let server = Server::new(PREDICT, Named::KServeV1);
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     assert!(server.shared(["private-0", "private-1"], 200, &[], predictions).is_err());
     let vectors = r#"{"vectors":[1,2],"warning":"private-0"}"#;
     assert!(Server::generic(&[]).shared(["private-0", "private-1"], 200, &[], vectors).is_err());
@@ -125,7 +125,7 @@ fn a_member_that_nothing_declares_is_given_to_no_caller() {
 
 #[test]
 fn what_comes_before_an_echoed_id_is_kept_only_where_it_is_a_prefix() {
-    let server = Server::new(EMBEDDINGS, Named::Vllm);
+    let server = Server::new(EMBEDDINGS, RouteProtocol::Vllm);
     let calls = ["a", "b"].map(|text| server.call(text));
     let members: Vec<&Call> = calls.iter().collect();
     let sent = server.endpoint.write_batch(&members, None);
@@ -143,7 +143,7 @@ fn what_comes_before_an_echoed_id_is_kept_only_where_it_is_a_prefix() {
 
 #[test]
 fn a_member_that_lone_answers_show_to_be_constant_is_given_to_all() {
-    let server = Server::new(PREDICT, Named::KServeV1);
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let shared = |server: &Server| server.shared(["a", "b"], 200, &[], r#"{"predictions":[1,2],"version":"3"}"#);
     // Members are not observed before a batch response had such a member.
     server.lone("a", 200, &[], r#"{"predictions":[1],"version":"3"}"#);
@@ -158,7 +158,7 @@ fn a_member_that_lone_answers_show_to_be_constant_is_given_to_all() {
 
 #[test]
 fn calls_go_alone_for_a_while_where_lone_answers_differ() {
-    let server = Server::new(PREDICT, Named::KServeV1);
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let shared = |warning: &str| {
         server.shared(["a", "b"], 200, &[], &format!(r#"{{"predictions":[1,2],"warning":"{warning}"}}"#))
     };
@@ -176,7 +176,7 @@ fn calls_go_alone_for_a_while_where_lone_answers_differ() {
 
 #[test]
 fn members_that_are_named_after_inputs_end_merging_for_a_while() {
-    let server = Server::new(PREDICT, Named::KServeV1);
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     for round in 0..3 {
         assert!(!server.is_apart(Tick(0)), "{round}");
         let body = format!(r#"{{"predictions":[1,2],"of-{round}":1}}"#);
@@ -199,11 +199,11 @@ fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
     for (target, protocol, expected) in [
         (
             EMBEDDINGS,
-            Named::OpenAi,
+            RouteProtocol::OpenAi,
             r#"{"error":{"message":"upstream overloaded","type":"upstream_overloaded","param":null,"code":429}}"#,
         ),
-        (PREDICT, Named::KServeV1, r#"{"error":"upstream overloaded"}"#),
-        ("/embed", Named::Tei, r#"{"error":"upstream overloaded","error_type":"Overloaded"}"#),
+        (PREDICT, RouteProtocol::KServeV1, r#"{"error":"upstream overloaded"}"#),
+        ("/embed", RouteProtocol::Tei, r#"{"error":"upstream overloaded","error_type":"Overloaded"}"#),
     ] {
         let server = Server::new(target, protocol);
         let replies = server.shared(["private-0", "private-1"], 429, &headers, told).unwrap();
@@ -219,7 +219,7 @@ fn an_overload_is_answered_with_a_body_of_ours_in_the_callers_form() {
 
 #[test]
 fn the_servers_own_words_on_overload_are_given_on_once_lone_answers_had_the_same() {
-    let server = Server::new(PREDICT, Named::KServeV1);
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let busy = r#"{"error":"busy"}"#;
     server.lone("a", 503, &[], busy);
     server.lone("b", 503, &[], busy);
@@ -232,7 +232,7 @@ fn the_servers_own_words_on_overload_are_given_on_once_lone_answers_had_the_same
 
 #[test]
 fn a_header_of_free_text_is_given_on_once_lone_answers_had_the_same() {
-    let server = Server::new(PREDICT, Named::KServeV1);
+    let server = Server::new(PREDICT, RouteProtocol::KServeV1);
     let headers = [("server", "uvicorn"), ("openai-version", "private"), ("x-ratelimit-limit-requests", "60")];
     let shared = || server.shared(["a", "b"], 200, &headers, r#"{"predictions":[1,2]}"#).unwrap();
     assert!(!shared()[0].headers.contains_key("server"));

@@ -2,19 +2,19 @@
 
 use proptest::prelude::*;
 
-use super::generic::{ItemIs, OnMismatch, ResultWrap, Select};
+use super::generic::{FlatList, OnMismatch, ResultOrder, ResultWrap};
 use super::*;
 
 const PATH: &str = "/v1/embeddings";
 
-fn generic(spec: Spec) -> Arc<Endpoint> {
+fn generic(spec: GenericOptions) -> Arc<Endpoint> {
     assert_eq!(spec.clashes(), []);
     let respond_with_fields = vec![pointer("/n"), pointer("/id")];
-    endpoint_of(RouteRules { generic: Some(spec), respond_with_fields, ..rules("/e", Named::Generic) }, "/e")
+    endpoint_of(RouteRules { generic: Some(spec), respond_with_fields, ..rules("/e", RouteProtocol::Generic) }, "/e")
 }
 
-fn texts() -> Spec {
-    Spec::new(vec![pointer("/texts")], vec![pointer("/vectors")])
+fn texts() -> GenericOptions {
+    GenericOptions::new(vec![pointer("/texts")], vec![pointer("/vectors")])
 }
 
 fn answers(endpoint: &Endpoint, target: &str, calls: &[&str], answer: &str) -> Result<Vec<String>, MismatchKind> {
@@ -28,7 +28,7 @@ fn answers(endpoint: &Endpoint, target: &str, calls: &[&str], answer: &str) -> R
 }
 
 fn embeddings(answer: &str) -> Result<Vec<String>, MismatchKind> {
-    answers(&endpoint(PATH, Named::OpenAi), PATH, &[r#"{"input":"abc"}"#, r#"{"input":["de","f"]}"#], answer)
+    answers(&endpoint(PATH, RouteProtocol::OpenAi), PATH, &[r#"{"input":"abc"}"#, r#"{"input":["de","f"]}"#], answer)
 }
 
 fn data(indexes: &[&str]) -> String {
@@ -47,7 +47,7 @@ fn indexes_bring_results_to_their_items_and_are_counted_from_zero() {
 
 #[test]
 fn usage_of_a_server_that_counts_the_first_item_alone_is_not_shared() {
-    let endpoint = endpoint(PATH, Named::OpenAi);
+    let endpoint = endpoint(PATH, RouteProtocol::OpenAi);
     let calls = [r#"{"input":"abc"}"#, r#"{"input":"de"}"#].map(|body| read(&endpoint, PATH, body));
     let members: Vec<&Call> = calls.iter().collect();
     let sent = endpoint.write_batch(&members, None);
@@ -57,7 +57,7 @@ fn usage_of_a_server_that_counts_the_first_item_alone_is_not_shared() {
         split_sent(&endpoint, &members, &sent, StatusCode::OK, &headers, &body).map(|_| ()).map_err(|error| error.what)
     };
     assert_eq!(split("llama.cpp"), Err(MismatchKind::Usage));
-    assert!(!Mismatch::from(MismatchKind::Usage).quarantines(), "it ends merging as a refusal");
+    assert!(!ResponseMismatch::from(MismatchKind::Usage).quarantines(), "it ends merging as a refusal");
     assert_eq!(split("uvicorn"), Ok(()));
 }
 
@@ -97,7 +97,7 @@ fn an_answer_that_is_not_exactly_one_for_these_items_is_nobodys() {
 
 #[test]
 fn only_wrong_counts_indexes_and_shapes_quarantine() {
-    let quarantines = |what: MismatchKind| Mismatch::from(what).quarantines();
+    let quarantines = |what: MismatchKind| ResponseMismatch::from(what).quarantines();
     assert!([MismatchKind::Count, MismatchKind::Index, MismatchKind::Shape].into_iter().all(quarantines));
     let others = [MismatchKind::NotJson, MismatchKind::Compressed, MismatchKind::Empty, MismatchKind::Status];
     assert!(!others.into_iter().any(quarantines));
@@ -105,7 +105,7 @@ fn only_wrong_counts_indexes_and_shapes_quarantine() {
 
 #[test]
 fn coded_and_partial_answers_are_not_touched() {
-    let endpoint = endpoint(PATH, Named::OpenAi);
+    let endpoint = endpoint(PATH, RouteProtocol::OpenAi);
     let call = read(&endpoint, PATH, r#"{"input":"a"}"#);
     let sent = endpoint.write_batch(&[&call, &call], None);
     let body = Bytes::from_static(br#"{"data":[{},{}]}"#);
@@ -131,7 +131,7 @@ fn all_other_bytes_stay_as_they_are() {
 
 #[test]
 fn bytes_that_are_no_utf8_pass_through_strings_of_an_answer() {
-    let endpoint = endpoint("/v1/models/m:predict", Named::KServeV1);
+    let endpoint = endpoint("/v1/models/m:predict", RouteProtocol::KServeV1);
     let call = read(&endpoint, "/v1/models/m:predict", r#"{"instances":[1]}"#);
     let sent = endpoint.write_batch(&[&call, &call], None);
     let body = Bytes::from_static(b"{\"predictions\":[\"\xff\",\"b\"]}");
@@ -141,7 +141,7 @@ fn bytes_that_are_no_utf8_pass_through_strings_of_an_answer() {
 
 #[test]
 fn ids_are_each_callers_own() {
-    let check = |protocol: Named, id: &str, own: Option<&str>, expected: &str| {
+    let check = |protocol: RouteProtocol, id: &str, own: Option<&str>, expected: &str| {
         let endpoint = endpoint(PATH, protocol);
         let headers: Vec<(&str, &str)> = own.iter().map(|own| ("x-request-id", *own)).collect();
         let call = read_with(&endpoint, PATH, &headers, r#"{"input":"a"}"#);
@@ -156,18 +156,18 @@ fn ids_are_each_callers_own() {
         }
         assert!(own.is_some() || replies[0].body != replies[1].body);
     };
-    check(Named::OpenAi, "embd-0f0f0f0f0f0f0f0f", Some("ra"), "{{uid:embd-}}");
-    check(Named::Vllm, "embd-0f0f0f0f0f0f0f0f", Some("ra"), "embd-ra");
-    check(Named::Vllm, "embd-SENT", None, "{{uid:embd-}}");
-    check(Named::OpenAi, "embd-SENT", Some("r\"\\"), r#"embd-r\"\\"#);
-    check(Named::OpenAi, "40a2721b-eca9-4104-9d5a-6ccab1118aa2", None, "{{uid:}}");
+    check(RouteProtocol::OpenAi, "embd-0f0f0f0f0f0f0f0f", Some("ra"), "{{uid:embd-}}");
+    check(RouteProtocol::Vllm, "embd-0f0f0f0f0f0f0f0f", Some("ra"), "embd-ra");
+    check(RouteProtocol::Vllm, "embd-SENT", None, "{{uid:embd-}}");
+    check(RouteProtocol::OpenAi, "embd-SENT", Some("r\"\\"), r#"embd-r\"\\"#);
+    check(RouteProtocol::OpenAi, "40a2721b-eca9-4104-9d5a-6ccab1118aa2", None, "{{uid:}}");
     let split = embeddings(r#"{"id":null,"data":[{},{},{}]}"#).unwrap();
     assert_eq!(split[0], r#"{"id":null,"data":[{}]}"#);
 }
 
 #[test]
 fn usage_is_exact_where_it_is_known_and_marked_where_it_is_not() {
-    let endpoint = endpoint(PATH, Named::OpenAi);
+    let endpoint = endpoint(PATH, RouteProtocol::OpenAi);
     let check = |a: &str, b: &str, total: u32, parts: [u32; 2], estimated: bool| {
         let (a, b) = (
             read(&endpoint, PATH, &format!("{{\"input\":{a}}}")),
@@ -197,7 +197,7 @@ fn usage_is_exact_where_it_is_known_and_marked_where_it_is_not() {
 fn members_see_the_allowed_headers_only_and_their_own_id() {
     let own = RouteRules {
         respond_with_headers: vec![HeaderName::from_static("x-model-version")],
-        ..rules(PATH, Named::OpenAi)
+        ..rules(PATH, RouteProtocol::OpenAi)
     };
     let endpoint = endpoint_of(own, PATH);
     let (a, b) = (
@@ -234,20 +234,24 @@ fn members_see_the_allowed_headers_only_and_their_own_id() {
 
 #[test]
 fn scalar_callers_get_scalars_where_declared() {
-    let single = Single {
+    let single = SingleItem {
         items: Some(pointer("/text")),
         results: Some(pointer("/vector")),
         wrap_scalar: true,
-        item_is: ItemIs::Element,
+        item_is: FlatList::Element,
     };
-    let bare = generic(Spec { single: single.clone(), ..texts() });
+    let bare = generic(GenericOptions { single: single.clone(), ..texts() });
     let calls = [r#"{"text":"a"}"#, r#"{"texts":["b"]}"#, r#"{"texts":"c"}"#];
     let answer = r#"{"n":1,"vectors": [[1], [2], [3]]}"#;
     assert_eq!(
         answers(&bare, "/e", &calls, answer).unwrap(),
         [r#"{"n":1,"vector": [1]}"#, r#"{"n":1,"vectors": [[2]]}"#, r#"{"n":1,"vector": [3]}"#]
     );
-    let list = generic(Spec { single: Single { results: None, ..single }, result_wrap: ResultWrap::List, ..texts() });
+    let list = generic(GenericOptions {
+        single: SingleItem { results: None, ..single },
+        result_wrap: ResultWrap::List,
+        ..texts()
+    });
     assert_eq!(
         answers(&list, "/e", &calls, answer).unwrap(),
         [r#"{"n":1,"vectors": [[1]]}"#, r#"{"n":1,"vectors": [[2]]}"#, r#"{"n":1,"vectors": [[3]]}"#]
@@ -257,7 +261,7 @@ fn scalar_callers_get_scalars_where_declared() {
 #[test]
 fn a_failed_item_is_its_owners_failure_and_stays_in_a_client_batch() {
     let per_item_error = Some(PerItemError { field: pointer("/error"), status: 422 });
-    let endpoint = generic(Spec { per_item_error, ..texts() });
+    let endpoint = generic(GenericOptions { per_item_error, ..texts() });
     let calls = [r#"{"texts":["a"]}"#, r#"{"texts":["b"]}"#, r#"{"texts":["c","d"]}"#];
     let calls: Vec<Call> = calls.iter().map(|body| read(&endpoint, "/e", body)).collect();
     let members: Vec<&Call> = calls.iter().collect();
@@ -273,10 +277,10 @@ fn a_failed_item_is_its_owners_failure_and_stays_in_a_client_batch() {
 
 #[test]
 fn sorted_results_keep_their_order_within_a_caller() {
-    let endpoint = generic(Spec {
-        select: Select::Sorted,
+    let endpoint = generic(GenericOptions {
+        select: ResultOrder::Sorted,
         index: Some(pointer("/i")),
-        ..Spec::new(vec![pointer("/docs")], vec![pointer("")])
+        ..GenericOptions::new(vec![pointer("/docs")], vec![pointer("")])
     });
     let calls = [r#"{"q":"x","docs":["a","b"]}"#, r#"{"docs":["c","d"],"q":"x"}"#];
     let answer = r#"[{"i":3,"s":9}, {"i":1,"s":8}, {"i":0,"s":7}, {"i":2,"s":6}]"#;
@@ -289,9 +293,9 @@ fn sorted_results_keep_their_order_within_a_caller() {
 
 #[test]
 fn a_map_of_results_is_cut_by_its_keys() {
-    let endpoint = generic(Spec {
+    let endpoint = generic(GenericOptions {
         result_key: Some(pointer("id")),
-        ..Spec::new(vec![pointer("/rows")], vec![pointer("/scores")])
+        ..GenericOptions::new(vec![pointer("/rows")], vec![pointer("/scores")])
     });
     let calls = [r#"{"rows":[{"id":"a"},{"id":"b"}]}"#, r#"{"rows":[{"id":"7"}]}"#];
     let split = answers(&endpoint, "/e", &calls, r#"{"scores": { "b": 1.0, "7":2, "\u0061":3 },"n":0}"#).unwrap();
@@ -303,21 +307,24 @@ fn a_map_of_results_is_cut_by_its_keys() {
 
 #[test]
 fn declared_ids_and_counters_are_each_callers_own() {
-    let cost = |share, weights| Cost { totals: vec![pointer("/m/t"), pointer("/none")], weights, share };
+    let cost = |share, weights| CounterSpec { totals: vec![pointer("/m/t"), pointer("/none")], weights, share };
     let calls = [r#"{"texts":["abc"]}"#, r#"{"texts":["de"]}"#];
     let answer = r#"{"id":1234567890,"vectors":[{"n":2},{"n":7}],"m":{"t":9}}"#;
-    let shared =
-        generic(Spec { id: vec![pointer("/id")], cost: cost(CostShare::Proportional, CostWeights::Chars), ..texts() });
+    let shared = generic(GenericOptions {
+        id: vec![pointer("/id")],
+        cost: cost(CostShare::Proportional, CostWeights::Chars),
+        ..texts()
+    });
     let split = answers(&shared, "/e", &calls, answer).unwrap();
     assert!(
         split[0].ends_with(r#","vectors":[{"n":2}],"m":{"t":5}}"#) && !split[0].contains("1234567890"),
         "{split:?}"
     );
-    let told = generic(Spec { cost: cost(CostShare::Exact, CostWeights::At(pointer("/n"))), ..texts() });
+    let told = generic(GenericOptions { cost: cost(CostShare::Exact, CostWeights::At(pointer("/n"))), ..texts() });
     let split = answers(&told, "/e", &calls, answer).unwrap();
     assert!(split[0].ends_with(r#""m":{"t":2}}"#) && split[1].ends_with(r#""m":{"t":7}}"#), "{split:?}");
     assert_eq!(answers(&told, "/e", &calls, &answer.replace('9', "8")), Err(MismatchKind::Shape));
-    let dropped = generic(Spec { cost: cost(CostShare::Drop, CostWeights::Bytes), ..texts() });
+    let dropped = generic(GenericOptions { cost: cost(CostShare::Drop, CostWeights::Bytes), ..texts() });
     let split = answers(&dropped, "/e", &calls, answer).unwrap();
     assert!(split[0].ends_with(r#""vectors":[{"n":2}],"m":{}}"#), "{split:?}");
 }
@@ -325,9 +332,9 @@ fn declared_ids_and_counters_are_each_callers_own() {
 #[test]
 fn a_route_may_fail_instead_of_isolating() {
     assert!(generic(texts()).on_mismatch_isolates);
-    assert!(!generic(Spec { on_mismatch: OnMismatch::Fail, ..texts() }).on_mismatch_isolates);
+    assert!(!generic(GenericOptions { on_mismatch: OnMismatch::Fail, ..texts() }).on_mismatch_isolates);
     assert!(!generic(texts()).idempotent);
-    assert!(endpoint(PATH, Named::OpenAi).idempotent);
+    assert!(endpoint(PATH, RouteProtocol::OpenAi).idempotent);
 }
 
 /// Formats values as a list with the given white space.
@@ -356,7 +363,7 @@ proptest! {
         indexed in any::<bool>(),
     ) {
         let between = format!("{before},{blank}");
-        let endpoint = if indexed { endpoint(PATH, Named::OpenAi) } else { endpoint("/v1/models/m:predict", Named::KServeV1) };
+        let endpoint = if indexed { endpoint(PATH, RouteProtocol::OpenAi) } else { endpoint("/v1/models/m:predict", RouteProtocol::KServeV1) };
         let target = if indexed { PATH } else { "/v1/models/m:predict" };
         let mut next = 0;
         let calls: Vec<Call> = results.iter().map(|own| {
@@ -389,8 +396,8 @@ proptest! {
     /// unbatched or a response that is rejected.
     #[test]
     fn no_bytes_panic(body in prop::collection::vec(any::<u8>(), 0..80), answer in prop::collection::vec(any::<u8>(), 0..80)) {
-        let both = generic(Spec { result_key: Some(pointer("id")), ..texts() });
-        for (endpoint, target) in [(endpoint(PATH, Named::Vllm), PATH), (endpoint("/embed", Named::Tei), "/embed"), (both, "/e")] {
+        let both = generic(GenericOptions { result_key: Some(pointer("id")), ..texts() });
+        for (endpoint, target) in [(endpoint(PATH, RouteProtocol::Vllm), PATH), (endpoint("/embed", RouteProtocol::Tei), "/embed"), (both, "/e")] {
             let head = parts(target, &[("content-type", "application/json"), ("host", "h")]);
             let _call = endpoint.read(&head, Bytes::from(body.clone()), &secret());
             let good = read(&endpoint, target, r#"{"input":"a","inputs":"a","texts":[{"id":"a"}]}"#);
@@ -405,7 +412,7 @@ proptest! {
     /// JSON that is truncated, or has one byte changed, is never forwarded as if it were complete.
     #[test]
     fn a_damaged_answer_is_split_soundly_or_not_at_all(at in 0_usize..70, byte in any::<u8>()) {
-        let endpoint = endpoint(PATH, Named::OpenAi);
+        let endpoint = endpoint(PATH, RouteProtocol::OpenAi);
         let call = read(&endpoint, PATH, r#"{"input":"a"}"#);
         let sent = endpoint.write_batch(&[&call, &call], None);
         let whole = br#"{"data":[{"e":[1],"index":0},{"e":[2],"index":1}],"usage":{"total_tokens":4}}"#;
@@ -415,7 +422,7 @@ proptest! {
         changed[at] = byte;
         if let Ok(replies) = split_sent(&endpoint, &[&call, &call], &sent, StatusCode::OK, &HeaderMap::new(), &Bytes::from(changed)) {
             for reply in replies {
-                let rules = json::Rules { lenient: true, strict: false, nesting_max: 64 };
+                let rules = json::JsonRules { lenient: true, strict: false, nesting_max: 64 };
                 prop_assert_eq!(json::check(&reply.body, rules), Ok(()));
             }
         }

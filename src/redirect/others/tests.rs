@@ -1,36 +1,38 @@
 //! Rulesets built in the format in which the kernel lists them, and the result of the analysis for
 //! a port.
 
-use super::super::message::{Attributes, Message};
+use super::super::message::{AttributeBuilder, NetlinkMessage};
 use super::super::ruleset::{compare, expression as named, meta, payload};
 use super::*;
 
 /// Chains and rules in the listing format.
 #[derive(Default)]
-struct Listed {
+struct RuleListing {
     chains: Vec<Vec<u8>>,
     rules: Vec<Vec<u8>>,
 }
 
-impl Listed {
+impl RuleListing {
     fn base(self, family: u8, table: &str, name: &str, hook: u32) -> Self {
-        let hook = Attributes::default().number(is::HOOK_NUMBER, hook);
-        let chain =
-            Attributes::default().text(is::CHAIN_TABLE, table).text(is::CHAIN_NAME, name).nest(is::CHAIN_HOOK, &hook);
+        let hook = AttributeBuilder::default().number(is::HOOK_NUMBER, hook);
+        let chain = AttributeBuilder::default()
+            .text(is::CHAIN_TABLE, table)
+            .text(is::CHAIN_NAME, name)
+            .nest(is::CHAIN_HOOK, &hook);
         self.listed(NEW_CHAIN, family, chain)
     }
 
-    fn rule(self, family: u8, table: &str, chain: &str, expressions: &[Attributes]) -> Self {
-        let list = expressions.iter().fold(Attributes::default(), |list, each| list.nest(is::ELEMENT, each));
-        let rule = Attributes::default()
+    fn rule(self, family: u8, table: &str, chain: &str, expressions: &[AttributeBuilder]) -> Self {
+        let list = expressions.iter().fold(AttributeBuilder::default(), |list, each| list.nest(is::ELEMENT, each));
+        let rule = AttributeBuilder::default()
             .text(is::RULE_TABLE, table)
             .text(is::RULE_CHAIN, chain)
             .nest(is::RULE_EXPRESSIONS, &list);
         self.listed(NEW_RULE, family, rule)
     }
 
-    fn listed(mut self, kind: u16, family: u8, attributes: Attributes) -> Self {
-        let message = Message::new(kind, 0, 1, (family, 0)).with(attributes).finish();
+    fn listed(mut self, kind: u16, family: u8, attributes: AttributeBuilder) -> Self {
+        let message = NetlinkMessage::new(kind, 0, 1, (family, 0)).with(attributes).finish();
         if kind == NEW_CHAIN {
             self.chains.push(message);
         } else {
@@ -39,53 +41,56 @@ impl Listed {
         self
     }
 
-    fn nat(self, rules: &[&[Attributes]]) -> Self {
+    fn nat(self, rules: &[&[AttributeBuilder]]) -> Self {
         let with_chain = self.base(IPV4, "nat", "PREROUTING", PREROUTING);
         rules.iter().fold(with_chain, |listed, rule| listed.rule(IPV4, "nat", "PREROUTING", rule))
     }
 
     /// Returns `None` if no rule redirects the port, otherwise whether the redirect is certain.
     fn take(&self, port: u16) -> Option<bool> {
-        Others::read(&self.chains, &self.rules).take(port).map(|taken| taken.sure)
+        ForeignRules::read(&self.chains, &self.rules).take(port).map(|taken| taken.sure)
     }
 }
 
-fn tcp() -> [Attributes; 2] {
+fn tcp() -> [AttributeBuilder; 2] {
     [named("meta", &meta(PROTOCOL)), named("cmp", &compare(EQUAL, &[TCP]))]
 }
 
-fn udp() -> [Attributes; 2] {
+fn udp() -> [AttributeBuilder; 2] {
     [named("meta", &meta(PROTOCOL)), named("cmp", &compare(EQUAL, &[17]))]
 }
 
-fn port(how: u32, port: u16) -> [Attributes; 2] {
+fn port(how: u32, port: u16) -> [AttributeBuilder; 2] {
     [named("payload", &payload()), named("cmp", &compare(how, &port.to_be_bytes()))]
 }
 
-fn target(name: &str) -> Attributes {
-    named("target", &Attributes::default().text(1, name))
+fn target(name: &str) -> AttributeBuilder {
+    named("target", &AttributeBuilder::default().text(1, name))
 }
 
-fn redir() -> Attributes {
-    named("redir", &Attributes::default().number(1, 1))
+fn redir() -> AttributeBuilder {
+    named("redir", &AttributeBuilder::default().number(1, 1))
 }
 
-fn verdict_of(code: i32, chain: Option<&str>) -> Attributes {
-    let verdict = Attributes::default().bytes(1, &code.to_be_bytes());
+fn verdict_of(code: i32, chain: Option<&str>) -> AttributeBuilder {
+    let verdict = AttributeBuilder::default().bytes(1, &code.to_be_bytes());
     let verdict = chain.into_iter().fold(verdict, |verdict, chain| verdict.text(2, chain));
-    named("immediate", &Attributes::default().number(1, VERDICT).nest(2, &Attributes::default().nest(2, &verdict)))
+    named(
+        "immediate",
+        &AttributeBuilder::default().number(1, VERDICT).nest(2, &AttributeBuilder::default().nest(2, &verdict)),
+    )
 }
 
-fn matches(name: &str, revision: u32, info: &[u8]) -> Attributes {
-    named("match", &Attributes::default().text(1, name).number(2, revision).bytes(3, info))
+fn matches(name: &str, revision: u32, info: &[u8]) -> AttributeBuilder {
+    named("match", &AttributeBuilder::default().text(1, name).number(2, revision).bytes(3, info))
 }
 
-fn unknown() -> Attributes {
-    named("lookup", &Attributes::default())
+fn unknown() -> AttributeBuilder {
+    named("lookup", &AttributeBuilder::default())
 }
 
 /// `--dports` in the format of iptables.
-fn multiport(ports: &[u16]) -> Attributes {
+fn multiport(ports: &[u16]) -> AttributeBuilder {
     let mut info = [0_u8; 48];
     (info[0], info[1]) = (1, u8::try_from(ports.len()).unwrap());
     for (at, port) in ports.iter().enumerate() {
@@ -96,60 +101,62 @@ fn multiport(ports: &[u16]) -> Attributes {
 
 #[test]
 fn a_redirect_of_that_port_is_sure_and_of_another_is_none() {
-    let listed = Listed::default().nat(&[&[tcp().as_slice(), &port(EQUAL, 8080), &[redir()]].concat()]);
+    let listed = RuleListing::default().nat(&[&[tcp().as_slice(), &port(EQUAL, 8080), &[redir()]].concat()]);
     assert_eq!((listed.take(8080), listed.take(8081)), (Some(true), None));
-    let found = Others::read(&listed.chains, &listed.rules).take(8080).unwrap();
+    let found = ForeignRules::read(&listed.chains, &listed.rules).take(8080).unwrap();
     assert_eq!(found.by, "port 8080 is already redirected by chain PREROUTING of table ip nat");
-    let others = Listed::default().nat(&[&[port(UNEQUAL, 8080).as_slice(), &[redir()]].concat()]);
+    let others = RuleListing::default().nat(&[&[port(UNEQUAL, 8080).as_slice(), &[redir()]].concat()]);
     assert_eq!((others.take(8080), others.take(8081)), (None, Some(true)));
-    let udp = Listed::default().nat(&[&[udp().as_slice(), &[redir()]].concat()]);
+    let udp = RuleListing::default().nat(&[&[udp().as_slice(), &[redir()]].concat()]);
     assert_eq!(udp.take(8080), None);
 }
 
 #[test]
 fn our_own_table_and_other_hooks_are_nobody_elses_redirect() {
     let rule = [redir()];
-    let own = Listed::default().base(INET, TABLE, "prerouting", PREROUTING).rule(INET, TABLE, "prerouting", &rule);
+    let own = RuleListing::default().base(INET, TABLE, "prerouting", PREROUTING).rule(INET, TABLE, "prerouting", &rule);
     assert_eq!(own.take(8080), None);
-    let namesake = Listed::default().base(IPV6, TABLE, "prerouting", PREROUTING).rule(IPV6, TABLE, "prerouting", &rule);
+    let namesake =
+        RuleListing::default().base(IPV6, TABLE, "prerouting", PREROUTING).rule(IPV6, TABLE, "prerouting", &rule);
     assert_eq!(namesake.take(8080), Some(true));
-    let output = Listed::default().base(IPV4, "nat", "OUTPUT", 3).rule(IPV4, "nat", "OUTPUT", &rule);
+    let output = RuleListing::default().base(IPV4, "nat", "OUTPUT", 3).rule(IPV4, "nat", "OUTPUT", &rule);
     assert_eq!(output.take(8080), None);
-    let device = Listed::default().base(5, "x", "ingress", 0).rule(5, "x", "ingress", &rule);
+    let device = RuleListing::default().base(5, "x", "ingress", 0).rule(5, "x", "ingress", &rule);
     assert_eq!(device.take(8080), None);
 }
 
 #[test]
 fn a_mesh_is_followed_through_its_chains() {
     // The rules of istio-init, which redirect all but some ports.
-    let inbound = |listed: Listed, rule: &[Attributes]| listed.rule(IPV4, "nat", "ISTIO_INBOUND", rule);
-    let mut listed = Listed::default().nat(&[&[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_INBOUND"))]].concat()]);
+    let inbound = |listed: RuleListing, rule: &[AttributeBuilder]| listed.rule(IPV4, "nat", "ISTIO_INBOUND", rule);
+    let mut listed =
+        RuleListing::default().nat(&[&[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_INBOUND"))]].concat()]);
     listed = inbound(listed, &[tcp().as_slice(), &port(EQUAL, 15090), &[verdict_of(RETURN, None)]].concat());
     listed = inbound(listed, &[tcp().as_slice(), &[verdict_of(JUMP, Some("ISTIO_IN_REDIRECT"))]].concat());
     listed = listed.rule(IPV4, "nat", "ISTIO_IN_REDIRECT", &[tcp().as_slice(), &[target("REDIRECT")]].concat());
     assert_eq!((listed.take(8080), listed.take(15090)), (Some(true), None));
     // The rules of linkerd-init.
-    let proxy = |listed: Listed, rule: &[Attributes]| listed.rule(IPV4, "nat", "PROXY_INIT", rule);
+    let proxy = |listed: RuleListing, rule: &[AttributeBuilder]| listed.rule(IPV4, "nat", "PROXY_INIT", rule);
     let comment = || matches("comment", 0, b"proxy-init");
-    let mut listed = Listed::default().nat(&[&[comment(), verdict_of(JUMP, Some("PROXY_INIT"))]]);
+    let mut listed = RuleListing::default().nat(&[&[comment(), verdict_of(JUMP, Some("PROXY_INIT"))]]);
     listed = proxy(listed, &[tcp().as_slice(), &[multiport(&[4190, 4191]), verdict_of(RETURN, None)]].concat());
     listed = proxy(listed, &[tcp().as_slice(), &[comment(), target("REDIRECT")]].concat());
     assert_eq!((listed.take(8080), listed.take(4191)), (Some(true), None));
 }
 
 #[test]
-fn what_cannot_be_told_is_perhaps() {
-    let perhaps = Listed::default().nat(&[&[unknown(), redir()]]);
+fn unsupported_match_is_an_uncertain_redirect() {
+    let perhaps = RuleListing::default().nat(&[&[unknown(), redir()]]);
     assert_eq!(perhaps.take(8080), Some(false));
-    let found = Others::read(&perhaps.chains, &perhaps.rules).take(8080).unwrap();
+    let found = ForeignRules::read(&perhaps.chains, &perhaps.rules).take(8080).unwrap();
     assert_eq!(found.by, "port 8080 may already be redirected by chain PREROUTING of table ip nat");
     // An uncertain accept before a certain redirect.
-    let led_off = Listed::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
+    let led_off = RuleListing::default().nat(&[&[unknown(), verdict_of(ACCEPT, None)], &[redir()]]);
     assert_eq!(led_off.take(8080), Some(false));
     // An uncertain jump to a chain that returns; the next rule is certain again.
-    let jump = Listed::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
+    let jump = RuleListing::default().nat(&[&[unknown(), verdict_of(JUMP, Some("x"))], &[redir()]]);
     assert_eq!(jump.take(8080), Some(true));
-    let goto = Listed::default().nat(&[&[unknown(), verdict_of(GOTO, Some("x"))], &[redir()]]);
+    let goto = RuleListing::default().nat(&[&[unknown(), verdict_of(GOTO, Some("x"))], &[redir()]]);
     assert_eq!(goto.take(8080), Some(false));
     // An uncertain redirect in one chain, a certain one in another.
     let both = perhaps.base(INET, "x", "y", PREROUTING).rule(INET, "x", "y", &[redir()]);
@@ -158,19 +165,19 @@ fn what_cannot_be_told_is_perhaps() {
 
 #[test]
 fn what_ends_a_chain_is_obeyed() {
-    let accepted =
-        Listed::default().nat(&[&[port(EQUAL, 8080).as_slice(), &[verdict_of(ACCEPT, None)]].concat(), &[redir()]]);
+    let accepted = RuleListing::default()
+        .nat(&[&[port(EQUAL, 8080).as_slice(), &[verdict_of(ACCEPT, None)]].concat(), &[redir()]]);
     assert_eq!((accepted.take(8080), accepted.take(1)), (None, Some(true)));
-    let goes = Listed::default().nat(&[&[verdict_of(GOTO, Some("x"))], &[redir()]]);
+    let goes = RuleListing::default().nat(&[&[verdict_of(GOTO, Some("x"))], &[redir()]]);
     assert_eq!(goes.take(8080), None);
-    let counts = named("counter", &Attributes::default());
+    let counts = named("counter", &AttributeBuilder::default());
     let loopback = [named("meta", &meta(DEVICE_TYPE)), named("cmp", &compare(EQUAL, &LOOPBACK.to_ne_bytes()))];
-    let local = Listed::default().nat(&[&[loopback.as_slice(), &[counts, redir()]].concat()]);
+    let local = RuleListing::default().nat(&[&[loopback.as_slice(), &[counts, redir()]].concat()]);
     assert_eq!(local.take(8080), None, "it comes from outside");
-    let source = Listed::default().nat(&[&[named("nat", &Attributes::default().number(1, 0))]]);
-    let destination = Listed::default().nat(&[&[named("nat", &Attributes::default().number(1, 1))]]);
+    let source = RuleListing::default().nat(&[&[named("nat", &AttributeBuilder::default().number(1, 0))]]);
+    let destination = RuleListing::default().nat(&[&[named("nat", &AttributeBuilder::default().number(1, 1))]]);
     assert_eq!((source.take(8080), destination.take(8080)), (None, Some(true)));
-    let marks = Listed::default().nat(&[&[target("MARK")]]);
+    let marks = RuleListing::default().nat(&[&[target("MARK")]]);
     assert_eq!(marks.take(8080), None);
 }
 
@@ -182,32 +189,32 @@ fn ports_of_older_rules_of_iptables_are_read() {
             info.extend(port.to_ne_bytes());
         }
         info.extend([0, 0, 0, inverted]);
-        Listed::default().nat(&[&[matches("tcp", 0, &info), target("DNAT")]])
+        RuleListing::default().nat(&[&[matches("tcp", 0, &info), target("DNAT")]])
     };
     assert_eq!((range(80, 90, 0).take(85), range(80, 90, 0).take(91)), (Some(true), None));
     assert_eq!((range(80, 90, 2).take(85), range(80, 90, 2).take(91)), (None, Some(true)));
-    let short = Listed::default().nat(&[&[matches("tcp", 0, &[0; 3]), target("DNAT")]]);
+    let short = RuleListing::default().nat(&[&[matches("tcp", 0, &[0; 3]), target("DNAT")]]);
     assert_eq!(short.take(85), Some(false));
 }
 
 #[test]
 fn chains_that_lead_to_one_another_end() {
-    let circle = Listed::default()
+    let circle = RuleListing::default()
         .nat(&[&[verdict_of(JUMP, Some("a"))]])
         .rule(IPV4, "nat", "a", &[verdict_of(JUMP, Some("b"))])
         .rule(IPV4, "nat", "b", &[verdict_of(JUMP, Some("a"))]);
     assert_eq!(circle.take(8080), Some(false));
-    let wide: Vec<Vec<Attributes>> = (0..40).map(|_| vec![verdict_of(JUMP, Some("PREROUTING"))]).collect();
-    let wide: Vec<&[Attributes]> = wide.iter().map(Vec::as_slice).collect();
-    assert_eq!(Listed::default().nat(&wide).take(8080), Some(false));
+    let wide: Vec<Vec<AttributeBuilder>> = (0..40).map(|_| vec![verdict_of(JUMP, Some("PREROUTING"))]).collect();
+    let wide: Vec<&[AttributeBuilder]> = wide.iter().map(Vec::as_slice).collect();
+    assert_eq!(RuleListing::default().nat(&wide).take(8080), Some(false));
 }
 
 proptest::proptest! {
     #[test]
     fn a_list_of_any_bytes_is_read(bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..120)) {
         let read = expression(&bytes);
-        let rule = Attributes::default().text(is::RULE_TABLE, "t").text(is::RULE_CHAIN, "c").nest(is::RULE_EXPRESSIONS, &Attributes::default().bytes(is::ELEMENT, &bytes));
-        let listed = Listed::default().base(IPV4, "t", "c", 0).listed(NEW_RULE, IPV4, rule);
+        let rule = AttributeBuilder::default().text(is::RULE_TABLE, "t").text(is::RULE_CHAIN, "c").nest(is::RULE_EXPRESSIONS, &AttributeBuilder::default().bytes(is::ELEMENT, &bytes));
+        let listed = RuleListing::default().base(IPV4, "t", "c", 0).listed(NEW_RULE, IPV4, rule);
         let taken = listed.take(8080);
         proptest::prop_assert!(taken.is_none() || matches!(read, Expression::Takes));
     }

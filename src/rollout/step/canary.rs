@@ -1,9 +1,9 @@
 //! Canary strategy: a growing share of the pods runs the candidate, step by step, while the others
 //! form the control arm.
 
-use super::super::judge::{Finding, LINE_CALLS, TURNS_LOOKS};
-use super::super::plan::{Canary, OnFailure};
-use super::{ArmState, Outcome, Phase, Place, Rollout, State};
+use super::super::judge::{ComparisonResult, SWITCHBACK_EVALUATIONS_MIN, THRESHOLD_CALLS_MIN};
+use super::super::plan::{CanaryStep, OnFailure};
+use super::{ArmState, Assignment, ComparisonOutcome, Phase, Rollout, RolloutState};
 
 /// Minimum number of calls of each arm before the next step: five are expected beyond the 99th
 /// percentile.
@@ -14,10 +14,10 @@ const CANARY_LOOKS: u32 = 3;
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    pub(super) fn begin(&mut self, current: &str, wanted: &str, steps: &[Canary]) {
+    pub(super) fn begin(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) {
         let percent = steps.first().map_or(100, |step| step.percent);
         let message = format!("{percent}% of the pods get {wanted}, the others keep {current}");
-        self.state = State {
+        self.state = RolloutState {
             current: Some(current.to_owned()),
             candidate: Some(wanted.to_owned()),
             previous: self.state.previous.take(),
@@ -32,29 +32,29 @@ impl Rollout<'_> {
         self.tell(false, "RolloutStarted", message);
     }
 
-    pub(super) fn canary(&mut self, current: &str, wanted: &str, steps: &[Canary]) -> Vec<Place> {
+    pub(super) fn canary(&mut self, current: &str, wanted: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
         let turns = self.turns(&self.weights(steps), false);
-        self.count(turns.then_some(Canary::PERIOD));
+        self.count(turns.then_some(CanaryStep::PERIOD));
         if self.state.phase == Phase::Progressing {
-            if let Some((_, Finding::Worse { word, why })) = self.look(turns).into_iter().next() {
+            if let Some((_, ComparisonResult::Worse { word, why })) = self.look(turns).into_iter().next() {
                 return self.failed(current, word.as_str(), &why, steps);
             }
             if let Some(told) = self.forward(wanted, steps, turns) {
                 return told;
             }
         }
-        self.places(&self.weights(steps), Canary::PERIOD, false)
+        self.places(&self.weights(steps), CanaryStep::PERIOD, false)
     }
 
     /// Returns the shares of the arms at the current step.
-    fn weights(&self, steps: &[Canary]) -> Vec<u32> {
+    fn weights(&self, steps: &[CanaryStep]) -> Vec<u32> {
         let at = self.state.step.min(steps.len().saturating_sub(1));
         let percent = steps.get(at).map_or(100, |step| step.percent);
         vec![100 - percent, percent]
     }
 
     /// Advances to the next step if the hold of this one is over and enough was measured.
-    fn forward(&mut self, wanted: &str, steps: &[Canary], turns: bool) -> Option<Vec<Place>> {
+    fn forward(&mut self, wanted: &str, steps: &[CanaryStep], turns: bool) -> Option<Vec<Assignment>> {
         let hold = steps.get(self.state.step).map_or(0, |step| step.hold);
         if self.now.since(self.state.since) < hold {
             return None;
@@ -70,9 +70,9 @@ impl Rollout<'_> {
             let summary = self.compared();
             let arm = self.state.arms.get(1).cloned().unwrap_or_default();
             if arm.comparison.looks() > 0 {
-                self.verdict(&arm, Outcome::Same, "Promoted", format!("not worse: {summary}"));
+                self.verdict(&arm, ComparisonOutcome::Same, "Promoted", format!("not worse: {summary}"));
             } else {
-                self.verdict(&arm, Outcome::Undecided, "Promoted", format!("not compared: {summary}"));
+                self.verdict(&arm, ComparisonOutcome::Undecided, "Promoted", format!("not compared: {summary}"));
             }
             self.promote(wanted, "Promoted", format!("{wanted} is in force: {summary}"));
             return Some(self.all(wanted));
@@ -94,7 +94,7 @@ impl Rollout<'_> {
             return true;
         }
         let looks = self.state.arms.get(1).map_or(0, |arm| arm.comparison.looks());
-        let needed = if turns { TURNS_LOOKS } else { CANARY_LOOKS };
+        let needed = if turns { SWITCHBACK_EVALUATIONS_MIN } else { CANARY_LOOKS };
         if looks < needed {
             "WaitingForLooks".clone_into(&mut self.state.reason);
             self.state.message = format!("compared {looks} times, {needed} are needed before the next step");
@@ -104,8 +104,8 @@ impl Rollout<'_> {
         if looks < CANARY_LOOKS {
             "WaitingForLatency".clone_into(&mut self.state.reason);
             let control = self.state.arms.first().map_or(0, |arm| arm.samples);
-            self.state.message = if control < LINE_CALLS {
-                format!("{control} calls in the control arm, {LINE_CALLS} are needed to compare latencies")
+            self.state.message = if control < THRESHOLD_CALLS_MIN {
+                format!("{control} calls in the control arm, {THRESHOLD_CALLS_MIN} are needed to compare latencies")
             } else {
                 format!("latencies compared {looks} times, {CANARY_LOOKS} are needed before the next step")
             };
@@ -114,9 +114,9 @@ impl Rollout<'_> {
         false
     }
 
-    fn failed(&mut self, current: &str, word: &'static str, why: &str, steps: &[Canary]) -> Vec<Place> {
+    fn failed(&mut self, current: &str, word: &'static str, why: &str, steps: &[CanaryStep]) -> Vec<Assignment> {
         let arm = self.state.arms.get(1).cloned().unwrap_or_default();
-        self.verdict(&arm, Outcome::Worse, word, why.to_owned());
+        self.verdict(&arm, ComparisonOutcome::Worse, word, why.to_owned());
         match self.plan.on_failure {
             OnFailure::Rollback => {
                 self.roll_back(why, word);
@@ -124,7 +124,7 @@ impl Rollout<'_> {
             }
             OnFailure::Pause => {
                 self.pause(why, word);
-                self.places(&self.weights(steps), Canary::PERIOD, false)
+                self.places(&self.weights(steps), CanaryStep::PERIOD, false)
             }
         }
     }

@@ -1,9 +1,9 @@
 //! Experiment strategy: arms run side by side until one is better, all others are worse, or the
 //! result is inconclusive.
 
-use super::super::judge::Finding;
-use super::super::plan::{ArmPlan, Experiment, OnFailure};
-use super::{ArmState, Outcome, Phase, Place, Rollout, State};
+use super::super::judge::ComparisonResult;
+use super::super::plan::{ArmPlan, ExperimentPlan, OnFailure};
+use super::{ArmState, Assignment, ComparisonOutcome, Phase, Rollout, RolloutState};
 
 /// An experiment ends as inconclusive once every arm has this many times the calls that a verdict
 /// needs, and this many evaluations.
@@ -17,7 +17,7 @@ const INCONCLUSIVE: &str = "Inconclusive";
 // === impl Rollout ===
 
 impl Rollout<'_> {
-    pub(super) fn experiment(&mut self, experiment: &Experiment) -> Vec<Place> {
+    pub(super) fn experiment(&mut self, experiment: &ExperimentPlan) -> Vec<Assignment> {
         let same = self.state.arms.iter().map(|arm| &arm.profile).eq(experiment.arms.iter().map(|arm| &arm.profile));
         let over = [WON, KEPT, INCONCLUSIVE].contains(&self.state.reason.as_str());
         let control = experiment.arms.first().map(|arm| arm.profile.clone()).unwrap_or_default();
@@ -54,16 +54,16 @@ impl Rollout<'_> {
     }
 
     /// Returns the weights of the arms; 0 for stopped ones.
-    fn live(&self, experiment: &Experiment) -> Vec<u32> {
+    fn live(&self, experiment: &ExperimentPlan) -> Vec<u32> {
         let weight = |(arm, plan): (&ArmState, &ArmPlan)| if arm.stopped { 0 } else { plan.weight };
         self.state.arms.iter().zip(&experiment.arms).map(weight).collect()
     }
 
-    fn begin_experiment(&mut self, experiment: &Experiment, control: &str) {
+    fn begin_experiment(&mut self, experiment: &ExperimentPlan, control: &str) {
         let before = self.state.current.take().filter(|before| before != control);
         let others: Vec<&str> = experiment.arms.iter().skip(1).map(|arm| arm.profile.as_str()).collect();
         let message = format!("{} compared with {control}", others.join(", "));
-        self.state = State {
+        self.state = RolloutState {
             current: Some(control.to_owned()),
             candidate: None,
             previous: before.or_else(|| self.state.previous.take()),
@@ -79,7 +79,7 @@ impl Rollout<'_> {
     }
 
     /// Records the progress of the experiment, and the condition that it waits for.
-    fn so_far(&mut self, experiment: &Experiment, control: &str, turns: bool) {
+    fn so_far(&mut self, experiment: &ExperimentPlan, control: &str, turns: bool) {
         let live = self.state.arms.iter().filter(|arm| !arm.stopped);
         let Some(fewest) = live.min_by_key(|arm| arm.samples).filter(|_| self.state.phase == Phase::Progressing) else {
             return;
@@ -107,12 +107,12 @@ impl Rollout<'_> {
     }
 
     /// Handles a finding about an arm. Returns the profile that has won, if any.
-    fn found(&mut self, at: usize, finding: Finding, experiment: &Experiment) -> Option<String> {
+    fn found(&mut self, at: usize, finding: ComparisonResult, experiment: &ExperimentPlan) -> Option<String> {
         let arm = self.state.arms.get(at)?.clone();
         match finding {
-            Finding::Nothing => None,
-            Finding::Worse { word, why } => {
-                self.verdict(&arm, Outcome::Worse, word.as_str(), why.clone());
+            ComparisonResult::Nothing => None,
+            ComparisonResult::Worse { word, why } => {
+                self.verdict(&arm, ComparisonOutcome::Worse, word.as_str(), why.clone());
                 if self.plan.on_failure == OnFailure::Pause {
                     self.pause(&format!("{}: {why}", arm.profile), word.as_str());
                     return None;
@@ -123,12 +123,12 @@ impl Rollout<'_> {
                 self.tell(true, "ArmStopped", format!("{} gets no more pods: {why}", arm.profile));
                 None
             }
-            Finding::Better { why } => {
+            ComparisonResult::Better { why } => {
                 let control = self.state.arms.first()?;
                 if arm.samples.min(control.samples) < experiment.samples_min {
                     return None;
                 }
-                self.verdict(&arm, Outcome::Better, WON, why.clone());
+                self.verdict(&arm, ComparisonOutcome::Better, WON, why.clone());
                 let message = format!("{0} has won: {why}; set profileRef to {0} to keep it", arm.profile);
                 self.promote(&arm.profile, WON, message);
                 Some(arm.profile)
@@ -137,7 +137,7 @@ impl Rollout<'_> {
     }
 
     /// Returns the profile to keep if the experiment is over without a winner.
-    fn decided(&mut self, experiment: &Experiment, control: &str) -> Option<String> {
+    fn decided(&mut self, experiment: &ExperimentPlan, control: &str) -> Option<String> {
         let most = experiment.samples_min.saturating_mul(SAMPLES_TIMES_MAX);
         let live: Vec<ArmState> = self.state.arms.iter().skip(1).filter(|arm| !arm.stopped).cloned().collect();
         let enough = self.state.arms.iter().filter(|arm| !arm.stopped).all(|arm| arm.samples >= most)
@@ -153,7 +153,7 @@ impl Rollout<'_> {
             return None;
         };
         for arm in &live {
-            self.verdict(arm, Outcome::Undecided, INCONCLUSIVE, self.compared());
+            self.verdict(arm, ComparisonOutcome::Undecided, INCONCLUSIVE, self.compared());
         }
         self.tell(false, "ExperimentEnded", message.clone());
         self.end(control.to_owned(), Phase::Promoted, reason, message, false);

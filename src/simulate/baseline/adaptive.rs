@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::desk::Desk;
+use super::super::desk::SimProxy;
 use super::super::draw::whole;
-use super::super::policy::{Done, Status};
-use super::{Queue, Rule};
+use super::super::policy::{BatchCompletion, ResponseStatus};
+use super::{BaselineQueue, BaselineRule};
 
 /// Factor of Clipper's decrease of the cap. The increase is one item.
 const AIMD_DOWN: f64 = 0.9;
@@ -26,21 +26,21 @@ const LOOP_START: f64 = 32.0;
 
 #[derive(Debug)]
 pub(super) struct Aimd {
-    queue: Queue,
+    queue: BaselineQueue,
     cap: f64,
 }
 
 #[derive(Debug)]
-pub(super) struct NaiveLoop {
-    queue: Queue,
+pub(super) struct CapByP99 {
+    queue: BaselineQueue,
     cap: f64,
     latencies: Vec<Duration>,
     next: Tick,
 }
 
 #[derive(Debug)]
-pub(super) struct Asbs {
-    queue: Queue,
+pub(super) struct AdaptiveSharedBatch {
+    queue: BaselineQueue,
     items: u32,
     limit: f64,
     batches: u32,
@@ -56,34 +56,34 @@ pub(super) struct Asbs {
 
 impl Default for Aimd {
     fn default() -> Self {
-        Self { queue: Queue::default(), cap: 1.0 }
+        Self { queue: BaselineQueue::default(), cap: 1.0 }
     }
 }
 
-impl Rule for Aimd {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for Aimd {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut Desk, done: &Done) {
-        if done.status != Status::Ok || desk.now().since(done.sent) > desk.slo() {
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        if done.status != ResponseStatus::Ok || desk.now().since(done.sent) > desk.slo() {
             self.cap = (self.cap * AIMD_DOWN).max(1.0);
         } else if done.items >= whole(self.cap) {
             self.cap += 1.0;
         }
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         send_one(&mut self.queue, desk, whole(self.cap));
     }
 }
 
-// === impl NaiveLoop ===
+// === impl CapByP99 ===
 
-impl Default for NaiveLoop {
+impl Default for CapByP99 {
     fn default() -> Self {
         Self {
-            queue: Queue::default(),
+            queue: BaselineQueue::default(),
             cap: LOOP_START,
             latencies: Vec::new(),
             next: Tick::default().after(LOOP_PERIOD),
@@ -91,14 +91,14 @@ impl Default for NaiveLoop {
     }
 }
 
-impl Rule for NaiveLoop {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for CapByP99 {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut Desk, done: &Done) {
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         let now = desk.now();
-        if done.status == Status::Ok {
+        if done.status == ResponseStatus::Ok {
             self.latencies.extend(done.members.iter().map(|id| now.since(desk.arrival(*id).at)));
         }
         if now < self.next {
@@ -116,12 +116,12 @@ impl Rule for NaiveLoop {
         }
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         send_one(&mut self.queue, desk, whole(self.cap));
     }
 }
 
-fn send_one(queue: &mut Queue, desk: &mut Desk, items: u32) {
+fn send_one(queue: &mut BaselineQueue, desk: &mut SimProxy, items: u32) {
     if queue.in_flight == 0
         && let Some(key) = queue.oldest()
     {
@@ -129,12 +129,12 @@ fn send_one(queue: &mut Queue, desk: &mut Desk, items: u32) {
     }
 }
 
-// === impl Asbs ===
+// === impl AdaptiveSharedBatch ===
 
-impl Asbs {
+impl AdaptiveSharedBatch {
     pub(super) fn new(items: u32) -> Self {
         Self {
-            queue: Queue::default(),
+            queue: BaselineQueue::default(),
             items,
             limit: ASBS_START,
             batches: 0,
@@ -163,12 +163,12 @@ impl Asbs {
     }
 }
 
-impl Rule for Asbs {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for AdaptiveSharedBatch {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut Desk, done: &Done) {
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         let Some(first) = done.members.first() else { return };
         self.batches += 1;
         self.sum += desk.now().since(desk.arrival(*first).at).as_secs_f64();
@@ -178,7 +178,7 @@ impl Rule for Asbs {
     }
 
     /// Dispatches while the limit has room. A fractional slot is used with that probability.
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         while let Some(key) = self.queue.oldest() {
             let room = self.limit - f64::from(self.queue.in_flight);
             if room <= 0.0 || (room < 1.0 && desk.draw().unit() > room) {

@@ -10,16 +10,16 @@ use std::time::Duration;
 
 use crate::batching::{KeyId, Tick};
 
-use super::super::desk::Desk;
-use super::super::policy::{Done, Status};
-use super::{Queue, Rule};
+use super::super::desk::SimProxy;
+use super::super::policy::{BatchCompletion, ResponseStatus};
+use super::{BaselineQueue, BaselineRule};
 
 const TICK: Duration = Duration::from_millis(1);
 const TICK_MS: f64 = 1.0;
 const SAMPLES: usize = 50;
 const FIT_PERIOD: Duration = Duration::from_secs(5);
 /// Share of a wait or a budget that is used.
-const TRUST: f64 = 0.95;
+const USED_SHARE: f64 = 0.95;
 /// Batch sizes sent first, whatever is queued, as samples for the fit.
 const TRAINING: [u32; 11] = [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 3];
 /// Queue length in items above which heads past their deadline expire during training.
@@ -27,9 +27,9 @@ const TRAINING_QUEUE: u32 = 6;
 
 #[derive(Debug)]
 pub(super) struct Cork {
-    queue: Queue,
+    queue: BaselineQueue,
     items: u32,
-    line: Option<Line>,
+    line: Option<LinearFit>,
     samples: VecDeque<Sample>,
     answered: u32,
     trained: usize,
@@ -41,7 +41,7 @@ pub(super) struct Cork {
 
 /// The linear fit and the mean wait, in milliseconds.
 #[derive(Debug, Clone, Copy)]
-struct Line {
+struct LinearFit {
     per_item: f64,
     per_batch: f64,
     wait: f64,
@@ -56,7 +56,7 @@ struct Sample {
 
 /// The next action for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum CorkAction {
     Expire,
     Later,
     Send(u32),
@@ -67,7 +67,7 @@ enum Step {
 impl Cork {
     pub(super) fn new(items: u32) -> Self {
         Self {
-            queue: Queue::default(),
+            queue: BaselineQueue::default(),
             items,
             line: None,
             samples: VecDeque::new(),
@@ -79,21 +79,21 @@ impl Cork {
         }
     }
 
-    fn decide(&self, desk: &Desk, key: KeyId) -> Option<(Step, f64)> {
+    fn decide(&self, desk: &SimProxy, key: KeyId) -> Option<(CorkAction, f64)> {
         let waited = |id| millis(desk.now().since(desk.arrival(id).at));
         let head = waited(self.queue.head(key)?);
         let newest = waited(self.queue.newest(key)?);
         let (n, slo, out) = (self.queue.items(key), millis(desk.slo()), self.queue.in_flight > 0);
-        let line = self.line.unwrap_or_else(|| Line::guess(slo));
+        let line = self.line.unwrap_or_else(|| LinearFit::guess(slo));
         // During training, batches of fixed sizes are sent.
         let items = f64::from(n);
         if let Some(&size) = TRAINING.get(self.trained) {
             let step = if n > TRAINING_QUEUE && head >= slo {
-                Step::Expire
-            } else if out || (n < size && line.worth_waiting(f64::from(size), head, slo)) {
-                Step::Later
+                CorkAction::Expire
+            } else if out || (n < size && line.is_worth_waiting(f64::from(size), head, slo)) {
+                CorkAction::Later
             } else {
-                Step::Send(size)
+                CorkAction::Send(size)
             };
             return Some((step, 0.0));
         }
@@ -102,11 +102,11 @@ impl Cork {
         // wait.
         let late = n > 1 && head + line.per_item * items + line.per_batch >= slo;
         let step = if late || (out && n == 1 && head >= slo) {
-            Step::Expire
-        } else if out || (n < self.items && items * (newest + TICK_MS + line.per_item) <= line.wait * TRUST) {
-            Step::Later
+            CorkAction::Expire
+        } else if out || (n < self.items && items * (newest + TICK_MS + line.per_item) <= line.wait * USED_SHARE) {
+            CorkAction::Later
         } else {
-            Step::Send(self.items)
+            CorkAction::Send(self.items)
         };
         Some((step, head))
     }
@@ -126,10 +126,10 @@ impl Cork {
             (y * x / (x * x + 1.0), y / (x * x + 1.0))
         };
         let wait = (sum(&|s| s.waited) / count).max(0.0);
-        self.line = Some(Line { per_item: per_item.max(1e-3), per_batch: per_batch.max(0.0), wait });
+        self.line = Some(LinearFit { per_item: per_item.max(1e-3), per_batch: per_batch.max(0.0), wait });
     }
 
-    fn later(&mut self, desk: &mut Desk) {
+    fn later(&mut self, desk: &mut SimProxy) {
         if self.wakes <= desk.now() {
             self.wakes = desk.now().after(TICK);
             desk.wake(Some(self.wakes));
@@ -137,13 +137,13 @@ impl Cork {
     }
 }
 
-impl Rule for Cork {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for Cork {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn learn(&mut self, desk: &mut Desk, done: &Done) {
-        if done.status != Status::Ok {
+    fn learn(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
+        if done.status != ResponseStatus::Ok {
             return;
         }
         self.answered += 1;
@@ -162,13 +162,13 @@ impl Rule for Cork {
         }
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         while let Some(key) = self.queue.oldest() {
             let Some((step, waited)) = self.decide(desk, key) else { return };
             match step {
-                Step::Expire => self.queue.expire_head(desk, key),
-                Step::Later => return self.later(desk),
-                Step::Send(items) => {
+                CorkAction::Expire => self.queue.expire_head(desk, key),
+                CorkAction::Later => return self.later(desk),
+                CorkAction::Send(items) => {
                     self.trained += usize::from(self.trained < TRAINING.len());
                     self.head_waited = waited;
                     self.queue.send(desk, key, items);
@@ -178,9 +178,9 @@ impl Rule for Cork {
     }
 }
 
-// === impl Line ===
+// === impl LinearFit ===
 
-impl Line {
+impl LinearFit {
     /// Returns the initial guess: shares of the SLO.
     fn guess(slo: f64) -> Self {
         Self { per_item: (slo * 2.0 / 30.0).min(2000.0), per_batch: (slo / 30.0).min(1000.0), wait: 0.0 }
@@ -188,8 +188,8 @@ impl Line {
 
     /// Returns `true` if, during training, it is worth waiting until a batch of this size is
     /// queued.
-    fn worth_waiting(&self, size: f64, head: f64, slo: f64) -> bool {
-        let until = (TRUST * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
+    fn is_worth_waiting(&self, size: f64, head: f64, slo: f64) -> bool {
+        let until = (USED_SHARE * slo).min((2.0 * size + 1.0) * self.per_item + self.per_batch);
         size > 1.0 && size * self.per_item + self.per_batch + head <= until
     }
 }

@@ -4,33 +4,33 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::batching::{CallId, KeyId};
 
-use super::super::desk::Desk;
-use super::super::policy::{Done, Status};
+use super::super::desk::SimProxy;
+use super::super::policy::{BatchCompletion, ResponseStatus};
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    lines: BTreeMap<KeyId, Line>,
+pub(super) struct BaselineQueue {
+    lines: BTreeMap<KeyId, KeyQueue>,
     /// Number of batches in flight.
     pub(super) in_flight: u32,
 }
 
 #[derive(Debug, Default)]
-struct Line {
+struct KeyQueue {
     calls: VecDeque<CallId>,
     items: u32,
 }
 
-// === impl Queue ===
+// === impl BaselineQueue ===
 
-impl Queue {
-    pub(super) fn push(&mut self, desk: &Desk, id: CallId) {
+impl BaselineQueue {
+    pub(super) fn push(&mut self, desk: &SimProxy, id: CallId) {
         let call = &desk.arrival(id).call;
         let line = self.lines.entry(call.key).or_default();
         line.calls.push_back(id);
         line.items += call.items;
     }
 
-    pub(super) fn remove(&mut self, desk: &Desk, key: KeyId, id: CallId) {
+    pub(super) fn remove(&mut self, desk: &SimProxy, key: KeyId, id: CallId) {
         if let Some(line) = self.lines.get_mut(&key)
             && let Some(place) = line.calls.iter().position(|queued| *queued == id)
         {
@@ -62,7 +62,7 @@ impl Queue {
     }
 
     /// Expires the head of a queue.
-    pub(super) fn expire_head(&mut self, desk: &mut Desk, key: KeyId) {
+    pub(super) fn expire_head(&mut self, desk: &mut SimProxy, key: KeyId) {
         if let Some(id) = self.pop(desk, key) {
             desk.expire(id);
         }
@@ -70,7 +70,7 @@ impl Queue {
 
     /// Sends calls from the head of a queue with up to this number of items together, and at least
     /// one call, however large it is.
-    pub(super) fn send(&mut self, desk: &mut Desk, key: KeyId, items_max: u32) {
+    pub(super) fn send(&mut self, desk: &mut SimProxy, key: KeyId, items_max: u32) {
         let mut members = Vec::new();
         let mut items = 0;
         while let Some(head) = self.head(key) {
@@ -88,11 +88,11 @@ impl Queue {
 
     /// Handles the completion of a batch. A batch refused for its size is sent again in halves; the
     /// members of a batch refused for overload are queued again in front.
-    pub(super) fn settle(&mut self, desk: &mut Desk, done: &Done) {
+    pub(super) fn settle(&mut self, desk: &mut SimProxy, done: &BatchCompletion) {
         self.in_flight -= 1;
         match (done.status, done.members.as_slice()) {
-            (Status::Ok, _) | (_, []) => {}
-            (Status::Overloaded, members) => {
+            (ResponseStatus::Ok, _) | (_, []) => {}
+            (ResponseStatus::Overloaded, members) => {
                 for &id in members.iter().rev() {
                     let call = &desk.arrival(id).call;
                     let line = self.lines.entry(call.key).or_default();
@@ -100,8 +100,8 @@ impl Queue {
                     line.items += call.items;
                 }
             }
-            (Status::TooLarge { .. } | Status::OutOfMemory, [id]) => desk.refuse(*id),
-            (Status::TooLarge { .. } | Status::OutOfMemory, members) => {
+            (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, [id]) => desk.refuse(*id),
+            (ResponseStatus::TooLarge { .. } | ResponseStatus::OutOfMemory, members) => {
                 let (first, second) = members.split_at(members.len() / 2);
                 for half in [first, second] {
                     self.in_flight += 1;
@@ -111,7 +111,7 @@ impl Queue {
         }
     }
 
-    fn pop(&mut self, desk: &Desk, key: KeyId) -> Option<CallId> {
+    fn pop(&mut self, desk: &SimProxy, key: KeyId) -> Option<CallId> {
         let line = self.lines.get_mut(&key)?;
         let id = line.calls.pop_front()?;
         line.items -= desk.arrival(id).call.items;

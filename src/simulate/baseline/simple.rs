@@ -5,34 +5,34 @@ use std::time::Duration;
 
 use crate::batching::{KeyId, Tick};
 
-use super::super::curve::Curve;
-use super::super::desk::Desk;
-use super::{Queue, Rule};
+use super::super::curve::CostCurve;
+use super::super::desk::SimProxy;
+use super::{BaselineQueue, BaselineRule};
 
 /// Time that a deferred batch leaves before the deadline of its head.
 const DEFERRED_SPARE: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
-pub(super) struct Direct {
-    queue: Queue,
+pub(super) struct DirectForwarding {
+    queue: BaselineQueue,
 }
 
 #[derive(Debug)]
-pub(super) struct Window {
-    queue: Queue,
+pub(super) struct FixedWindow {
+    queue: BaselineQueue,
     items: u32,
     delay: Duration,
 }
 
 #[derive(Debug)]
-pub(super) struct Static {
-    queue: Queue,
+pub(super) struct FixedSize {
+    queue: BaselineQueue,
     items: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct KServe {
-    queue: Queue,
+    queue: BaselineQueue,
     items: u32,
     delay: Duration,
     /// Instant at which the loop read the first call of the next batch.
@@ -41,7 +41,7 @@ pub(super) struct KServe {
 
 #[derive(Debug)]
 pub(super) struct Greedy {
-    queue: Queue,
+    queue: BaselineQueue,
     slots: u32,
     items: u32,
     delay: Duration,
@@ -49,41 +49,41 @@ pub(super) struct Greedy {
 }
 
 #[derive(Debug)]
-pub(super) struct Deferred {
-    queue: Queue,
-    curve: Curve,
+pub(super) struct DeferredBatching {
+    queue: BaselineQueue,
+    curve: CostCurve,
     items: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Table {
-    queue: Queue,
+pub(super) struct SizeTable {
+    queue: BaselineQueue,
     sizes: Arc<[u32]>,
 }
 
-// === impl Direct ===
+// === impl DirectForwarding ===
 
-impl Rule for Direct {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for DirectForwarding {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         while let Some(key) = self.queue.oldest() {
             self.queue.send(desk, key, 1);
         }
     }
 }
 
-// === impl Window ===
+// === impl FixedWindow ===
 
-impl Window {
+impl FixedWindow {
     pub(super) fn new(items: u32, delay: Duration) -> Self {
-        Self { queue: Queue::default(), items, delay }
+        Self { queue: BaselineQueue::default(), items, delay }
     }
 
     /// Sends the due batches of a key. Returns the instant at which the rest is due.
-    fn flush(&mut self, desk: &mut Desk, key: KeyId) -> Option<Tick> {
+    fn flush(&mut self, desk: &mut SimProxy, key: KeyId) -> Option<Tick> {
         while let Some(head) = self.queue.head(key) {
             let due = desk.arrival(head).at.after(self.delay);
             if self.queue.items(key) < self.items && due > desk.now() {
@@ -95,31 +95,31 @@ impl Window {
     }
 }
 
-impl Rule for Window {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for FixedWindow {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         let wake = self.queue.keys().into_iter().filter_map(|key| self.flush(desk, key)).min();
         desk.wake(wake);
     }
 }
 
-// === impl Static ===
+// === impl FixedSize ===
 
-impl Static {
+impl FixedSize {
     pub(super) fn new(items: u32) -> Self {
-        Self { queue: Queue::default(), items }
+        Self { queue: BaselineQueue::default(), items }
     }
 }
 
-impl Rule for Static {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for FixedSize {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         for key in self.queue.keys() {
             while self.queue.items(key) >= self.items {
                 self.queue.send(desk, key, self.items);
@@ -132,16 +132,16 @@ impl Rule for Static {
 
 impl KServe {
     pub(super) fn new(items: u32, delay: Duration) -> Self {
-        Self { queue: Queue::default(), items, delay, read: None }
+        Self { queue: BaselineQueue::default(), items, delay, read: None }
     }
 }
 
-impl Rule for KServe {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for KServe {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         let Some(key) = self.queue.oldest().filter(|_| self.queue.in_flight == 0) else { return };
         let read = *self.read.get_or_insert(desk.now());
         let due = read.after(self.delay);
@@ -158,11 +158,11 @@ impl Rule for KServe {
 
 impl Greedy {
     pub(super) fn new(slots: u32, items: u32, delay: Duration, expire: bool) -> Self {
-        Self { queue: Queue::default(), slots, items, delay, expire }
+        Self { queue: BaselineQueue::default(), slots, items, delay, expire }
     }
 
     /// Expires late heads. The original does not look at the calls behind them.
-    fn expire_heads(&mut self, desk: &mut Desk) {
+    fn expire_heads(&mut self, desk: &mut SimProxy) {
         for key in self.queue.keys() {
             while self.queue.head(key).is_some_and(|head| desk.arrival(head).deadline() <= desk.now()) {
                 self.queue.expire_head(desk, key);
@@ -171,12 +171,12 @@ impl Greedy {
     }
 }
 
-impl Rule for Greedy {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for Greedy {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         if self.expire {
             self.expire_heads(desk);
         }
@@ -192,11 +192,11 @@ impl Rule for Greedy {
     }
 }
 
-// === impl Deferred ===
+// === impl DeferredBatching ===
 
-impl Deferred {
-    pub(super) fn new(curve: Curve, items: u32) -> Self {
-        Self { queue: Queue::default(), curve, items }
+impl DeferredBatching {
+    pub(super) fn new(curve: CostCurve, items: u32) -> Self {
+        Self { queue: BaselineQueue::default(), curve, items }
     }
 
     fn time(&self, items: u32) -> Duration {
@@ -204,12 +204,12 @@ impl Deferred {
     }
 }
 
-impl Rule for Deferred {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for DeferredBatching {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         while self.queue.in_flight == 0 {
             let Some((key, head)) = self.queue.oldest().and_then(|key| Some((key, self.queue.head(key)?))) else {
                 return;
@@ -235,20 +235,20 @@ impl Rule for Deferred {
     }
 }
 
-// === impl Table ===
+// === impl SizeTable ===
 
-impl Table {
+impl SizeTable {
     pub(super) fn new(sizes: Arc<[u32]>) -> Self {
-        Self { queue: Queue::default(), sizes }
+        Self { queue: BaselineQueue::default(), sizes }
     }
 }
 
-impl Rule for Table {
-    fn queue(&mut self) -> &mut Queue {
+impl BaselineRule for SizeTable {
+    fn queue(&mut self) -> &mut BaselineQueue {
         &mut self.queue
     }
 
-    fn step(&mut self, desk: &mut Desk) {
+    fn step(&mut self, desk: &mut SimProxy) {
         let Some(key) = self.queue.oldest().filter(|_| self.queue.in_flight == 0) else { return };
         let place =
             usize::try_from(self.queue.items(key)).unwrap_or(usize::MAX).min(self.sizes.len().saturating_sub(1));

@@ -9,8 +9,8 @@ use std::fmt;
 use crate::batching::TenantId;
 
 use super::super::baseline::Baseline;
-use super::super::metrics::Scope;
-use super::{Figures, Table, judged};
+use super::super::metrics::CallFilter;
+use super::{AverageFigures, RowResults, judged};
 
 /// Allowance for the first seconds, which the clairvoyant bound covers: every call is forwarded
 /// until a queue is measured.
@@ -30,7 +30,7 @@ const LIGHT_GOODPUT: f64 = 0.99;
 
 /// A criterion.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Bar {
+enum Criterion {
     /// a: goodput, as a share of the clairvoyant's.
     Clairvoyant(f64),
     /// b: mean, relative to the SMDP optimum.
@@ -58,45 +58,45 @@ enum Bar {
 }
 
 /// The criteria of the base rows.
-const DESIGN: [(&str, &[Bar]); 24] = [
-    ("low", &[Bar::Window, Bar::Best]),
-    ("mid", &[Bar::Smdp, Bar::Window, Bar::Best]),
-    ("high", &[Bar::Smdp, Bar::Window, Bar::Best]),
-    ("overload 1.5x", &[Bar::Clairvoyant(0.96), Bar::Window]),
-    ("bursty MMPP", &[Bar::Clairvoyant(0.965), Bar::Window]),
-    ("on-off", &[Bar::Clairvoyant(0.94), Bar::Window]),
-    ("ramp", &[Bar::Clairvoyant(0.97), Bar::Window]),
-    ("tight SLO", &[Bar::Clairvoyant(0.97), Bar::Window]),
-    ("closed 32", &[Bar::Window]),
-    ("closed 8 think", &[Bar::Window, Bar::Best]),
-    ("fan-out 32", &[Bar::Clairvoyant(0.97), Bar::Window]),
-    ("cpu", &[Bar::Smdp, Bar::Window, Bar::Best]),
-    ("pow2 shapes", &[Bar::Smdp, Bar::Window]),
-    ("tile 8", &[Bar::Smdp, Bar::Window, Bar::WindowMean(0.85)]),
-    ("thrash", &[Bar::Smdp, Bar::Window]),
-    ("padded lens", &[Bar::Window, Bar::NextMean(0.85)]),
-    ("padded over", &[Bar::Window, Bar::Goodput(0.88)]),
+const BASE_ROWS: [(&str, &[Criterion]); 24] = [
+    ("low", &[Criterion::Window, Criterion::Best]),
+    ("mid", &[Criterion::Smdp, Criterion::Window, Criterion::Best]),
+    ("high", &[Criterion::Smdp, Criterion::Window, Criterion::Best]),
+    ("overload 1.5x", &[Criterion::Clairvoyant(0.96), Criterion::Window]),
+    ("bursty MMPP", &[Criterion::Clairvoyant(0.965), Criterion::Window]),
+    ("on-off", &[Criterion::Clairvoyant(0.94), Criterion::Window]),
+    ("ramp", &[Criterion::Clairvoyant(0.97), Criterion::Window]),
+    ("tight SLO", &[Criterion::Clairvoyant(0.97), Criterion::Window]),
+    ("closed 32", &[Criterion::Window]),
+    ("closed 8 think", &[Criterion::Window, Criterion::Best]),
+    ("fan-out 32", &[Criterion::Clairvoyant(0.97), Criterion::Window]),
+    ("cpu", &[Criterion::Smdp, Criterion::Window, Criterion::Best]),
+    ("pow2 shapes", &[Criterion::Smdp, Criterion::Window]),
+    ("tile 8", &[Criterion::Smdp, Criterion::Window, Criterion::WindowMean(0.85)]),
+    ("thrash", &[Criterion::Smdp, Criterion::Window]),
+    ("padded lens", &[Criterion::Window, Criterion::NextMean(0.85)]),
+    ("padded over", &[Criterion::Window, Criterion::Goodput(0.88)]),
     // Two percentage points of tolerance, and one for a limiter that probes for more room from time
     // to time.
-    ("k=4 slots", &[Bar::Goodput(0.995), Bar::FourSlots(1.03)]),
-    ("host 3ms", &[Bar::Window, Bar::WindowMean(1.0)]),
-    ("engine", &[Bar::Window, Bar::Direct(1.03)]),
-    ("reject >16", &[Bar::Window, Bar::Best]),
-    ("stalls 1%", &[Bar::Goodput(0.95)]),
-    ("slows x2", &[Bar::Window, Bar::Best]),
-    ("cold model", &[Bar::Window, Bar::Goodput(0.945)]),
+    ("k=4 slots", &[Criterion::Goodput(0.995), Criterion::FourSlots(1.03)]),
+    ("host 3ms", &[Criterion::Window, Criterion::WindowMean(1.0)]),
+    ("engine", &[Criterion::Window, Criterion::Direct(1.03)]),
+    ("reject >16", &[Criterion::Window, Criterion::Best]),
+    ("stalls 1%", &[Criterion::Goodput(0.95)]),
+    ("slows x2", &[Criterion::Window, Criterion::Best]),
+    ("cold model", &[Criterion::Window, Criterion::Goodput(0.945)]),
 ];
 
-/// The criteria of the wider rows that have more than `Bar::New`.
-const WIDER: [(&str, &[Bar]); 3] = [
-    ("64 tenants, one flooding", &[Bar::New, Bar::Light(64)]),
-    ("flood beside light", &[Bar::New, Bar::Light(0)]),
-    ("classes 8:1 at 1.3x", &[Bar::New, Bar::Classes]),
+/// The criteria of the wider rows that have more than `Criterion::New`.
+const EXTENDED_ROWS: [(&str, &[Criterion]); 3] = [
+    ("64 tenants, one flooding", &[Criterion::New, Criterion::Light(64)]),
+    ("flood beside light", &[Criterion::New, Criterion::Light(0)]),
+    ("classes 8:1 at 1.3x", &[Criterion::New, Criterion::Classes]),
 ];
 
 /// The figure that a criterion compares.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Quantity {
+pub enum Metric {
     /// Goodput, as a share of items.
     Goodput,
     /// Mean latency in milliseconds.
@@ -125,7 +125,7 @@ pub enum Quantity {
 
 /// The side of the limit on which a figure has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sense {
+pub enum Comparison {
     /// Not below the limit.
     AtLeast,
     /// Not above the limit.
@@ -134,16 +134,16 @@ pub enum Sense {
 
 /// An evaluated criterion.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct CriterionResult {
     /// Label: the letter of the criterion, `row` for a criterion of a single row, `new` for those
     /// of the wider rows, or the kind of job.
     pub bar: &'static str,
     /// Compared figure.
-    pub quantity: Quantity,
+    pub quantity: Metric,
     /// Measured value.
     pub found: f64,
     /// Side of the limit on which the value has to be.
-    pub sense: Sense,
+    pub sense: Comparison,
     /// Limit.
     pub limit: f64,
     /// Description of the origin of the limit.
@@ -153,51 +153,58 @@ pub struct Verdict {
 /// Returns the rows that have criteria of their own.
 #[cfg(test)]
 pub(super) fn rows() -> impl Iterator<Item = &'static str> {
-    DESIGN.iter().chain(&WIDER).map(|(row, _)| *row)
+    BASE_ROWS.iter().chain(&EXTENDED_ROWS).map(|(row, _)| *row)
 }
 
 /// Evaluates the criteria of the row. In an altered row those with absolute limits do not apply.
-pub(super) fn judge(table: &Table<'_>, altered: bool) -> Vec<Verdict> {
+pub(super) fn judge(table: &RowResults<'_>, altered: bool) -> Vec<CriterionResult> {
     let name = table.scenario.name.as_str();
-    let listed = DESIGN.iter().chain(&WIDER).find(|(row, _)| *row == name);
-    let bars = listed.map_or(&[Bar::New] as &[Bar], |(_, bars)| *bars);
-    let holds = |bar: &&Bar| !altered || !matches!(bar, Bar::Goodput(_) | Bar::Light(_) | Bar::Classes);
+    let listed = BASE_ROWS.iter().chain(&EXTENDED_ROWS).find(|(row, _)| *row == name);
+    let bars = listed.map_or(&[Criterion::New] as &[Criterion], |(_, bars)| *bars);
+    let holds =
+        |bar: &&Criterion| !altered || !matches!(bar, Criterion::Goodput(_) | Criterion::Light(_) | Criterion::Classes);
     bars.iter().filter(holds).flat_map(|bar| bar.judge(table)).collect()
 }
 
 // === impl Bar ===
 
-impl Bar {
-    fn judge(self, table: &Table<'_>) -> Vec<Verdict> {
+impl Criterion {
+    fn judge(self, table: &RowResults<'_>) -> Vec<CriterionResult> {
         let ours = table.ours.figures(&judged(table.scenario));
         match self {
             Self::Clairvoyant(share) => {
-                let judged = |bound: &super::Bound| {
+                let judged = |bound: &super::ClairvoyantBound| {
                     let of = format!(
                         "{share} × clairvoyant's {:.3} in the first {:?}, less {COLD_START}",
                         bound.goodput, bound.window
                     );
-                    Verdict::goodput("a", bound.ours, share * bound.goodput - COLD_START, of)
+                    CriterionResult::goodput("a", bound.ours, share * bound.goodput - COLD_START, of)
                 };
                 table.bound.iter().map(judged).collect()
             }
             Self::Smdp => table.smdp.iter().map(|best| mean("b", &ours, 1.06, &best.name, &best.figures)).collect(),
-            Self::Window => table.window.iter().flat_map(|w| as_good("c", &ours, &w.name, &w.figures, 1.05)).collect(),
-            Self::Best => {
-                next(table, &ours).map(|(name, best)| mean("d", &ours, 1.02, &name, &best)).into_iter().collect()
+            Self::Window => {
+                table.window.iter().flat_map(|w| not_worse_than("c", &ours, &w.name, &w.figures, 1.05)).collect()
             }
+            Self::Best => fastest_rival(table, &ours)
+                .map(|(name, best)| mean("d", &ours, 1.02, &name, &best))
+                .into_iter()
+                .collect(),
             Self::WindowMean(factor) => {
                 table.window.iter().map(|window| mean("row", &ours, factor, &window.name, &window.figures)).collect()
             }
-            Self::NextMean(factor) => {
-                next(table, &ours).map(|(name, best)| mean("row", &ours, factor, &name, &best)).into_iter().collect()
-            }
-            Self::Goodput(least) => vec![Verdict::goodput("row", ours.goodput, least, "reference".to_owned())],
+            Self::NextMean(factor) => fastest_rival(table, &ours)
+                .map(|(name, best)| mean("row", &ours, factor, &name, &best))
+                .into_iter()
+                .collect(),
+            Self::Goodput(least) => vec![CriterionResult::goodput("row", ours.goodput, least, "reference".to_owned())],
             Self::FourSlots(factor) => {
-                let four =
-                    |entry: &&(Baseline, Figures)| matches!(entry.0, Baseline::Greedy { slots: 4, expire: false, .. });
-                let judged =
-                    |(baseline, best): &(Baseline, Figures)| mean("row", &ours, factor, &baseline.to_string(), best);
+                let four = |entry: &&(Baseline, AverageFigures)| {
+                    matches!(entry.0, Baseline::Greedy { slots: 4, expire: false, .. })
+                };
+                let judged = |(baseline, best): &(Baseline, AverageFigures)| {
+                    mean("row", &ours, factor, &baseline.to_string(), best)
+                };
                 table.baselines.iter().find(four).map(judged).into_iter().collect()
             }
             Self::Direct(factor) => {
@@ -205,23 +212,29 @@ impl Bar {
                 alone.map(|(name, alone)| mean("row", &ours, factor, &name.to_string(), alone)).into_iter().collect()
             }
             Self::New => new(table, &ours),
-            Self::Light(flooding) => vec![light(table, &ours, TenantId(flooding))],
+            Self::Light(flooding) => vec![light_tenants(table, &ours, TenantId(flooding))],
             Self::Classes => classes(table),
         }
     }
 }
 
-fn mean(bar: &'static str, ours: &Figures, factor: f64, name: &str, other: &Figures) -> Verdict {
+fn mean(bar: &'static str, ours: &AverageFigures, factor: f64, name: &str, other: &AverageFigures) -> CriterionResult {
     let of = format!("{factor} × {name}'s {:.2} ms", other.mean);
     let (found, limit) = (ours.mean, factor * other.mean);
-    Verdict { bar, quantity: Quantity::Mean, found, sense: Sense::AtMost, limit, of }
+    CriterionResult { bar, quantity: Metric::Mean, found, sense: Comparison::AtMost, limit, of }
 }
 
 /// Requires a goodput not below the other's, and where the two are equal, a mean of at most
 /// `factor` times the other's.
-fn as_good(bar: &'static str, ours: &Figures, name: &str, other: &Figures, factor: f64) -> Vec<Verdict> {
+fn not_worse_than(
+    bar: &'static str,
+    ours: &AverageFigures,
+    name: &str,
+    other: &AverageFigures,
+    factor: f64,
+) -> Vec<CriterionResult> {
     let of = format!("{name}'s {:.3} − {EQUAL}", other.goodput);
-    let mut verdicts = vec![Verdict::goodput(bar, ours.goodput, other.goodput - EQUAL, of)];
+    let mut verdicts = vec![CriterionResult::goodput(bar, ours.goodput, other.goodput - EQUAL, of)];
     if (ours.goodput - other.goodput).abs() <= EQUAL {
         verdicts.push(mean(bar, ours, factor, name, other));
     }
@@ -229,90 +242,91 @@ fn as_good(bar: &'static str, ours: &Figures, name: &str, other: &Figures, facto
 }
 
 /// Returns the fastest rival among those that serve as many items in time.
-fn next(table: &Table<'_>, ours: &Figures) -> Option<(String, Figures)> {
+fn fastest_rival(table: &RowResults<'_>, ours: &AverageFigures) -> Option<(String, AverageFigures)> {
     let as_many = table.rivals().filter(|(_, figures)| figures.goodput >= ours.goodput - EQUAL);
     as_many.min_by(|a, b| a.1.mean.total_cmp(&b.1.mean))
 }
 
 /// Requires results as good as those of all rivals: compared with the one of the best goodput, and
 /// with the fastest of those with equal goodput.
-fn new(table: &Table<'_>, ours: &Figures) -> Vec<Verdict> {
+fn new(table: &RowResults<'_>, ours: &AverageFigures) -> Vec<CriterionResult> {
     let Some((name, best)) = table.rivals().max_by(|a, b| a.1.goodput.total_cmp(&b.1.goodput)) else {
         return Vec::new();
     };
     let of = format!("{name}'s {:.3} − {EQUAL}", best.goodput);
-    let mut verdicts = vec![Verdict::goodput("new", ours.goodput, best.goodput - EQUAL, of)];
-    let comparable = |figures: &Figures| ours.goodput >= NEARLY_ALL && (figures.goodput - ours.goodput).abs() <= EQUAL;
-    let equal = next(table, ours).filter(|(_, figures)| comparable(figures));
+    let mut verdicts = vec![CriterionResult::goodput("new", ours.goodput, best.goodput - EQUAL, of)];
+    let comparable =
+        |figures: &AverageFigures| ours.goodput >= NEARLY_ALL && (figures.goodput - ours.goodput).abs() <= EQUAL;
+    let equal = fastest_rival(table, ours).filter(|(_, figures)| comparable(figures));
     verdicts.extend(equal.map(|(name, quickest)| mean("new", ours, NEW_MEAN, &name, &quickest)));
     verdicts
 }
 
-fn light(table: &Table<'_>, ours: &Figures, flooding: TenantId) -> Verdict {
-    let flood = table.ours.figures(&Scope { tenant: Some(flooding), ..judged(table.scenario) });
-    let good = |figures: &Figures| figures.goodput * figures.came as f64;
+fn light_tenants(table: &RowResults<'_>, ours: &AverageFigures, flooding: TenantId) -> CriterionResult {
+    let flood = table.ours.figures(&CallFilter { tenant: Some(flooding), ..judged(table.scenario) });
+    let good = |figures: &AverageFigures| figures.goodput * figures.came as f64;
     let others = ours.came.saturating_sub(flood.came).max(1);
     let goodput = (good(ours) - good(&flood)) / others as f64;
-    Verdict::goodput("new", goodput, LIGHT_GOODPUT, "the tenants other than the flooding one".to_owned())
+    CriterionResult::goodput("new", goodput, LIGHT_GOODPUT, "the tenants other than the flooding one".to_owned())
 }
 
-fn classes(table: &Table<'_>) -> Vec<Verdict> {
-    let of = |class| table.ours.figures(&Scope { class: Some(class), ..judged(table.scenario) });
+fn classes(table: &RowResults<'_>) -> Vec<CriterionResult> {
+    let of = |class| table.ours.figures(&CallFilter { class: Some(class), ..judged(table.scenario) });
     let (interactive, bulk) = (of(0), of(1));
     let slo = table.scenario.slo.as_secs_f64() * 1e3;
     vec![
         // The p99 covers answered calls only; calls that were given up are not in time either.
-        Verdict::goodput("new", interactive.goodput, 0.99, "interactive".to_owned()),
-        Verdict {
+        CriterionResult::goodput("new", interactive.goodput, 0.99, "interactive".to_owned()),
+        CriterionResult {
             bar: "new",
-            quantity: Quantity::P99,
+            quantity: Metric::P99,
             found: interactive.p99,
-            sense: Sense::AtMost,
+            sense: Comparison::AtMost,
             limit: slo,
             of: "the SLO, interactive".to_owned(),
         },
-        Verdict::goodput("new", bulk.goodput, BULK_SHARE, "bulk's ninth of the capacity".to_owned()),
+        CriterionResult::goodput("new", bulk.goodput, BULK_SHARE, "bulk's ninth of the capacity".to_owned()),
     ]
 }
 
-// === impl Verdict ===
+// === impl CriterionResult ===
 
-impl Verdict {
+impl CriterionResult {
     fn goodput(bar: &'static str, found: f64, limit: f64, of: String) -> Self {
-        Self { bar, quantity: Quantity::Goodput, found, sense: Sense::AtLeast, limit, of }
+        Self { bar, quantity: Metric::Goodput, found, sense: Comparison::AtLeast, limit, of }
     }
 
     /// Returns `true` if the value is on the required side of the limit. NaN never is.
     #[must_use]
     pub fn is_met(&self) -> bool {
         match self.sense {
-            Sense::AtLeast => self.found >= self.limit,
-            Sense::AtMost => self.found <= self.limit,
+            Comparison::AtLeast => self.found >= self.limit,
+            Comparison::AtMost => self.found <= self.limit,
         }
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for CriterionResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = if self.is_met() { "met" } else { "MISSED" };
         let sense = match self.sense {
-            Sense::AtLeast => "at least",
-            Sense::AtMost => "at most",
+            Comparison::AtLeast => "at least",
+            Comparison::AtMost => "at most",
         };
         write!(f, "{:<4} {verdict:<7}", self.bar)?;
         match self.quantity {
-            Quantity::Goodput => write!(f, "goodput {:.4}, {sense} {:.4}", self.found, self.limit)?,
-            Quantity::Mean => write!(f, "mean {:.2} ms, {sense} {:.2}", self.found, self.limit)?,
-            Quantity::P99 => write!(f, "p99 {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
-            Quantity::Busy => write!(f, "busy {:.3}, {sense} {:.3}", self.found, self.limit)?,
-            Quantity::Answered => write!(f, "answered {:.4}, {sense} {:.4}", self.found, self.limit)?,
-            Quantity::Shift => write!(f, "shift error {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
-            Quantity::Seeds => write!(f, "{:.0} seeds equal, {sense} {:.0}", self.found, self.limit)?,
-            Quantity::Rate => write!(f, "{:.0} items/s, {sense} {:.0}", self.found, self.limit)?,
-            Quantity::RateOf => write!(f, "rate {:.3}, {sense} {:.2}", self.found, self.limit)?,
-            Quantity::MeanOf => write!(f, "mean {:.3}, {sense} {:.2}", self.found, self.limit)?,
-            Quantity::P99Of => write!(f, "p99 {:.3}, {sense} {:.2}", self.found, self.limit)?,
-            Quantity::Rows => write!(f, "{:.0} rows, {sense} {:.0}", self.found, self.limit)?,
+            Metric::Goodput => write!(f, "goodput {:.4}, {sense} {:.4}", self.found, self.limit)?,
+            Metric::Mean => write!(f, "mean {:.2} ms, {sense} {:.2}", self.found, self.limit)?,
+            Metric::P99 => write!(f, "p99 {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
+            Metric::Busy => write!(f, "busy {:.3}, {sense} {:.3}", self.found, self.limit)?,
+            Metric::Answered => write!(f, "answered {:.4}, {sense} {:.4}", self.found, self.limit)?,
+            Metric::Shift => write!(f, "shift error {:.1} ms, {sense} {:.1}", self.found, self.limit)?,
+            Metric::Seeds => write!(f, "{:.0} seeds equal, {sense} {:.0}", self.found, self.limit)?,
+            Metric::Rate => write!(f, "{:.0} items/s, {sense} {:.0}", self.found, self.limit)?,
+            Metric::RateOf => write!(f, "rate {:.3}, {sense} {:.2}", self.found, self.limit)?,
+            Metric::MeanOf => write!(f, "mean {:.3}, {sense} {:.2}", self.found, self.limit)?,
+            Metric::P99Of => write!(f, "p99 {:.3}, {sense} {:.2}", self.found, self.limit)?,
+            Metric::Rows => write!(f, "{:.0} rows, {sense} {:.0}", self.found, self.limit)?,
         }
         write!(f, " ({})", self.of)
     }

@@ -10,20 +10,20 @@ mod late;
 mod parts;
 
 use super::super::scenario::{self, Scenario};
-use super::{Entry, Verdict};
+use super::{CriterionResult, PolicyFigures};
 
-pub(super) use cases::Kind;
-pub(super) use parts::Parts;
+pub(super) use cases::CaseKind;
+pub(super) use parts::Ablation;
 
 /// A set of runs for comparison, with criteria.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Case {
+pub struct CaseReport {
     /// Name of the case.
     pub name: String,
     /// Figures of each run.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<PolicyFigures>,
     /// Evaluated criteria.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<CriterionResult>,
 }
 
 fn named(name: &str) -> Scenario {

@@ -1,19 +1,19 @@
 //! The runs of one policy, one per seed, and their average figures.
 
-use crate::batching::{Limits, Policy as Rule, Priority, ScopeLimits, Tick};
+use crate::batching::{DispatchPolicy as Rule, Limits, PriorityClass, ScopeLimits, Tick};
 
-use super::super::metrics::Scope;
-use super::super::ours::Ours;
+use super::super::metrics::CallFilter;
+use super::super::ours::GroupagePolicy;
 use super::super::scenario::Scenario;
-use super::super::{Policy, Run, run};
+use super::super::{RunResult, SimPolicy, run};
 
 /// The runs of a policy.
 #[derive(Debug)]
-pub struct Runs(pub(super) Vec<Run>);
+pub struct PolicyRuns(pub(super) Vec<RunResult>);
 
 /// Means over seeds. Times are in milliseconds and infinite if no item was answered.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Figures {
+pub struct AverageFigures {
     /// Number of items that arrived, in all seeds together.
     pub came: u64,
     /// Share answered in time.
@@ -36,33 +36,33 @@ pub struct Figures {
     pub unanswered: f64,
 }
 
-// === impl Runs ===
+// === impl PolicyRuns ===
 
-impl Runs {
+impl PolicyRuns {
     /// Runs a fresh policy for each seed.
     #[must_use]
-    pub fn of(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn Policy>) -> Self {
+    pub fn of(scenario: &Scenario, seeds: u64, make: impl Fn(u64) -> Box<dyn SimPolicy>) -> Self {
         Self((0..seeds).map(|seed| run(scenario, make(seed).as_mut(), seed)).collect())
     }
 
     /// Applies a function to each run.
     #[must_use]
-    pub fn map(self, change: impl Fn(Run) -> Run) -> Self {
+    pub fn map(self, change: impl Fn(RunResult) -> RunResult) -> Self {
         Self(self.0.into_iter().map(change).collect())
     }
 
     /// Computes the figures of the calls in a scope.
     #[must_use]
-    pub fn figures(&self, scope: &Scope) -> Figures {
+    pub fn figures(&self, scope: &CallFilter) -> AverageFigures {
         let summaries: Vec<_> = self.0.iter().map(|run| run.summary_of(scope)).collect();
-        let average = |of: fn(&super::super::metrics::Summary) -> f64| mean(summaries.iter().map(of));
-        Figures {
+        let average = |of: fn(&super::super::metrics::LatencySummary) -> f64| mean(summaries.iter().map(of));
+        AverageFigures {
             came: summaries.iter().map(|summary| summary.came).sum(),
             goodput: average(|summary| summary.goodput),
             mean: average(|summary| summary.mean),
             p50: average(|summary| summary.p50),
             p99: average(|summary| summary.p99),
-            items_per_batch: mean(self.0.iter().map(Run::items_per_batch)),
+            items_per_batch: mean(self.0.iter().map(RunResult::items_per_batch)),
             busy: mean(self.0.iter().map(|run| run.busy)),
             expired: average(|summary| summary.expired),
             refused: average(|summary| summary.rejected + summary.refused),
@@ -79,9 +79,9 @@ impl Runs {
     }
 }
 
-// === impl Ours ===
+// === impl GroupagePolicy ===
 
-impl Ours {
+impl GroupagePolicy {
     /// Creates the adaptive policy as it starts in a row: cold, with a batch cap as its only limit,
     /// and with a queue that only deadlines bound.
     #[must_use]
@@ -100,7 +100,7 @@ impl Ours {
             queue_bytes_max: u64::MAX,
             scopes: vec![scope],
             // The priority classes of a default policy.
-            priorities: vec![Priority { weight: 8, ..Priority::PLAIN }, Priority::PLAIN],
+            priorities: vec![PriorityClass { weight: 8, ..PriorityClass::PLAIN }, PriorityClass::PLAIN],
             ..Limits::default()
         };
         Self::new("ours", limits, seed)

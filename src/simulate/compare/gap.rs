@@ -3,11 +3,11 @@
 use crate::batching::Tick;
 
 use super::super::baseline::Baseline;
-use super::super::metrics::Scope;
-use super::super::ours::Ours;
+use super::super::metrics::CallFilter;
+use super::super::ours::GroupagePolicy;
 use super::super::scenario::Scenario;
-use super::bars::{Quantity, Sense, Verdict};
-use super::{Runs, optimum};
+use super::bars::{Comparison, CriterionResult, Metric};
+use super::{PolicyRuns, optimum};
 
 /// Instant from which nearly everything is learned.
 const LEARNED: Tick = Tick::from_millis(6000);
@@ -16,7 +16,7 @@ const SMDP: f64 = 1.06;
 
 /// Means relative to the optimum on the same arrivals, where 1 is optimal.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Gap {
+pub struct OptimalityGap {
     /// Curve and load.
     pub name: String,
     /// Optimal mean, in milliseconds.
@@ -28,22 +28,22 @@ pub struct Gap {
     /// Groupage after it has learned.
     pub learned: f64,
     /// Criterion b, from a cold start.
-    pub verdict: Verdict,
+    pub verdict: CriterionResult,
 }
 
 /// Runs one curve at one load. Returns `None` if no optimum can be computed.
 #[must_use]
-pub fn gap(scenario: &Scenario, seeds: u64) -> Option<Gap> {
-    let (whole, late) = (Scope::default(), Scope { from: LEARNED, ..Scope::default() });
+pub fn gap(scenario: &Scenario, seeds: u64) -> Option<OptimalityGap> {
+    let (whole, late) = (CallFilter::default(), CallFilter { from: LEARNED, ..CallFilter::default() });
     let best = optimum(scenario, seeds)?;
-    let greedy = Runs::of(scenario, seeds, |_| Baseline::greedy(1, scenario.cap, false).build());
-    let ours = Runs::of(scenario, seeds, |seed| Box::new(Ours::of(scenario, seed)));
-    let over = |runs: &Runs, scope: &Scope| runs.figures(scope).mean / best.figures(scope).mean;
+    let greedy = PolicyRuns::of(scenario, seeds, |_| Baseline::greedy(1, scenario.cap, false).build());
+    let ours = PolicyRuns::of(scenario, seeds, |seed| Box::new(GroupagePolicy::of(scenario, seed)));
+    let over = |runs: &PolicyRuns, scope: &CallFilter| runs.figures(scope).mean / best.figures(scope).mean;
     let (optimum_ms, found) = (best.figures(&whole).mean, ours.figures(&whole).mean);
     let of = format!("{SMDP} × SMDP optimum's {optimum_ms:.2} ms");
     let limit = SMDP * optimum_ms;
-    let verdict = Verdict { bar: "b", quantity: Quantity::Mean, found, sense: Sense::AtMost, limit, of };
-    Some(Gap {
+    let verdict = CriterionResult { bar: "b", quantity: Metric::Mean, found, sense: Comparison::AtMost, limit, of };
+    Some(OptimalityGap {
         name: scenario.name.clone(),
         optimum_ms,
         greedy: over(&greedy, &whole),

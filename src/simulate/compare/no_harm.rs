@@ -18,35 +18,35 @@ mod windows;
 use std::time::Duration;
 
 use super::super::baseline::Baseline;
-use super::super::ours::Ours;
+use super::super::ours::GroupagePolicy;
 use super::super::scenario::Scenario;
-use super::super::{Run, run};
-use super::Verdict;
-use change::Change;
-use judge::Criteria;
-use windows::Window;
+use super::super::{RunResult, run};
+use super::CriterionResult;
+use change::ServerChange;
+use judge::HarmCriteria;
+use windows::AnswerWindow;
 
-pub use judge::Totals;
+pub use judge::HarmTotals;
 
 /// A run with its scenario and criteria.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Task {
+pub(super) struct HarmTask {
     name: String,
     scenario: Scenario,
     window: Duration,
     windows: usize,
-    criteria: Criteria,
+    criteria: HarmCriteria,
 }
 
 /// The result of a row or change.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Harm {
+pub struct NoHarmReport {
     /// Server, time of an unbatched call, load and merge keys.
     pub name: String,
     /// Groupage relative to direct calls, by window.
-    pub windows: Vec<Ratio>,
+    pub windows: Vec<WindowRatio>,
     /// Evaluated criteria.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<CriterionResult>,
     /// `true` for the rows that are counted in the totals, `false` for changes.
     pub counted: bool,
 }
@@ -54,7 +54,7 @@ pub struct Harm {
 /// A window of Groupage divided by the same window of direct calls. The times are reduced by the
 /// allowed overhead of a proxy.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Ratio {
+pub struct WindowRatio {
     /// Number of answers of direct calls, in all seeds together.
     pub direct: u32,
     /// Ratio of the answers.
@@ -69,9 +69,9 @@ pub struct Ratio {
 
 /// Returns the rows and changes with all of these words in their names. Words are separated by
 /// commas, alternatives by `|`.
-pub(super) fn tasks(only: &str) -> Vec<Task> {
-    let all = rows::all().into_iter().chain(Change::all().iter().map(Change::task));
-    let named = |task: &Task| {
+pub(super) fn tasks(only: &str) -> Vec<HarmTask> {
+    let all = rows::all().into_iter().chain(ServerChange::all().iter().map(ServerChange::task));
+    let named = |task: &HarmTask| {
         let words: Vec<&str> = task.name.split(' ').collect();
         only.split(',').filter(|part| !part.is_empty()).all(|part| part.split('|').any(|word| words.contains(&word)))
     };
@@ -79,42 +79,47 @@ pub(super) fn tasks(only: &str) -> Vec<Task> {
 }
 
 /// Returns a sample that runs in seconds.
-pub(super) fn sample() -> Vec<Task> {
+pub(super) fn sample() -> Vec<HarmTask> {
     tasks("").into_iter().filter(|task| rows::SAMPLE.contains(&task.name.as_str())).collect()
 }
 
 // === impl Task ===
 
-impl Task {
-    pub(super) fn run(&self, seeds: u64) -> Harm {
+impl HarmTask {
+    pub(super) fn run(&self, seeds: u64) -> NoHarmReport {
         let seed_runs = (0..seeds).map(|seed| {
-            let mut ours = Ours::of(&self.scenario, seed).watched();
+            let mut ours = GroupagePolicy::of(&self.scenario, seed).watched();
             let run = run(&self.scenario, &mut ours, seed);
             (run, ours.tests().to_vec())
         });
-        let (runs, tests): (Vec<Run>, Vec<_>) = seed_runs.unzip();
-        let ours = Window::of(&runs, self.window, self.windows);
+        let (runs, tests): (Vec<RunResult>, Vec<_>) = seed_runs.unzip();
+        let ours = AnswerWindow::of(&runs, self.window, self.windows);
         drop(runs);
-        let runs: Vec<Run> =
+        let runs: Vec<RunResult> =
             (0..seeds).map(|seed| run(&self.scenario, Baseline::Direct.build().as_mut(), seed)).collect();
-        let direct = Window::of(&runs, self.window, self.windows);
+        let direct = AnswerWindow::of(&runs, self.window, self.windows);
         let tested = windows::tested(&tests, &direct, self.window);
-        let windows: Vec<Ratio> = direct
+        let windows: Vec<WindowRatio> = direct
             .iter()
             .zip(&ours)
             .zip(tested)
             .map(|((direct, ours), tested)| direct.compare(ours, tested, seeds, self.window))
             .collect();
         let verdicts = self.criteria.judge(&windows, self.window);
-        Harm { name: self.name.clone(), windows, verdicts, counted: matches!(self.criteria, Criteria::Row { .. }) }
+        NoHarmReport {
+            name: self.name.clone(),
+            windows,
+            verdicts,
+            counted: matches!(self.criteria, HarmCriteria::Row { .. }),
+        }
     }
 }
 
-// === impl Harm ===
+// === impl NoHarmReport ===
 
-impl Harm {
+impl NoHarmReport {
     /// Returns the windows that have enough answers to be judged.
-    pub fn judged(&self) -> impl Iterator<Item = &Ratio> {
+    pub fn judged(&self) -> impl Iterator<Item = &WindowRatio> {
         self.windows.iter().filter(|ratio| ratio.is_judged())
     }
 

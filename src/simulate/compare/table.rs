@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::super::scenario::{self, Scenario};
-use super::case::{Kind, Parts};
-use super::no_harm::{self, Harm, Task};
-use super::{Capacity, Case, Gap, Row, Settings, Verdict, capacity, gap, row};
+use super::case::{Ablation, CaseKind};
+use super::no_harm::{self, HarmTask, NoHarmReport};
+use super::{CapacityReport, CaseReport, CriterionResult, OptimalityGap, RowReport, RunSettings, capacity, gap, row};
 
 /// Rows of the small table, and its number of ablations: those that differ most and are met on
 /// every machine, for a run of a minute or two.
@@ -26,31 +26,31 @@ const SMALL: Duration = Duration::from_secs(20);
 
 /// A job of the table.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Job(Work);
+pub struct Job(JobKind);
 
 #[derive(Debug, Clone, PartialEq)]
-enum Work {
+enum JobKind {
     Row(Scenario),
     Gap(Scenario),
     Capacity(usize),
-    Case(Kind),
-    Parts(Parts),
-    Harm(Box<Task>),
+    Case(CaseKind),
+    Parts(Ablation),
+    Harm(Box<HarmTask>),
 }
 
 /// The result of a job.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Told {
+pub enum JobResult {
     /// Result of a row.
-    Row(Box<Row>),
+    Row(Box<RowReport>),
     /// Result of a curve at a load.
-    Gap(Gap),
+    Gap(OptimalityGap),
     /// Result of an upstream.
-    Capacity(Capacity),
+    Capacity(CapacityReport),
     /// Result of Groupage runs beside each other, or of an ablation.
-    Case(Case),
+    Case(CaseReport),
     /// Result of Groupage beside direct calls, by windows.
-    Harm(Harm),
+    Harm(NoHarmReport),
 }
 
 // === impl Job ===
@@ -72,7 +72,7 @@ impl Job {
     pub fn small() -> Vec<Self> {
         let rows = SMALL_ROWS.iter().filter_map(|name| scenario::named(name));
         let mut some: Vec<Self> = rows.map(|row| Self::row(row.lasting(SMALL))).collect();
-        some.push(Self(Work::Case(Kind::Shift)));
+        some.push(Self(JobKind::Case(CaseKind::Shift)));
         some.extend(Self::parts().into_iter().take(SMALL_PARTS));
         some
     }
@@ -80,7 +80,7 @@ impl Job {
     /// Creates the job of a row.
     #[must_use]
     pub fn row(scenario: Scenario) -> Self {
-        Self(Work::Row(scenario))
+        Self(JobKind::Row(scenario))
     }
 
     /// Returns the jobs of every curve at every load, optionally with another duration.
@@ -90,26 +90,26 @@ impl Job {
             Some(horizon) => row.lasting(horizon),
             None => row,
         };
-        scenario::curve_loads().into_iter().map(|row| Self(Work::Gap(lasting(row)))).collect()
+        scenario::curve_loads().into_iter().map(|row| Self(JobKind::Gap(lasting(row)))).collect()
     }
 
     /// Returns the jobs that measure the capacity of each upstream.
     #[must_use]
     pub fn capacities() -> Vec<Self> {
-        (0..super::capacity_upstreams()).map(|place| Self(Work::Capacity(place))).collect()
+        (0..super::capacity_upstreams()).map(|place| Self(JobKind::Capacity(place))).collect()
     }
 
     /// Returns the jobs of the cases: presets, slow control loops, a warm start, SLOs near the time
     /// of a call, and late calls.
     #[must_use]
     pub fn cases() -> Vec<Self> {
-        Kind::all().into_iter().map(|kind| Self(Work::Case(kind))).collect()
+        CaseKind::all().into_iter().map(|kind| Self(JobKind::Case(kind))).collect()
     }
 
     /// Returns the jobs of the ablations.
     #[must_use]
     pub fn parts() -> Vec<Self> {
-        Parts::all().into_iter().map(|parts| Self(Work::Parts(parts))).collect()
+        Ablation::all().into_iter().map(|parts| Self(JobKind::Parts(parts))).collect()
     }
 
     /// Returns the no-harm jobs, rows and changes, with all of these words in their names. Words
@@ -125,27 +125,27 @@ impl Job {
         Self::harm(no_harm::sample())
     }
 
-    fn harm(tasks: Vec<Task>) -> Vec<Self> {
-        tasks.into_iter().map(|task| Self(Work::Harm(Box::new(task)))).collect()
+    fn harm(tasks: Vec<HarmTask>) -> Vec<Self> {
+        tasks.into_iter().map(|task| Self(JobKind::Harm(Box::new(task)))).collect()
     }
 
     /// Runs the job. Returns `None` for a curve that has no optimum.
     #[must_use]
-    pub fn run(&self, settings: Settings) -> Option<Told> {
+    pub fn run(&self, settings: RunSettings) -> Option<JobResult> {
         match &self.0 {
-            Work::Row(scenario) => Some(Told::Row(Box::new(row(scenario, settings)))),
-            Work::Gap(scenario) => gap(scenario, settings.seeds).map(Told::Gap),
-            Work::Capacity(upstream) => capacity(*upstream).map(Told::Capacity),
-            Work::Case(kind) => Some(Told::Case(kind.run(settings.seeds))),
-            Work::Parts(parts) => Some(Told::Case(parts.run(settings.seeds))),
-            Work::Harm(task) => Some(Told::Harm(task.run(settings.seeds))),
+            JobKind::Row(scenario) => Some(JobResult::Row(Box::new(row(scenario, settings)))),
+            JobKind::Gap(scenario) => gap(scenario, settings.seeds).map(JobResult::Gap),
+            JobKind::Capacity(upstream) => capacity(*upstream).map(JobResult::Capacity),
+            JobKind::Case(kind) => Some(JobResult::Case(kind.run(settings.seeds))),
+            JobKind::Parts(parts) => Some(JobResult::Case(parts.run(settings.seeds))),
+            JobKind::Harm(task) => Some(JobResult::Harm(task.run(settings.seeds))),
         }
     }
 }
 
-// === impl Told ===
+// === impl JobResult ===
 
-impl Told {
+impl JobResult {
     /// Returns the name of the row, curve, upstream or case.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -160,7 +160,7 @@ impl Told {
 
     /// Returns the evaluated criteria.
     #[must_use]
-    pub fn verdicts(&self) -> &[Verdict] {
+    pub fn verdicts(&self) -> &[CriterionResult] {
         match self {
             Self::Row(row) => &row.verdicts,
             Self::Gap(gap) => std::slice::from_ref(&gap.verdict),

@@ -5,14 +5,14 @@ use std::time::Duration;
 use super::super::scenario;
 use super::*;
 
-const COMPARED: Settings = Settings { seeds: 1, compare: true, altered: false };
+const COMPARED: RunSettings = RunSettings { seeds: 1, compare: true, altered: false };
 
 fn short(name: &str, seconds: u64) -> Scenario {
     scenario::named(name).unwrap().lasting(Duration::from_secs(seconds))
 }
 
-fn missed(row: &Row) -> Vec<String> {
-    row.verdicts.iter().filter(|verdict| !verdict.is_met()).map(Verdict::to_string).collect()
+fn missed(row: &RowReport) -> Vec<String> {
+    row.verdicts.iter().filter(|verdict| !verdict.is_met()).map(CriterionResult::to_string).collect()
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn every_row_of_the_tables_has_bars_and_every_bar_a_row() {
 }
 
 #[test]
-fn a_missed_bar_is_told_as_missed_with_its_numbers() {
+fn missed_criterion_is_reported_with_its_values() {
     // Four times the rate of a row that is overloaded already: the absolute goodput is out of
     // reach, and only the criterion relative to the best window is met.
     let mut padded = short("padded over", 1);
@@ -55,23 +55,23 @@ fn a_missed_bar_is_told_as_missed_with_its_numbers() {
 fn numbers_of_the_design_do_not_hold_for_an_altered_row() {
     let plain = row(&short("stalls 1%", 1), COMPARED);
     assert!(plain.verdicts.iter().any(|verdict| verdict.of == "reference"));
-    let altered = row(&short("stalls 1%", 1), Settings { altered: true, ..COMPARED });
+    let altered = row(&short("stalls 1%", 1), RunSettings { altered: true, ..COMPARED });
     assert!(altered.verdicts.iter().all(|verdict| verdict.bar == "seed"), "{:?}", altered.verdicts);
 }
 
 #[test]
 fn a_verdict_is_met_at_its_limit_and_missed_beyond_it_or_without_a_number() {
-    let verdict = |found, sense| Verdict {
+    let verdict = |found, sense| CriterionResult {
         bar: "a",
-        quantity: Quantity::Goodput,
+        quantity: Metric::Goodput,
         found,
         sense,
         limit: 0.5,
         of: "a test".to_owned(),
     };
-    assert!(verdict(0.5, Sense::AtLeast).is_met() && !verdict(0.49, Sense::AtLeast).is_met());
-    assert!(verdict(0.5, Sense::AtMost).is_met() && !verdict(0.51, Sense::AtMost).is_met());
-    assert!(!verdict(f64::NAN, Sense::AtLeast).is_met() && !verdict(f64::INFINITY, Sense::AtMost).is_met());
+    assert!(verdict(0.5, Comparison::AtLeast).is_met() && !verdict(0.49, Comparison::AtLeast).is_met());
+    assert!(verdict(0.5, Comparison::AtMost).is_met() && !verdict(0.51, Comparison::AtMost).is_met());
+    assert!(!verdict(f64::NAN, Comparison::AtLeast).is_met() && !verdict(f64::INFINITY, Comparison::AtMost).is_met());
 }
 
 #[test]
@@ -97,7 +97,8 @@ fn greedy_is_optimal_on_a_line_and_far_from_it_on_compiled_shapes() {
 
 #[test]
 fn twice_the_rate_brings_twice_as_many() {
-    let came = |row: &Scenario| super::row(row, Settings { compare: false, ..COMPARED }).entries[0].figures.came as f64;
+    let came =
+        |row: &Scenario| super::row(row, RunSettings { compare: false, ..COMPARED }).entries[0].figures.came as f64;
     for name in ["mid", "ramp", "fan-out 32", "rate x10"] {
         let one = short(name, 10);
         let ratio = came(&one.clone().times(2.0)) / came(&one);

@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 
-use super::Curve;
+use super::CostCurve;
 
 /// Accepted forms, for error messages.
 const KNOWN: &str = "affine:4ms+0.25ms, pow2:3ms+0.4ms, tile8:2ms+0.5ms, knee16:5ms+0.02ms+0.6ms, padded:4ms+0.05ms+0.002ms or \
@@ -15,7 +15,7 @@ const MILLIS_MAX: f64 = 60_000.0;
 /// Maximum width of a wave and maximum position of a knee.
 const ITEMS_MAX: u32 = 4096;
 
-impl FromStr for Curve {
+impl FromStr for CostCurve {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -60,20 +60,20 @@ mod tests {
     #[test]
     fn every_curve_can_be_written() {
         for (text, curve) in [
-            ("affine:4ms+0.25ms", Curve::Affine { a: 4.0, b: 0.25 }),
-            ("affine: 4 + 250us", Curve::Affine { a: 4.0, b: 0.25 }),
-            ("pow2:3ms+0.4ms", Curve::Pow2 { a: 3.0, b: 0.4 }),
-            ("tile8:2+.5", Curve::Tile { a: 2.0, b: 0.5, width: 8 }),
-            ("knee16:5+.02+.6", Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 }),
-            ("padded:4+.05+.002", Curve::Padded { a: 4.0, b: 0.05, c: 0.002 }),
-            ("ragged:4+.05+.002", Curve::Ragged { a: 4.0, b: 0.05, c: 0.002 }),
+            ("affine:4ms+0.25ms", CostCurve::Affine { a: 4.0, b: 0.25 }),
+            ("affine: 4 + 250us", CostCurve::Affine { a: 4.0, b: 0.25 }),
+            ("pow2:3ms+0.4ms", CostCurve::Pow2 { a: 3.0, b: 0.4 }),
+            ("tile8:2+.5", CostCurve::Tile { a: 2.0, b: 0.5, width: 8 }),
+            ("knee16:5+.02+.6", CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.6 }),
+            ("padded:4+.05+.002", CostCurve::Padded { a: 4.0, b: 0.05, c: 0.002 }),
+            ("ragged:4+.05+.002", CostCurve::Ragged { a: 4.0, b: 0.05, c: 0.002 }),
         ] {
             assert_eq!(text.parse(), Ok(curve), "{text}");
         }
     }
 
     #[test]
-    fn what_is_no_curve_is_told_with_what_would_be() {
+    fn invalid_curve_is_rejected_with_examples() {
         for text in [
             "",
             "affine",
@@ -86,7 +86,7 @@ mod tests {
             "affine:-1+1",
             "affine:1e9+1",
         ] {
-            let told = text.parse::<Curve>().unwrap_err();
+            let told = text.parse::<CostCurve>().unwrap_err();
             assert!(told.contains("is not a") || told.contains("time"), "{text}: {told}");
         }
     }

@@ -30,7 +30,7 @@ pub fn clairvoyant(arrivals_ms: &[f64], slo_ms: f64, times: &[f64]) -> f64 {
 /// The states after some items: for each number of items given up, the earliest instant at which
 /// the server is free.
 #[derive(Debug, Clone, Default)]
-struct States {
+struct ReachableStates {
     /// Number of items given up in the first entry of `free`.
     base: usize,
     free: Vec<f64>,
@@ -38,7 +38,7 @@ struct States {
 
 // === impl States ===
 
-impl States {
+impl ReachableStates {
     fn reset(&mut self, base: usize) {
         self.base = base;
         self.free.clear();
@@ -60,7 +60,7 @@ impl States {
 
     /// Returns the states that can matter for arrivals at `next` and later: all up to the first in
     /// which the server is free by then.
-    fn that_matter(&self, next: f64) -> (usize, &[f64]) {
+    fn relevant_states(&self, next: f64) -> (usize, &[f64]) {
         let fewest = self.fewest();
         let states = self.free.get(fewest - self.base..).unwrap_or_default();
         let count = states.iter().take_while(|free| **free > next).count() + 1;
@@ -72,12 +72,12 @@ fn fewest_given_up(arrivals: &[f64], slo: f64, times: &[f64]) -> usize {
     // A batch extends no further than its maximum size, so a ring of states for that number of
     // items is sufficient.
     let ahead = times.len() + 1;
-    let mut ring = vec![States::default(); ahead + 1];
+    let mut ring = vec![ReachableStates::default(); ahead + 1];
     ring[0].from(0, 1)[0] = 0.0;
     for (i, arrived) in arrivals.iter().copied().enumerate() {
         let mut here = std::mem::take(&mut ring[i % (ahead + 1)]);
         // The item is given up: the server is free as early as before.
-        let (fewest, states) = here.that_matter(arrived);
+        let (fewest, states) = here.relevant_states(arrived);
         let given_up = ring[(i + 1) % (ahead + 1)].from(fewest + 1, states.len());
         given_up.iter_mut().zip(states).for_each(|(best, free)| *best = best.min(*free));
         let earliest = states.iter().copied().fold(f64::INFINITY, f64::min);
@@ -119,7 +119,7 @@ mod tests {
 
     /// Returns the maximum number of items in time over all orders and all subsets, consecutive or
     /// not.
-    fn by_trying_everything(left: u32, free: f64, arrivals: &[f64], slo: f64, times: &[f64]) -> u32 {
+    fn exhaustive_search(left: u32, free: f64, arrivals: &[f64], slo: f64, times: &[f64]) -> u32 {
         let mut best = 0;
         for batch in 1..=left {
             let size = batch.count_ones();
@@ -129,14 +129,14 @@ mod tests {
             let members = || (0..arrivals.len()).filter(|i| batch & (1 << i) != 0).map(|i| arrivals[i]);
             let done = members().fold(free, f64::max) + times[size as usize - 1];
             if members().all(|arrived| done <= arrived + slo) {
-                best = best.max(size + by_trying_everything(left & !batch, done, arrivals, slo, times));
+                best = best.max(size + exhaustive_search(left & !batch, done, arrivals, slo, times));
             }
         }
         best
     }
 
     #[test]
-    fn it_is_as_good_as_trying_everything() {
+    fn bound_equals_exhaustive_search() {
         let mut state = 3;
         let mut partial = 0;
         for _ in 0..CASES {
@@ -149,7 +149,7 @@ mod tests {
                 .collect();
             let slo = 3.0 + 5.0 * random(&mut state);
             let times = [2.0, 2.0 + random(&mut state), 4.0 + random(&mut state)];
-            let most = by_trying_everything(0b111_1111, 0.0, &arrivals, slo, &times);
+            let most = exhaustive_search(0b111_1111, 0.0, &arrivals, slo, &times);
             let found = clairvoyant(&arrivals, slo, &times) * 7.0;
             assert!(
                 (found - f64::from(most)).abs() < 1e-9,

@@ -20,21 +20,21 @@ const LENGTH_FIRST: usize = 4;
 const LENGTH_LAST: usize = 64;
 /// Relative change of the mean by a doubled truncation below which the truncation is accepted. The
 /// tail is geometric, so the remaining error is far smaller.
-const LENGTH_CLOSE: f64 = 2e-4;
+const TRUNCATION_TOLERANCE: f64 = 2e-4;
 /// Maximum number of policy iterations. About ten are usual.
 const ROUNDS_MAX: usize = 200;
 /// Number of actions by which the distribution of the queue length is advanced after each change of
 /// policy, to find a length that is visited often.
-const STEPS: usize = 64;
+const WARMUP_STEPS: usize = 64;
 /// Probability, relative to the most likely number of arrivals, below which a number is left out.
-const UNLIKELY: f64 = 1e-13;
+const PROBABILITY_MIN: f64 = 1e-13;
 /// Relative improvement required to replace the current action. Without it, rounding errors could
 /// make the iteration cycle.
-const BETTER: f64 = 1e-11;
+const IMPROVEMENT_MIN: f64 = 1e-11;
 
 /// The optimal policy and its mean latency.
 #[derive(Debug, Clone)]
-pub struct Smdp {
+pub struct SmdpSolution {
     /// Number of items to send at each queue length, where 0 waits for the next arrival. The last
     /// entry applies to longer queues.
     pub table: Vec<u32>,
@@ -45,19 +45,22 @@ pub struct Smdp {
 /// Computes the optimum at this rate for a server that takes `times[n - 1]` ms for n items. The
 /// times must be positive.
 #[must_use]
-pub fn smdp(rate_per_s: f64, times: &[f64]) -> Smdp {
+pub fn smdp(rate_per_s: f64, times: &[f64]) -> SmdpSolution {
     let rate = rate_per_s / 1000.0;
     let best = most_efficient(times);
     if times.is_empty() || rate >= pace(times, best) {
-        return Smdp { table: thrifty(times.len(), best).into_iter().map(to_u32).collect(), mean_ms: f64::INFINITY };
+        return SmdpSolution {
+            table: greedy_policy(times.len(), best).into_iter().map(to_u32).collect(),
+            mean_ms: f64::INFINITY,
+        };
     }
     let mut length = LENGTH_FIRST * times.len();
-    let mut policy = thrifty(length, best);
+    let mut policy = greedy_policy(length, best);
     let mut mean_ms = f64::INFINITY;
     loop {
-        let gain = Model::new(rate, times, length).optimise(&mut policy);
+        let gain = TruncatedProcess::new(rate, times, length).optimise(&mut policy);
         let before = std::mem::replace(&mut mean_ms, gain / rate);
-        if (mean_ms - before).abs() <= LENGTH_CLOSE * mean_ms || length >= LENGTH_LAST * times.len() {
+        if (mean_ms - before).abs() <= TRUNCATION_TOLERANCE * mean_ms || length >= LENGTH_LAST * times.len() {
             break;
         }
         length *= 2;
@@ -65,35 +68,35 @@ pub fn smdp(rate_per_s: f64, times: &[f64]) -> Smdp {
     }
     // Arrivals are lost near the truncation, which is no reason to act differently in a real queue.
     policy.truncate(length / 2 + 1);
-    Smdp { table: policy.into_iter().map(to_u32).collect(), mean_ms }
+    SmdpSolution { table: policy.into_iter().map(to_u32).collect(), mean_ms }
 }
 
 /// The distribution of the number of items that arrive during one batch.
-struct Arrivals {
+struct ArrivalDistribution {
     from: usize,
     likely: Vec<f64>,
 }
 
 /// The process, truncated at a queue length.
-struct Model<'a> {
+struct TruncatedProcess<'a> {
     rate: f64,
     times: &'a [f64],
     length: usize,
     /// Arrivals by batch size − 1.
-    arrivals: Vec<Arrivals>,
+    arrivals: Vec<ArrivalDistribution>,
 }
 
 /// A banded square matrix.
-struct Band {
+struct BandedMatrix {
     rows: usize,
     below: usize,
     width: usize,
     cells: Vec<f64>,
 }
 
-// === impl Arrivals ===
+// === impl ArrivalDistribution ===
 
-impl Arrivals {
+impl ArrivalDistribution {
     /// Computes the Poisson distribution with this mean, from the mode outwards, so that nothing
     /// underflows.
     fn new(mean: f64) -> Self {
@@ -102,7 +105,7 @@ impl Arrivals {
         let mut likely = 1.0;
         for k in mode + 1.. {
             likely *= mean / k as f64;
-            if likely < UNLIKELY {
+            if likely < PROBABILITY_MIN {
                 break;
             }
             up.push(likely);
@@ -111,7 +114,7 @@ impl Arrivals {
         likely = 1.0;
         for k in (1..=mode).rev() {
             likely *= k as f64 / mean;
-            if likely < UNLIKELY {
+            if likely < PROBABILITY_MIN {
                 break;
             }
             down.push(likely);
@@ -128,9 +131,9 @@ impl Arrivals {
 
 // === impl Model ===
 
-impl<'a> Model<'a> {
+impl<'a> TruncatedProcess<'a> {
     fn new(rate: f64, times: &'a [f64], length: usize) -> Self {
-        Self { rate, times, length, arrivals: times.iter().map(|time| Arrivals::new(rate * time)).collect() }
+        Self { rate, times, length, arrivals: times.iter().map(|time| ArrivalDistribution::new(rate * time)).collect() }
     }
 
     /// Improves the policy until no action is better. Returns its cost per millisecond.
@@ -139,7 +142,7 @@ impl<'a> Model<'a> {
         let mut often = vec![0.0; self.length + 1];
         often[0] = 1.0;
         for _ in 0..ROUNDS_MAX {
-            for _ in 0..STEPS {
+            for _ in 0..WARMUP_STEPS {
                 often = self.step(policy, &often);
             }
             // The most visited queue length serves as the regeneration point of the evaluation.
@@ -158,7 +161,7 @@ impl<'a> Model<'a> {
     /// Returns the distribution of the queue length after one more action.
     fn step(&self, policy: &[usize], often: &[f64]) -> Vec<f64> {
         let mut after = vec![0.0; often.len()];
-        for (queued, share) in often.iter().enumerate().filter(|(_, share)| **share > UNLIKELY) {
+        for (queued, share) in often.iter().enumerate().filter(|(_, share)| **share > PROBABILITY_MIN) {
             self.outcomes(queued, policy[queued], |next, chance| after[next] += share * chance);
         }
         after
@@ -190,7 +193,7 @@ impl<'a> Model<'a> {
     /// Cost and time until `home` are solved for separately; their ratio over a whole cycle is the
     /// gain.
     fn evaluate(&self, policy: &[usize], home: usize) -> Option<(Vec<f64>, f64)> {
-        let mut band = Band::new(self.length + 1, self.times.len(), self.reach());
+        let mut band = BandedMatrix::new(self.length + 1, self.times.len(), self.reach());
         let (mut costs, mut times): (Vec<f64>, Vec<f64>) =
             policy.iter().enumerate().map(|(queued, size)| self.stage(queued, *size)).unzip();
         let (mut cycle_cost, mut cycle_time) = (costs[home], times[home]);
@@ -236,7 +239,7 @@ impl<'a> Model<'a> {
             // At the truncation, waiting would lose items without any cost.
             for size in usize::from(queued == self.length)..=queued.min(self.times.len()) {
                 let value = worth(queued, size);
-                if value < best.0 - BETTER * best.0.abs().max(1.0) {
+                if value < best.0 - IMPROVEMENT_MIN * best.0.abs().max(1.0) {
                     best = (value, size);
                 }
             }
@@ -253,7 +256,7 @@ impl<'a> Model<'a> {
 
 // === impl Band ===
 
-impl Band {
+impl BandedMatrix {
     fn new(rows: usize, below: usize, above: usize) -> Self {
         let width = below + above + 1;
         Self { rows, below, width, cells: vec![0.0; rows * width] }
@@ -321,7 +324,7 @@ fn pace(times: &[f64], size: usize) -> f64 {
 
 /// Returns the policy that sends everything queued, up to the most efficient size. It is stable
 /// below saturation, so it can be evaluated.
-fn thrifty(length: usize, best: usize) -> Vec<usize> {
+fn greedy_policy(length: usize, best: usize) -> Vec<usize> {
     (0..=length).map(|queued| queued.min(best)).collect()
 }
 

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use crate::batching::{Call, DeadlineShift, DeadlineSource, Tick};
 
-use super::Ours;
+use super::GroupagePolicy;
 
 /// Interval between two changes of the cap.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Constants of the cap loop: above `LATE` of the SLO the cap is multiplied by `DOWN`, and below
-/// `EARLY` of the SLO it rises by one.
-const LATE: f64 = 0.98;
-const EARLY: f64 = 0.8;
+/// Constants of the cap loop: above `CAP_DOWN_ABOVE` of the SLO the cap is multiplied by `DOWN`, and below
+/// `CAP_UP_BELOW` of the SLO it rises by one.
+const CAP_DOWN_ABOVE: f64 = 0.98;
+const CAP_UP_BELOW: f64 = 0.8;
 const DOWN: f64 = 0.8;
 
 /// A control loop.
 #[derive(Debug)]
-pub(super) enum Steering {
+pub(super) enum ControlLoop {
     /// Moves the batch cap by the end-to-end p99. This is a counterexample and not recommended.
     Cap { most: u32, latencies: Vec<Duration>, next: Tick },
     /// Shifts deadlines. Clients observe a latency that is longer by `outside` than the one
@@ -25,14 +25,14 @@ pub(super) enum Steering {
     Shift { outside: Duration, shift: DeadlineShift },
 }
 
-// === impl Ours ===
+// === impl GroupagePolicy ===
 
-impl Ours {
+impl GroupagePolicy {
     /// Adds a controller that reduces the batch cap while the p99 is late.
     #[must_use]
     pub fn with_cap_by_p99(mut self) -> Self {
         let most = self.core.batcher.limits().scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(1);
-        self.steering = Some(Steering::Cap { most, latencies: Vec::new(), next: Tick::default().after(PERIOD) });
+        self.steering = Some(ControlLoop::Cap { most, latencies: Vec::new(), next: Tick::default().after(PERIOD) });
         self
     }
 
@@ -40,7 +40,7 @@ impl Ours {
     /// measured here.
     #[must_use]
     pub fn with_deadline_shift(mut self, slo: Duration, outside: Duration) -> Self {
-        self.steering = Some(Steering::Shift { outside, shift: DeadlineShift::new(slo) });
+        self.steering = Some(ControlLoop::Shift { outside, shift: DeadlineShift::new(slo) });
         self
     }
 
@@ -48,14 +48,14 @@ impl Ours {
     #[must_use]
     pub fn deadline_shift(&self) -> Duration {
         match &self.steering {
-            Some(Steering::Shift { shift, .. }) => shift.shift(),
+            Some(ControlLoop::Shift { shift, .. }) => shift.shift(),
             _ => Duration::ZERO,
         }
     }
 
     /// Returns a call on arrival with the deadline that is offered to the core.
     pub(super) fn steered(&self, mut call: Call) -> Call {
-        if let Some(Steering::Shift { shift, .. }) = &self.steering
+        if let Some(ControlLoop::Shift { shift, .. }) = &self.steering
             && let Some(deadline) = call.deadline.as_mut().filter(|deadline| deadline.source == DeadlineSource::Slo)
         {
             deadline.at = deadline.at.before(shift.shift());
@@ -67,12 +67,12 @@ impl Ours {
     pub(super) fn steer(&mut self, now: Tick, slo: Duration, answered: impl Iterator<Item = Duration>) {
         match &mut self.steering {
             None => {}
-            Some(Steering::Shift { outside, shift }) => {
+            Some(ControlLoop::Shift { outside, shift }) => {
                 for latency in answered {
                     shift.observe(now, latency + *outside, None);
                 }
             }
-            Some(Steering::Cap { most, latencies, next }) => {
+            Some(ControlLoop::Cap { most, latencies, next }) => {
                 latencies.extend(answered);
                 if now < *next {
                     return;
@@ -84,9 +84,9 @@ impl Ours {
                 let mut limits = self.core.batcher.limits().clone();
                 for scope in &mut limits.scopes {
                     let cap = scope.batch_items_max;
-                    scope.batch_items_max = if p99 > slo.mul_f64(LATE) {
+                    scope.batch_items_max = if p99 > slo.mul_f64(CAP_DOWN_ABOVE) {
                         crate::simulate::draw::whole(f64::from(cap) * DOWN).max(1)
-                    } else if p99 < slo.mul_f64(EARLY) {
+                    } else if p99 < slo.mul_f64(CAP_UP_BELOW) {
                         (cap + 1).min(*most)
                     } else {
                         cap

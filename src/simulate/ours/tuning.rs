@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use crate::batching::{Batcher, Late, Policy as Rule, Skill, Tick};
+use crate::batching::{Batcher, DispatchPolicy as Rule, Feature, LateTreatment, Tick};
 use crate::simulate::scenario::Scenario;
 
-use super::Ours;
+use super::GroupagePolicy;
 
 /// Deviations from the defaults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tuning {
+pub struct PolicyOverrides {
     /// Share of an SLO that a call may be held beside an idle upstream for a larger batch, in
     /// thousandths: the preset.
     pub hold_permille: u32,
@@ -21,14 +21,14 @@ pub struct Tuning {
     /// Maximum number of queued items.
     pub queue_items_max: Option<u32>,
     /// Treatment of late calls. They are refused unless it is set.
-    pub late: Option<Late>,
+    pub late: Option<LateTreatment>,
     /// Feature to disable.
-    pub without: Option<Skill>,
+    pub without: Option<Feature>,
 }
 
-// === impl Ours ===
+// === impl GroupagePolicy ===
 
-impl Ours {
+impl GroupagePolicy {
     /// Creates a cold core for a row.
     #[must_use]
     pub fn of(scenario: &Scenario, seed: u64) -> Self {
@@ -46,7 +46,7 @@ impl Ours {
 
     /// Applies a tuning.
     #[must_use]
-    pub fn tuned(mut self, tuning: &Tuning) -> Self {
+    pub fn tuned(mut self, tuning: &PolicyOverrides) -> Self {
         if let Some(skill) = tuning.without {
             self.core.batcher = self.core.batcher.without(skill);
         }

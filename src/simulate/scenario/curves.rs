@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::curve::Curve;
-use super::super::upstream::Server;
-use super::super::workload::Arrivals;
+use super::super::curve::CostCurve;
+use super::super::upstream::SlotServer;
+use super::super::workload::ArrivalProcess;
 use super::{AFFINE, CPU, POW2, Scenario, THRASH, TILE8};
 
 /// A curve with the batch cap of its runs.
@@ -13,7 +13,7 @@ pub struct NamedCurve {
     /// Name in tables.
     pub name: &'static str,
     /// The curve.
-    pub curve: Curve,
+    pub curve: CostCurve,
     /// Maximum number of items in a batch.
     pub cap: u32,
 }
@@ -24,9 +24,9 @@ pub const CURVES: [NamedCurve; 7] = [
     NamedCurve { name: "affine 2+3n", curve: CPU, cap: 32 },
     NamedCurve { name: "pow2 3+.4n", curve: POW2, cap: 64 },
     NamedCurve { name: "tile8 2+.5n", curve: TILE8, cap: 64 },
-    NamedCurve { name: "tile32 2+.2n", curve: Curve::Tile { a: 2.0, b: 0.2, width: 32 }, cap: 64 },
+    NamedCurve { name: "tile32 2+.2n", curve: CostCurve::Tile { a: 2.0, b: 0.2, width: 32 }, cap: 64 },
     NamedCurve { name: "thrash >16", curve: THRASH, cap: 64 },
-    NamedCurve { name: "roofline 16", curve: Curve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.33 }, cap: 64 },
+    NamedCurve { name: "roofline 16", curve: CostCurve::Knee { a: 5.0, b: 0.02, knee: 16, beyond: 0.33 }, cap: 64 },
 ];
 
 /// The loads of the grid, in percent of the maximum throughput, the largest `n / t(n)`.
@@ -42,8 +42,8 @@ const SLO_MS: u64 = 1000;
 pub fn curve_loads() -> Vec<Scenario> {
     let at = |named: NamedCurve, load: u32| {
         let rate = named.curve.rate_max(named.cap) * f64::from(load) / 100.0;
-        let server = Server { round_trip: Duration::ZERO, ..Server::new(named.curve) };
-        let row = Scenario::new(format!("{} {load}%", named.name), Arrivals::Poisson { rate });
+        let server = SlotServer { round_trip: Duration::ZERO, ..SlotServer::new(named.curve) };
+        let row = Scenario::new(format!("{} {load}%", named.name), ArrivalProcess::Poisson { rate });
         row.curve(named.curve).server(server).cap(named.cap).slo(SLO_MS).lasting(HORIZON)
     };
     CURVES.into_iter().flat_map(|named| LOADS.into_iter().map(move |load| at(named, load))).collect()
@@ -55,15 +55,15 @@ pub fn curve_loads() -> Vec<Scenario> {
 #[must_use]
 pub fn capacity(rate: f64) -> Vec<Scenario> {
     let horizon = Duration::from_secs(12);
-    let server = Server::new(AFFINE);
-    let row = |name: &str| Scenario::new(name, Arrivals::Poisson { rate }).lasting(horizon);
+    let server = SlotServer::new(AFFINE);
+    let row = |name: &str| Scenario::new(name, ArrivalProcess::Poisson { rate }).lasting(horizon);
     let host = Duration::from_micros(1500);
     vec![
         row("affine").curve(AFFINE),
         row("pow2").curve(POW2),
         row("tile 8").curve(TILE8),
         row("thrash").curve(THRASH),
-        row("host 3 ms").server(Server { host_before: host, host_after: host, ..server.clone() }),
-        row("4 slots").server(Server { slots: 4, ..server }),
+        row("host 3 ms").server(SlotServer { host_before: host, host_after: host, ..server.clone() }),
+        row("4 slots").server(SlotServer { slots: 4, ..server }),
     ]
 }

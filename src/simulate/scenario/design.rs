@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::upstream::{Ceilings, Engine, Kind, Server, Stalls};
-use super::super::workload::{Arrivals, Mix, Think, Weights, Workload};
+use super::super::upstream::{EngineServer, ServerLimits, SlotServer, StallModel, UpstreamKind};
+use super::super::workload::{ArrivalProcess, CallMix, ThinkTime, WeightDistribution, Workload};
 use super::{AFFINE, CPU, PADDED, POW2, Scenario, THRASH, TILE8};
 
 const fn ms(millis: u64) -> Duration {
@@ -13,60 +13,62 @@ const fn ms(millis: u64) -> Duration {
 }
 
 fn poisson(name: &str, rate: f64) -> Scenario {
-    Scenario::new(name, Arrivals::Poisson { rate })
+    Scenario::new(name, ArrivalProcess::Poisson { rate })
 }
 
 fn texts(scenario: Scenario, rate: f64) -> Scenario {
-    let mix = Mix { weights: Weights::TEXTS, ..Mix::default() };
-    scenario.workload(Workload::of(Arrivals::Poisson { rate }, mix))
+    let mix = CallMix { weights: WeightDistribution::TEXTS, ..CallMix::default() };
+    scenario.workload(Workload::of(ArrivalProcess::Poisson { rate }, mix))
 }
 
 /// Returns the 24 rows with this duration. A server that changes does so at half of it.
 #[must_use]
 pub fn design(horizon: Duration) -> Vec<Scenario> {
-    let server = Server::new(AFFINE);
+    let server = SlotServer::new(AFFINE);
     let mut rows = arrivals_on_one_slot();
     rows.extend(other_curves());
     rows.extend([
-        poisson("k=4 slots", 5000.0).server(Server { slots: 4, ..server.clone() }),
-        poisson("host 3ms", 2000.0).server(Server {
+        poisson("k=4 slots", 5000.0).server(SlotServer { slots: 4, ..server.clone() }),
+        poisson("host 3ms", 2000.0).server(SlotServer {
             host_before: Duration::from_micros(1500),
             host_after: Duration::from_micros(1500),
             ..server.clone()
         }),
-        Scenario { upstream: Kind::Engine(Engine::new(AFFINE)), ..poisson("engine", 2000.0) },
-        poisson("reject >16", 1200.0)
-            .server(Server { ceilings: Ceilings { items_max: Some(16), ..Ceilings::default() }, ..server.clone() }),
+        Scenario { upstream: UpstreamKind::Engine(EngineServer::new(AFFINE)), ..poisson("engine", 2000.0) },
+        poisson("reject >16", 1200.0).server(SlotServer {
+            ceilings: ServerLimits { items_max: Some(16), ..ServerLimits::default() },
+            ..server.clone()
+        }),
         poisson("stalls 1%", 1500.0)
-            .server(Server { stalls: Some(Stalls { share: 0.01, mean: ms(40) }), ..server.clone() }),
+            .server(SlotServer { stalls: Some(StallModel { share: 0.01, mean: ms(40) }), ..server.clone() }),
         poisson("slows x2", 1000.0)
-            .server(Server { shift: Some((Tick::default().after(horizon / 2), 2.0)), ..server.clone() }),
-        poisson("cold model", 600.0).server(Server { cold: Some((6, 25.0)), ..server }),
+            .server(SlotServer { shift: Some((Tick::default().after(horizon / 2), 2.0)), ..server.clone() }),
+        poisson("cold model", 600.0).server(SlotServer { cold: Some((6, 25.0)), ..server }),
     ]);
     rows.into_iter().map(|row| row.lasting(horizon)).collect()
 }
 
 fn arrivals_on_one_slot() -> Vec<Scenario> {
-    let closed = |name, clients, think| Scenario::new(name, Arrivals::Closed { clients, think });
-    let soon = Think::Uniform(Duration::from_micros(100), Duration::from_micros(300));
+    let closed = |name, clients, think| Scenario::new(name, ArrivalProcess::Closed { clients, think });
+    let soon = ThinkTime::Uniform(Duration::from_micros(100), Duration::from_micros(300));
     let open = |name, arrivals| Scenario::new(name, arrivals).curve(AFFINE);
     vec![
         poisson("low", 100.0).curve(AFFINE),
         poisson("mid", 1000.0).curve(AFFINE),
         poisson("high", 2500.0).curve(AFFINE),
         poisson("overload 1.5x", 4800.0).curve(AFFINE),
-        open("bursty MMPP", Arrivals::Mmpp { rates: [600.0, 4800.0], stays: [ms(400), ms(200)] }),
-        open("on-off", Arrivals::Mmpp { rates: [5000.0, 0.0], stays: [ms(100), ms(200)] }),
-        open("ramp", Arrivals::Ramp { low: 50.0, high: 3600.0, period: ms(8000) }),
+        open("bursty MMPP", ArrivalProcess::Mmpp { rates: [600.0, 4800.0], stays: [ms(400), ms(200)] }),
+        open("on-off", ArrivalProcess::Mmpp { rates: [5000.0, 0.0], stays: [ms(100), ms(200)] }),
+        open("ramp", ArrivalProcess::Ramp { low: 50.0, high: 3600.0, period: ms(8000) }),
         poisson("tight SLO", 1500.0).curve(AFFINE).slo(18),
         closed("closed 32", 32, soon),
-        closed("closed 8 think", 8, Think::Exponential(ms(4))),
-        open("fan-out 32", Arrivals::Fanout { rate: 1000.0, size: 32, spread: Duration::from_micros(600) }),
+        closed("closed 8 think", 8, ThinkTime::Exponential(ms(4))),
+        open("fan-out 32", ArrivalProcess::Fanout { rate: 1000.0, size: 32, spread: Duration::from_micros(600) }),
     ]
 }
 
 fn other_curves() -> Vec<Scenario> {
-    let padded = |name, rate| texts(poisson(name, rate).server(Server::new(PADDED)).slo(80), rate);
+    let padded = |name, rate| texts(poisson(name, rate).server(SlotServer::new(PADDED)).slo(80), rate);
     vec![
         poisson("cpu", 230.0).curve(CPU).slo(100).cap(32),
         poisson("pow2 shapes", 1600.0).curve(POW2),

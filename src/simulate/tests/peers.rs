@@ -3,36 +3,37 @@
 use std::time::Duration;
 
 use crate::batching::Tick;
-use crate::simulate::curve::Curve;
-use crate::simulate::metrics::Scope;
-use crate::simulate::ours::Ours;
+use crate::simulate::curve::CostCurve;
+use crate::simulate::metrics::CallFilter;
+use crate::simulate::ours::GroupagePolicy;
 use crate::simulate::scenario::Scenario;
-use crate::simulate::upstream::Server;
-use crate::simulate::workload::{Arrivals, Think};
-use crate::simulate::{Run, run};
+use crate::simulate::upstream::SlotServer;
+use crate::simulate::workload::{ArrivalProcess, ThinkTime};
+use crate::simulate::{RunResult, run};
 
 /// Creates a row with a server of 20 ms per batch and 1 ms per item, a cap of 32, and an SLO of 100
 /// ms.
-fn promised(arrivals: Arrivals) -> Scenario {
-    let server = Server { sigma: 0.0, ..Server::new(Curve::Affine { a: 20.0, b: 1.0 }) };
+fn slo_scenario(arrivals: ArrivalProcess) -> Scenario {
+    let server = SlotServer { sigma: 0.0, ..SlotServer::new(CostCurve::Affine { a: 20.0, b: 1.0 }) };
     Scenario { cap: 32, slo: Duration::from_millis(100), ..Scenario::new("promised", arrivals).server(server) }
 }
 
 /// Scope of the calls that arrive after batches have grown to their final size.
-const SETTLED: Scope = Scope { from: Tick::from_millis(2000), until: None, tenant: None, class: None };
+const SETTLED: CallFilter = CallFilter { from: Tick::from_millis(2000), until: None, tenant: None, class: None };
 
-fn told(row: &Scenario, seed: u64) -> Run {
-    run(row, &mut Ours::unbounded(row.cap, seed), seed)
+fn run_unbounded(row: &Scenario, seed: u64) -> RunResult {
+    run(row, &mut GroupagePolicy::unbounded(row.cap, seed), seed)
 }
 
 #[test]
-fn a_promise_is_kept_to_sixteen_callers_and_in_overload_to_nine_in_ten_of_what_the_server_can_do() {
-    let think = Think::Uniform(Duration::ZERO, Duration::from_micros(500));
-    let few = told(&promised(Arrivals::Closed { clients: 16, think }), 1).summary_of(&SETTLED);
+fn slo_holds_for_16_clients_and_90_percent_of_capacity_in_overload() {
+    let think = ThinkTime::Uniform(Duration::ZERO, Duration::from_micros(500));
+    let few = run_unbounded(&slo_scenario(ArrivalProcess::Closed { clients: 16, think }), 1).summary_of(&SETTLED);
     assert!(few.p99 <= 100.0 && few.expired + few.rejected == 0.0, "{few}");
     let ceiling = 32.0 / 0.052;
     for seed in 0..3 {
-        let over = told(&promised(Arrivals::Poisson { rate: 1.5 * ceiling }), seed).summary_of(&SETTLED);
+        let over =
+            run_unbounded(&slo_scenario(ArrivalProcess::Poisson { rate: 1.5 * ceiling }), seed).summary_of(&SETTLED);
         assert!(over.goodput * 1.5 >= 0.9 && over.p99 <= 100.0, "{over}, seed {seed}");
     }
 }
@@ -41,13 +42,13 @@ fn a_promise_is_kept_to_sixteen_callers_and_in_overload_to_nine_in_ten_of_what_t
 /// last.
 #[test]
 fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
-    let server = Server { sigma: 0.0, ..Server::new(Curve::Affine { a: 0.0, b: 5.0 }) };
+    let server = SlotServer { sigma: 0.0, ..SlotServer::new(CostCurve::Affine { a: 0.0, b: 5.0 }) };
     let row = Scenario {
         cap: 32,
         slo: Duration::from_secs(1),
-        ..Scenario::new("linear", Arrivals::Poisson { rate: 150.0 }).server(server)
+        ..Scenario::new("linear", ArrivalProcess::Poisson { rate: 150.0 }).server(server)
     };
-    let run = told(&row, 1);
+    let run = run_unbounded(&row, 1);
     let (calls, batches) = (run.calls.len() as f64, run.counts.batches as f64);
     assert!(calls / batches < 1.5, "{calls} calls in {batches} batches");
     assert!(run.summary_of(&SETTLED).expired == 0.0);

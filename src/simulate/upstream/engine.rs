@@ -4,23 +4,23 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::batching::Tick;
 
-use super::super::agenda::{Agenda, Event, Step};
-use super::super::curve::Load;
-use super::super::draw::Draw;
-use super::super::policy::{SentId, Status};
-use super::{Engine, REFUSAL, duration, millis};
+use super::super::agenda::{EventQueue, SimEvent, UpstreamStep};
+use super::super::curve::BatchLoad;
+use super::super::draw::SplitMix64;
+use super::super::policy::{ResponseStatus, SimBatchId};
+use super::{EngineServer, REFUSAL, duration, millis};
 
 #[derive(Debug)]
-pub(in crate::simulate) struct State {
-    spec: Engine,
-    draw: Draw,
+pub(in crate::simulate) struct EngineState {
+    spec: EngineServer,
+    draw: SplitMix64,
     /// Batches in the front end, in order of sending.
-    arriving: VecDeque<Part>,
-    queue: VecDeque<Part>,
+    arriving: VecDeque<BatchPart>,
+    queue: VecDeque<BatchPart>,
     /// Parts that the current iteration processes.
-    round: Vec<Part>,
+    round: Vec<BatchPart>,
     /// Number of unfinished items of each batch.
-    left: BTreeMap<SentId, u32>,
+    left: BTreeMap<SimBatchId, u32>,
     front_free: Tick,
     inside: u32,
     busy_millis: f64,
@@ -29,17 +29,17 @@ pub(in crate::simulate) struct State {
 /// Items of one batch. Each has the mean weight of the batch, and where padding counts, the weight
 /// of its heaviest item.
 #[derive(Debug, Clone, Copy)]
-struct Part {
-    id: SentId,
+struct BatchPart {
+    id: SimBatchId,
     items: u32,
     weight: u64,
     max: u64,
 }
 
-// === impl State ===
+// === impl EngineState ===
 
-impl State {
-    pub(super) fn new(spec: Engine, draw: Draw) -> Self {
+impl EngineState {
+    pub(super) fn new(spec: EngineServer, draw: SplitMix64) -> Self {
         Self {
             spec,
             draw,
@@ -53,27 +53,27 @@ impl State {
         }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         let too_large = load.items > self.spec.batch_items_max;
         if too_large || self.inside + load.items > self.spec.inside_max {
-            let status = if too_large { Status::TooLarge { limit: None } } else { Status::Overloaded };
-            agenda.at(now.after(self.spec.round_trip + REFUSAL), Event::Answer(id, status));
+            let status = if too_large { ResponseStatus::TooLarge { limit: None } } else { ResponseStatus::Overloaded };
+            agenda.at(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
             return;
         }
         self.inside += load.items;
         let weight = load.sum / u64::from(load.items.max(1));
-        self.arriving.push_back(Part { id, items: load.items, weight, max: load.max });
+        self.arriving.push_back(BatchPart { id, items: load.items, weight, max: load.max });
         self.left.insert(id, load.items);
         let starts = self.front_free.max(now.after(self.spec.round_trip / 2));
         self.front_free = starts.after(self.spec.front + self.spec.front_item * load.items);
-        agenda.at(self.front_free, Event::Upstream(Step::Enter));
+        agenda.at(self.front_free, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
         match step {
-            Step::Enter => self.queue.extend(self.arriving.pop_front()),
-            Step::Round => self.finish(now, agenda),
-            Step::Done(..) | Step::Slots | Step::Tick(_) => {}
+            UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
+            UpstreamStep::Round => self.finish(now, agenda),
+            UpstreamStep::Done(..) | UpstreamStep::Slots | UpstreamStep::Tick(_) => {}
         }
         self.iterate(now, agenda);
     }
@@ -83,24 +83,24 @@ impl State {
         if capacity > 0.0 { self.busy_millis / capacity } else { 0.0 }
     }
 
-    fn finish(&mut self, now: Tick, agenda: &mut Agenda) {
+    fn finish(&mut self, now: Tick, agenda: &mut EventQueue) {
         for part in self.round.drain(..) {
             self.inside -= part.items;
             let Some(left) = self.left.get_mut(&part.id) else { continue };
             *left -= part.items;
             if *left == 0 {
                 self.left.remove(&part.id);
-                agenda.at(now.after(self.spec.round_trip / 2), Event::Answer(part.id, Status::Ok));
+                agenda.at(now.after(self.spec.round_trip / 2), SimEvent::Answer(part.id, ResponseStatus::Ok));
             }
         }
     }
 
-    fn iterate(&mut self, now: Tick, agenda: &mut Agenda) {
+    fn iterate(&mut self, now: Tick, agenda: &mut EventQueue) {
         if !self.round.is_empty() || self.queue.is_empty() {
             return;
         }
         // Fill the iteration in order of arrival. A batch may be split between iterations.
-        let mut load = Load::default();
+        let mut load = BatchLoad::default();
         while let Some(part) = self.queue.front_mut() {
             let room_items = self.spec.items_max.saturating_sub(load.items);
             let room_weight = self.spec.weight_max.saturating_sub(load.sum) / part.weight.max(1);
@@ -113,7 +113,7 @@ impl State {
             load.items += taken;
             load.sum += part.weight * u64::from(taken);
             load.max = load.max.max(part.max);
-            self.round.push(Part { items: taken, ..*part });
+            self.round.push(BatchPart { items: taken, ..*part });
             part.items -= taken;
             if part.items == 0 {
                 self.queue.pop_front();
@@ -121,6 +121,6 @@ impl State {
         }
         let time = self.spec.curve.millis(load) * (self.draw.normal() * self.spec.sigma).exp();
         self.busy_millis += time;
-        agenda.at(now.after(duration(time)), Event::Upstream(Step::Round));
+        agenda.at(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Round));
     }
 }

@@ -5,59 +5,59 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::agenda::{Agenda, Event, Step};
-use super::super::curve::Load;
-use super::super::draw::Draw;
-use super::super::policy::{SentId, Status};
-use super::{REFUSAL, Server, duration, millis};
+use super::super::agenda::{EventQueue, SimEvent, UpstreamStep};
+use super::super::curve::BatchLoad;
+use super::super::draw::SplitMix64;
+use super::super::policy::{ResponseStatus, SimBatchId};
+use super::{REFUSAL, SlotServer, duration, millis};
 
 #[derive(Debug)]
-pub(in crate::simulate) struct State {
-    spec: Server,
-    draw: Draw,
+pub(in crate::simulate) struct SlotServerState {
+    spec: SlotServer,
+    draw: SplitMix64,
     /// Batches in transit or in host work before the slots, in order of sending.
-    arriving: VecDeque<(SentId, Load)>,
-    queue: VecDeque<(SentId, Load)>,
+    arriving: VecDeque<(SimBatchId, BatchLoad)>,
+    queue: VecDeque<(SimBatchId, BatchLoad)>,
     running: u32,
     served: u32,
     busy_millis: f64,
 }
 
-// === impl State ===
+// === impl SlotServerState ===
 
-impl State {
-    pub(super) fn new(spec: Server, draw: Draw) -> Self {
+impl SlotServerState {
+    pub(super) fn new(spec: SlotServer, draw: SplitMix64) -> Self {
         Self { spec, draw, arriving: VecDeque::new(), queue: VecDeque::new(), running: 0, served: 0, busy_millis: 0.0 }
     }
 
-    pub(super) fn start(&self, agenda: &mut Agenda) {
+    pub(super) fn start(&self, agenda: &mut EventQueue) {
         for (at, _) in &self.spec.slots_from {
-            agenda.at(*at, Event::Upstream(Step::Slots));
+            agenda.at(*at, SimEvent::Upstream(UpstreamStep::Slots));
         }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         if let Some(status) = self.refusal(now, load) {
-            agenda.at(now.after(self.spec.round_trip + REFUSAL), Event::Answer(id, status));
+            agenda.at(now.after(self.spec.round_trip + REFUSAL), SimEvent::Answer(id, status));
             return;
         }
         self.arriving.push_back((id, load));
         let late = self.late();
         let enters = now.after(self.spec.round_trip / 2 + self.spec.host_before + late);
-        agenda.at(enters, Event::Upstream(Step::Enter));
+        agenda.at(enters, SimEvent::Upstream(UpstreamStep::Enter));
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
         match step {
             // Transit keeps the order of sending.
-            Step::Enter => self.queue.extend(self.arriving.pop_front()),
-            Step::Done(id, status) => {
+            UpstreamStep::Enter => self.queue.extend(self.arriving.pop_front()),
+            UpstreamStep::Done(id, status) => {
                 self.running -= 1;
                 let late = self.late();
                 let back = now.after(self.spec.host_after + self.spec.round_trip / 2 + late);
-                agenda.at(back, Event::Answer(id, status));
+                agenda.at(back, SimEvent::Answer(id, status));
             }
-            Step::Slots | Step::Round | Step::Tick(_) => {}
+            UpstreamStep::Slots | UpstreamStep::Round | UpstreamStep::Tick(_) => {}
         }
         self.fill(now, agenda);
     }
@@ -78,7 +78,7 @@ impl State {
         changed.map_or(self.spec.slots, |(_, slots)| *slots)
     }
 
-    fn refusal(&self, now: Tick, load: Load) -> Option<Status> {
+    fn refusal(&self, now: Tick, load: BatchLoad) -> Option<ResponseStatus> {
         let ceilings = &self.spec.ceilings;
         if ceilings.lifted_at.is_some_and(|at| now >= at) {
             return None;
@@ -86,25 +86,25 @@ impl State {
         let items = ceilings.items_max.is_some_and(|max| load.items > max);
         let weight = ceilings.weight_max.is_some_and(|max| load.sum > max);
         let limit = ceilings.items_max.filter(|_| ceilings.named && items);
-        (items || weight).then_some(Status::TooLarge { limit })
+        (items || weight).then_some(ResponseStatus::TooLarge { limit })
     }
 
-    fn fails(&self, now: Tick, load: Load) -> bool {
+    fn fails(&self, now: Tick, load: BatchLoad) -> bool {
         let ceilings = &self.spec.ceilings;
         ceilings.lifted_at.is_none_or(|at| now < at) && ceilings.memory_max.is_some_and(|max| load.padded() > max)
     }
 
-    fn fill(&mut self, now: Tick, agenda: &mut Agenda) {
+    fn fill(&mut self, now: Tick, agenda: &mut EventQueue) {
         while self.running < self.slots(now) {
             let Some((id, load)) = self.queue.pop_front() else { return };
             let mut time = self.time(now, load);
-            let mut status = Status::Ok;
+            let mut status = ResponseStatus::Ok;
             if self.fails(now, load) {
-                (time, status) = (time / 2.0, Status::OutOfMemory);
+                (time, status) = (time / 2.0, ResponseStatus::OutOfMemory);
             }
             self.running += 1;
             self.busy_millis += time;
-            agenda.at(now.after(duration(time)), Event::Upstream(Step::Done(id, status)));
+            agenda.at(now.after(duration(time)), SimEvent::Upstream(UpstreamStep::Done(id, status)));
         }
     }
 
@@ -115,7 +115,7 @@ impl State {
         if mean.is_zero() { mean } else { duration(self.draw.exponential(millis(mean))) }
     }
 
-    fn time(&mut self, now: Tick, load: Load) -> f64 {
+    fn time(&mut self, now: Tick, load: BatchLoad) -> f64 {
         let spec = &self.spec;
         let mut time = spec.curve.millis(load) * (self.draw.normal() * spec.sigma).exp();
         time *= 1.0 + spec.contention * f64::from(self.running);

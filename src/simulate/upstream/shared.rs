@@ -9,19 +9,19 @@ use std::collections::BinaryHeap;
 
 use crate::batching::Tick;
 
-use super::super::agenda::{Agenda, Event, Step};
-use super::super::curve::Load;
-use super::super::draw::Draw;
-use super::super::policy::{SentId, Status};
-use super::{Shared, Slowdown, duration, millis, nanos};
+use super::super::agenda::{EventQueue, SimEvent, UpstreamStep};
+use super::super::curve::BatchLoad;
+use super::super::draw::SplitMix64;
+use super::super::policy::{ResponseStatus, SimBatchId};
+use super::{SharedServer, Slowdown, duration, millis, nanos};
 
 #[derive(Debug)]
-pub(in crate::simulate) struct State {
-    spec: Shared,
-    draw: Draw,
+pub(in crate::simulate) struct SharedServerState {
+    spec: SharedServer,
+    draw: SplitMix64,
     /// Min-heap of the requests inside: the virtual work, in nanoseconds, at which a request
     /// completes, and its number of active items.
-    inside: BinaryHeap<Reverse<(u64, SentId, u32)>>,
+    inside: BinaryHeap<Reverse<(u64, SimBatchId, u32)>>,
     active: u32,
     /// Accumulated virtual work, in milliseconds, and the instant at which it was computed.
     work: f64,
@@ -31,22 +31,22 @@ pub(in crate::simulate) struct State {
     busy_millis: f64,
 }
 
-// === impl State ===
+// === impl SharedServerState ===
 
-impl State {
-    pub(super) fn new(spec: Shared, draw: Draw) -> Self {
+impl SharedServerState {
+    pub(super) fn new(spec: SharedServer, draw: SplitMix64) -> Self {
         let at = Tick::default();
         Self { spec, draw, inside: BinaryHeap::new(), active: 0, work: 0.0, at, newest: 0, busy_millis: 0.0 }
     }
 
-    pub(super) fn submit(&mut self, now: Tick, id: SentId, load: Load, agenda: &mut Agenda) {
+    pub(super) fn submit(&mut self, now: Tick, id: SimBatchId, load: BatchLoad, agenda: &mut EventQueue) {
         self.advance(now);
         let (work, active) = match self.spec.slowdown {
             Slowdown::Cores(_) => (self.spec.curve.millis(load) * self.noise(), 1),
             // The items of a batch run independently, and the slowest one ends it.
             Slowdown::Step { .. } => {
                 let longest = (0..load.items.max(1)).map(|_| self.noise()).fold(0.0, f64::max);
-                (self.spec.curve.millis(Load::of(1)) * longest, load.items.max(1))
+                (self.spec.curve.millis(BatchLoad::of(1)) * longest, load.items.max(1))
             }
         };
         self.active += active;
@@ -54,8 +54,8 @@ impl State {
         self.schedule(now, agenda);
     }
 
-    pub(super) fn step(&mut self, now: Tick, step: Step, agenda: &mut Agenda) {
-        if !matches!(step, Step::Tick(number) if number == self.newest) {
+    pub(super) fn step(&mut self, now: Tick, step: UpstreamStep, agenda: &mut EventQueue) {
+        if !matches!(step, UpstreamStep::Tick(number) if number == self.newest) {
             return;
         }
         self.advance(now);
@@ -65,7 +65,7 @@ impl State {
             }
             self.inside.pop();
             self.active -= active;
-            agenda.at(now, Event::Answer(id, Status::Ok));
+            agenda.at(now, SimEvent::Answer(id, ResponseStatus::Ok));
         }
         self.schedule(now, agenda);
     }
@@ -93,11 +93,11 @@ impl State {
         self.at = now;
     }
 
-    fn schedule(&mut self, now: Tick, agenda: &mut Agenda) {
+    fn schedule(&mut self, now: Tick, agenda: &mut EventQueue) {
         self.newest = self.newest.wrapping_add(1);
         if let Some(Reverse((due, ..))) = self.inside.peek() {
             let left = (*due as f64 / 1e6 - self.work).max(0.0) / self.speed();
-            agenda.at(now.after(duration(left)), Event::Upstream(Step::Tick(self.newest)));
+            agenda.at(now.after(duration(left)), SimEvent::Upstream(UpstreamStep::Tick(self.newest)));
         }
     }
 

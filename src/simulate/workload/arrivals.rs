@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::draw::Draw;
+use super::super::draw::SplitMix64;
 
 /// An arrival process. Rates are in calls per second.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Arrivals {
+pub enum ArrivalProcess {
     /// A Poisson process.
     Poisson {
         /// Mean rate.
@@ -58,25 +58,25 @@ pub enum Arrivals {
         /// Number of clients.
         clients: u32,
         /// Think time of a client.
-        think: Think,
+        think: ThinkTime,
     },
 }
 
 /// The think time of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Think {
+pub enum ThinkTime {
     /// Uniform between these.
     Uniform(Duration, Duration),
     /// Exponential with this mean.
     Exponential(Duration),
 }
 
-// === impl Arrivals ===
+// === impl ArrivalProcess ===
 
-impl Arrivals {
+impl ArrivalProcess {
     /// Returns the arrival times before the horizon, in order. A closed loop has none, since its
     /// arrivals depend on the answers.
-    pub(super) fn times(&self, horizon: Duration, draw: &mut Draw) -> Vec<Tick> {
+    pub(super) fn times(&self, horizon: Duration, draw: &mut SplitMix64) -> Vec<Tick> {
         let end = horizon.as_secs_f64();
         let mut times = match *self {
             Self::Poisson { rate } => poisson(rate, 0.0, end, draw),
@@ -113,8 +113,8 @@ impl Arrivals {
 
 // === impl Think ===
 
-impl Think {
-    pub(super) fn draw(self, draw: &mut Draw) -> Duration {
+impl ThinkTime {
+    pub(super) fn draw(self, draw: &mut SplitMix64) -> Duration {
         match self {
             Self::Uniform(low, high) => low + high.saturating_sub(low).mul_f64(draw.unit()),
             Self::Exponential(mean) => Duration::from_secs_f64(draw.exponential(mean.as_secs_f64())),
@@ -122,7 +122,7 @@ impl Think {
     }
 }
 
-fn poisson(rate: f64, from: f64, to: f64, draw: &mut Draw) -> Vec<f64> {
+fn poisson(rate: f64, from: f64, to: f64, draw: &mut SplitMix64) -> Vec<f64> {
     let mut times = Vec::new();
     if rate <= 0.0 {
         return times;
@@ -137,7 +137,7 @@ fn poisson(rate: f64, from: f64, to: f64, draw: &mut Draw) -> Vec<f64> {
     }
 }
 
-fn mmpp(rates: [f64; 2], stays: [Duration; 2], end: f64, draw: &mut Draw) -> Vec<f64> {
+fn mmpp(rates: [f64; 2], stays: [Duration; 2], end: f64, draw: &mut SplitMix64) -> Vec<f64> {
     let mut times = Vec::new();
     let mut at = 0.0;
     for (rate, stay) in rates.into_iter().zip(stays).cycle() {

@@ -6,7 +6,7 @@ const HORIZON: Duration = Duration::from_secs(20);
 const SLO: Duration = Duration::from_millis(50);
 
 fn drawn(workload: &Workload) -> Vec<Arrival> {
-    Source::new(workload, SLO, HORIZON, &mut Draw::new(5, 0)).open
+    DrawnWorkload::new(workload, SLO, HORIZON, &mut SplitMix64::new(5, 0)).open
 }
 
 fn close(what: &str, x: f64, y: f64, error: f64) {
@@ -17,12 +17,12 @@ fn close(what: &str, x: f64, y: f64, error: f64) {
 fn every_process_comes_at_its_rate_and_in_order() {
     let ms = Duration::from_millis;
     let cases = [
-        (Arrivals::Poisson { rate: 1000.0 }, 1000.0, 0.03),
-        (Arrivals::Mmpp { rates: [600.0, 4800.0], stays: [ms(400), ms(200)] }, 2000.0, 0.2),
-        (Arrivals::Mmpp { rates: [5000.0, 0.0], stays: [ms(100), ms(200)] }, 5000.0 / 3.0, 0.25),
-        (Arrivals::Ramp { low: 50.0, high: 3600.0, period: ms(8000) }, 1825.0, 0.12),
-        (Arrivals::Step { rate: 100.0, then: 1000.0, from: ms(10_000), until: None }, 550.0, 0.05),
-        (Arrivals::Fanout { rate: 1000.0, size: 32, spread: ms(1) }, 1000.0, 0.1),
+        (ArrivalProcess::Poisson { rate: 1000.0 }, 1000.0, 0.03),
+        (ArrivalProcess::Mmpp { rates: [600.0, 4800.0], stays: [ms(400), ms(200)] }, 2000.0, 0.2),
+        (ArrivalProcess::Mmpp { rates: [5000.0, 0.0], stays: [ms(100), ms(200)] }, 5000.0 / 3.0, 0.25),
+        (ArrivalProcess::Ramp { low: 50.0, high: 3600.0, period: ms(8000) }, 1825.0, 0.12),
+        (ArrivalProcess::Step { rate: 100.0, then: 1000.0, from: ms(10_000), until: None }, 550.0, 0.05),
+        (ArrivalProcess::Fanout { rate: 1000.0, size: 32, spread: ms(1) }, 1000.0, 0.1),
     ];
     for (arrivals, rate, error) in cases {
         let name = format!("{arrivals:?}");
@@ -35,7 +35,7 @@ fn every_process_comes_at_its_rate_and_in_order() {
 #[test]
 fn a_step_multiplies_the_rate_from_its_instant_until_it_ends() {
     let ms = Duration::from_millis;
-    let step = Arrivals::Step { rate: 200.0, then: 2000.0, from: ms(5000), until: Some(ms(10_000)) };
+    let step = ArrivalProcess::Step { rate: 200.0, then: 2000.0, from: ms(5000), until: Some(ms(10_000)) };
     let calls = drawn(&Workload::plain(step));
     let rate = |from, to| {
         let within = Tick::from_millis(from)..Tick::from_millis(to);
@@ -48,17 +48,17 @@ fn a_step_multiplies_the_rate_from_its_instant_until_it_ends() {
 
 #[test]
 fn mixes_have_their_shares() {
-    let mix = Mix {
-        items: Items::UpTo { max: 100 },
-        weights: Weights::TEXTS,
-        keys: Spread::Hot { count: 8, share: 0.5 },
-        tenants: Spread::Zipf { count: 64, exponent: 1.0 },
-        budget: Budget::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) },
+    let mix = CallMix {
+        items: ItemCount::UpTo { max: 100 },
+        weights: WeightDistribution::TEXTS,
+        keys: KeyDistribution::Hot { count: 8, share: 0.5 },
+        tenants: KeyDistribution::Zipf { count: 64, exponent: 1.0 },
+        budget: DeadlineRule::Caller { min: Duration::from_millis(20), max: Duration::from_millis(500) },
         cancels: 0.03,
         class: 3,
         alone: false,
     };
-    let calls = drawn(&Workload::of(Arrivals::Poisson { rate: 2000.0 }, mix));
+    let calls = drawn(&Workload::of(ArrivalProcess::Poisson { rate: 2000.0 }, mix));
     let share = |of: &dyn Fn(&Arrival) -> bool| calls.iter().filter(|a| of(a)).count() as f64 / calls.len() as f64;
     close("hot key", share(&|a| a.call.key.0 == 0), 0.5, 0.05);
     close("cold key", share(&|a| a.call.key.0 == 7), 0.5 / 7.0, 0.1);

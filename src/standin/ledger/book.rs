@@ -7,22 +7,22 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::nonce::{ITEMS_MAX, Item};
+use super::nonce::{ITEMS_MAX, LedgerItem};
 
 /// Number of calls of each client that are kept.
 const CALLS_KEPT: usize = 16;
 
 /// The records of one run.
 #[derive(Debug)]
-pub(super) struct Books {
-    clients: Box<[Mutex<Ring>]>,
+pub(super) struct ItemRecords {
+    clients: Box<[Mutex<CallRing>]>,
     /// Violations, and related events that may explain them.
-    pub(super) counts: Counts,
+    pub(super) counts: ArrivalCounts,
 }
 
 /// Counters of what arrives upstream.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct ArrivalCounts {
     /// Items sent upstream more often than isolation explains.
     pub(super) oversent: AtomicU64,
     /// Items sent upstream after their client had received its 200.
@@ -47,16 +47,16 @@ pub(super) struct Counts {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Ring {
-    calls: [Entry; CALLS_KEPT],
+struct CallRing {
+    calls: [CallRecord; CALLS_KEPT],
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Entry {
+struct CallRecord {
     /// Number of the call plus one, or 0 for an unused entry.
     call: u64,
     items: usize,
-    state: State,
+    state: CallState,
     shared: bool,
     /// Maximum number of times that each item may arrive, derived from the largest upstream call
     /// that contained it.
@@ -65,7 +65,7 @@ struct Entry {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-enum State {
+enum CallState {
     #[default]
     Open,
     Answered,
@@ -74,9 +74,9 @@ enum State {
 
 // === impl Books ===
 
-impl Books {
+impl ItemRecords {
     pub(super) fn new(clients: usize) -> Self {
-        Self { clients: (0..clients).map(|_| Mutex::default()).collect(), counts: Counts::default() }
+        Self { clients: (0..clients).map(|_| Mutex::default()).collect(), counts: ArrivalCounts::default() }
     }
 
     pub(super) fn clients(&self) -> usize {
@@ -86,7 +86,7 @@ impl Books {
     /// Records that a client is about to make a call.
     pub(super) fn begin(&self, client: usize, call: u64, items: usize) {
         if let Some(mut ring) = self.ring(client) {
-            *ring.entry(call) = Entry { call: call + 1, items, ..Entry::default() };
+            *ring.entry(call) = CallRecord { call: call + 1, items, ..CallRecord::default() };
         }
     }
 
@@ -95,14 +95,14 @@ impl Books {
     pub(super) fn end(&self, client: usize, call: u64, answered: bool) -> (bool, bool) {
         let Some(mut ring) = self.ring(client) else { return (false, false) };
         let entry = ring.entry(call);
-        entry.state = if answered { State::Answered } else { State::Ended };
+        entry.state = if answered { CallState::Answered } else { CallState::Ended };
         (entry.shared, entry.sent.iter().any(|&sent| sent > 0))
     }
 
     /// Records the arrival of an upstream call with these items. Returns the number of client calls
     /// that it contains.
-    pub(super) fn arrived(&self, items: &[Item]) -> usize {
-        let whose = |item: &Item| (item.client, item.call);
+    pub(super) fn arrived(&self, items: &[LedgerItem]) -> usize {
+        let whose = |item: &LedgerItem| (item.client, item.call);
         let members = items.chunk_by(|a, b| whose(a) == whose(b)).count();
         add(&self.counts.calls, 1);
         add(&self.counts.items, items.len());
@@ -116,7 +116,7 @@ impl Books {
     }
 
     /// Records the items of one client call. Returns `true` if they are the complete call in order.
-    fn arrived_call(&self, items: &[Item], members: usize) -> bool {
+    fn arrived_call(&self, items: &[LedgerItem], members: usize) -> bool {
         let Some(first) = items.first() else { return true };
         let counts = &self.counts;
         let ring = self.ring(first.client);
@@ -130,9 +130,9 @@ impl Books {
             return true;
         }
         match entry.state {
-            State::Open => {}
-            State::Answered => add(&counts.after_answer, items.len()),
-            State::Ended => add(&counts.late, items.len()),
+            CallState::Open => {}
+            CallState::Answered => add(&counts.after_answer, items.len()),
+            CallState::Ended => add(&counts.late, items.len()),
         }
         entry.shared |= members > 1;
         entry.allowed = entry.allowed.max(allowed(members));
@@ -145,15 +145,15 @@ impl Books {
         items.len() == entry.items && items.iter().enumerate().all(|(place, item)| item.place == place)
     }
 
-    fn ring(&self, client: usize) -> Option<MutexGuard<'_, Ring>> {
+    fn ring(&self, client: usize) -> Option<MutexGuard<'_, CallRing>> {
         self.clients.get(client).map(|ring| ring.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 // === impl Ring ===
 
-impl Ring {
-    fn entry(&mut self, call: u64) -> &mut Entry {
+impl CallRing {
+    fn entry(&mut self, call: u64) -> &mut CallRecord {
         let place = usize::try_from(call % CALLS_KEPT as u64).unwrap_or_default();
         &mut self.calls[place]
     }
@@ -174,11 +174,11 @@ pub(super) fn add(count: &AtomicU64, n: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::nonce::Form;
+    use super::super::nonce::CallForm;
     use super::*;
 
-    fn items(client: usize, call: u64, n: usize) -> Vec<Item> {
-        let item = |place| Item { client, call, place, tenant: 0, form: Form::Generic, poison: false };
+    fn items(client: usize, call: u64, n: usize) -> Vec<LedgerItem> {
+        let item = |place| LedgerItem { client, call, place, tenant: 0, form: CallForm::Generic, poison: false };
         (0..n).map(item).collect()
     }
 
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_batch_of_several_calls_is_shared_and_one_call_is_not() {
-        let books = Books::new(2);
+        let books = ItemRecords::new(2);
         books.begin(0, 0, 2);
         books.begin(1, 0, 1);
         assert_eq!(books.arrived(&[items(0, 0, 2), items(1, 0, 1)].concat()), 2);
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn an_item_may_be_sent_twice_and_not_a_third_time() {
-        let books = Books::new(1);
+        let books = ItemRecords::new(1);
         books.begin(0, 0, 1);
         for (sent, oversent) in [(1, 0), (2, 0), (3, 1)] {
             books.arrived(&items(0, 0, 1));
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn what_arrives_after_the_answer_is_a_violation_and_after_a_cancellation_is_late() {
-        let books = Books::new(1);
+        let books = ItemRecords::new(1);
         books.begin(0, 0, 1);
         books.end(0, 0, true);
         books.begin(0, 1, 1);
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn a_call_that_arrives_in_part_or_out_of_order_is_torn() {
-        let books = Books::new(1);
+        let books = ItemRecords::new(1);
         books.begin(0, 0, 3);
         books.arrived(&items(0, 0, 2));
         books.arrived(&items(0, 0, 3).into_iter().rev().collect::<Vec<_>>());

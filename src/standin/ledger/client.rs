@@ -14,13 +14,13 @@ use rand::{Rng, SeedableRng};
 use serde::Deserialize;
 use tokio::task::JoinSet;
 
-use super::mock::{LedgerMock, Shared, tenant_name};
-use super::nonce::{Digest, Form, ITEMS_MAX, Item, Nonce, TENANTS_MAX, hex, numbers};
-use super::report::Report;
+use super::mock::{LedgerMock, MockState, tenant_name};
+use super::nonce::{CallForm, Digest, ITEMS_MAX, ItemToken, LedgerItem, TENANTS_MAX, hex, numbers};
+use super::report::LedgerReport;
 use super::{FAULT_HEADER, POISON, TENANT_HEADER};
 use crate::standin::item::{Route, spread};
 use crate::standin::time::{now, since};
-use crate::standin::wire::{Conn, Idle, Message, Target};
+use crate::standin::wire::{HttpConnection, IdleState, Message, ServerAddr};
 
 /// Maximum number of different error codes of the proxy that are counted separately. Fewer exist.
 const CODES_MAX: usize = 64;
@@ -56,37 +56,37 @@ pub struct LedgerConfig {
     pub only: Option<Route>,
 }
 
-struct Run {
+struct LedgerRun {
     config: LedgerConfig,
-    target: Target,
-    mock: Arc<Shared>,
+    target: ServerAddr,
+    mock: Arc<MockState>,
     left: AtomicU64,
-    report: Mutex<Report>,
+    report: Mutex<LedgerReport>,
 }
 
-struct Client {
-    run: Arc<Run>,
+struct LedgerClient {
+    run: Arc<LedgerRun>,
     index: usize,
     rng: SmallRng,
     calls: u64,
-    kept: Option<Conn>,
+    kept: Option<HttpConnection>,
     body: String,
     request: Vec<u8>,
 }
 
 /// One call with its expected results.
-struct Call {
-    form: Form,
+struct ClientCall {
+    form: CallForm,
     poison: bool,
     tenant: usize,
-    nonces: Vec<Nonce>,
+    nonces: Vec<ItemToken>,
     /// First and last model release that may answer: the release at the start of the call, and the
     /// current one when the response arrived.
     releases: (u64, u64),
 }
 
 /// Point in time at which a call is cancelled.
-enum Leave {
+enum Cancellation {
     Never,
     WhileSending(usize),
     AfterSending,
@@ -94,7 +94,7 @@ enum Leave {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Outcome {
+enum ItemOutcome {
     Served,
     /// An error of the proxy, by its code.
     Own(String),
@@ -110,7 +110,7 @@ enum Outcome {
 }
 
 #[derive(Deserialize)]
-struct Embeddings {
+struct EmbeddingsBody {
     data: Vec<Embedding>,
 }
 
@@ -121,17 +121,17 @@ struct Embedding {
 }
 
 #[derive(Deserialize)]
-struct Results<'a> {
+struct ResultsBody<'a> {
     #[serde(borrow, alias = "predictions")]
     results: Vec<Cow<'a, str>>,
 }
 
 /// Sends the items through the proxy to the mock, and reports their outcomes.
-pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> Report {
+pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> LedgerReport {
     let begun = now();
     let clients = config.concurrency.clamp(1, mock.shared().books.clients());
-    let run = Arc::new(Run {
-        target: Target::Tcp(config.proxy),
+    let run = Arc::new(LedgerRun {
+        target: ServerAddr::Tcp(config.proxy),
         mock: Arc::clone(mock.shared()),
         left: AtomicU64::new(config.items),
         report: Mutex::default(),
@@ -139,7 +139,7 @@ pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> Report {
     });
     let mut tasks = JoinSet::new();
     for index in 0..clients {
-        tasks.spawn(Client::new(Arc::clone(&run), index).run());
+        tasks.spawn(LedgerClient::new(Arc::clone(&run), index).run());
     }
     tasks.join_all().await;
     let elapsed = since(begun);
@@ -149,7 +149,7 @@ pub async fn run(config: LedgerConfig, mock: &LedgerMock) -> Report {
     }
     let counts = &run.mock.books.counts;
     let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    Report {
+    LedgerReport {
         elapsed,
         oversent: get(&counts.oversent),
         after_answer: get(&counts.after_answer),
@@ -191,8 +191,8 @@ impl LedgerConfig {
 
 // === impl Run ===
 
-impl Run {
-    fn report(&self) -> MutexGuard<'_, Report> {
+impl LedgerRun {
+    fn report(&self) -> MutexGuard<'_, LedgerReport> {
         self.report.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -206,10 +206,10 @@ impl Run {
     }
 }
 
-// === impl Client ===
+// === impl LedgerClient ===
 
-impl Client {
-    fn new(run: Arc<Run>, index: usize) -> Self {
+impl LedgerClient {
+    fn new(run: Arc<LedgerRun>, index: usize) -> Self {
         let rng = SmallRng::seed_from_u64(spread(run.config.seed) ^ spread(index as u64));
         Self { run, index, rng, calls: 0, kept: None, body: String::new(), request: Vec::new() }
     }
@@ -234,45 +234,45 @@ impl Client {
         let begun = now();
         let (outcome, unasked) = self.exchange(&mut call).await;
         let waited = since(begun);
-        let (shared, arrived) = run.mock.books.end(self.index, number, outcome == Outcome::Served);
-        if self.kept.is_none() && outcome == Outcome::Lost {
+        let (shared, arrived) = run.mock.books.end(self.index, number, outcome == ItemOutcome::Served);
+        if self.kept.is_none() && outcome == ItemOutcome::Lost {
             tokio::time::sleep(CONNECT_PAUSE).await;
         }
         let alone = arrived && !shared;
-        run.report().enter(n as u64, &call, outcome, &Circumstances { shared, alone, unasked, waited });
+        run.report().enter(n as u64, &call, outcome, &CallFacts { shared, alone, unasked, waited });
         run.mock.done.fetch_add(n as u64, Ordering::Relaxed);
     }
 
     /// Generates a random call and writes its request.
-    fn prepare(&mut self, n: usize) -> Call {
+    fn prepare(&mut self, n: usize) -> ClientCall {
         let tenant = self.rng.random_range(0..self.run.config.tenants.clamp(1, TENANTS_MAX));
         // Drawn even if unused, so that the same seed always produces the same items.
         let drawn = match self.rng.random_range(0..8) {
-            0..3 => Form::OpenAi,
-            3 if n == 1 => Form::OpenAiSingle,
-            3..6 => Form::KServe,
-            _ => Form::Generic,
+            0..3 => CallForm::OpenAi,
+            3 if n == 1 => CallForm::OpenAiSingle,
+            3..6 => CallForm::KServe,
+            _ => CallForm::Generic,
         };
         let form = match self.run.config.only {
             None => drawn,
-            Some(Route::Predict) => Form::KServe,
-            Some(Route::Ledger) => Form::Generic,
-            Some(Route::Embeddings | Route::Embed) => Form::OpenAi,
+            Some(Route::Predict) => CallForm::KServe,
+            Some(Route::Ledger) => CallForm::Generic,
+            Some(Route::Embeddings | Route::Embed) => CallForm::OpenAi,
         };
         let release = self.run.mock.release();
         let mut call =
-            Call { form, poison: false, tenant, nonces: Vec::with_capacity(n), releases: (release, release) };
+            ClientCall { form, poison: false, tenant, nonces: Vec::with_capacity(n), releases: (release, release) };
         let name = tenant_name(tenant);
         self.body.clear();
         self.body.push_str(match form {
-            Form::OpenAi => r#"{"model":"ledger","input":["#,
-            Form::OpenAiSingle => r#"{"model":"ledger","input":"#,
-            Form::KServe => r#"{"instances":["#,
-            Form::Generic => r#"{"items":["#,
+            CallForm::OpenAi => r#"{"model":"ledger","input":["#,
+            CallForm::OpenAiSingle => r#"{"model":"ledger","input":"#,
+            CallForm::KServe => r#"{"instances":["#,
+            CallForm::Generic => r#"{"items":["#,
         });
         for place in 0..n {
             let poison = self.rng.random_bool(self.run.config.poison_share.clamp(0.0, 1.0));
-            let item = Item { client: self.index, call: self.calls, place, tenant, form, poison };
+            let item = LedgerItem { client: self.index, call: self.calls, place, tenant, form, poison };
             let nonce = item.nonce(self.run.mock.key);
             call.poison |= poison;
             call.nonces.push(nonce);
@@ -281,7 +281,7 @@ impl Client {
             }
             self.write_item(form, &name, nonce);
         }
-        self.body.push_str(if form == Form::OpenAiSingle { "}" } else { "]}" });
+        self.body.push_str(if form == CallForm::OpenAiSingle { "}" } else { "]}" });
         let head = format!(
             "POST {} HTTP/1.1\r\nhost: ledger\r\n{TENANT_HEADER}: {name}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             form.path(),
@@ -293,28 +293,28 @@ impl Client {
         call
     }
 
-    fn write_item(&mut self, form: Form, tenant: &str, nonce: Nonce) {
+    fn write_item(&mut self, form: CallForm, tenant: &str, nonce: ItemToken) {
         match form {
-            Form::KServe => write!(self.body, r#"{{"tenant":"{tenant}","nonce":"{nonce}"}}"#),
-            Form::OpenAi | Form::OpenAiSingle | Form::Generic => write!(self.body, r#""{tenant}/{nonce}""#),
+            CallForm::KServe => write!(self.body, r#"{{"tenant":"{tenant}","nonce":"{nonce}"}}"#),
+            CallForm::OpenAi | CallForm::OpenAiSingle | CallForm::Generic => write!(self.body, r#""{tenant}/{nonce}""#),
         }
         .ok();
     }
 
-    fn leave(&mut self) -> Leave {
+    fn leave(&mut self) -> Cancellation {
         let config = &self.run.config;
         if !self.rng.random_bool(config.cancel_share.clamp(0.0, 1.0)) {
-            return Leave::Never;
+            return Cancellation::Never;
         }
         match self.rng.random_range(0..6) {
-            0 => Leave::WhileSending(self.rng.random_range(0..self.request.len())),
-            1 => Leave::AfterSending,
-            _ => Leave::After(config.cancel_within.mul_f64(self.rng.random())),
+            0 => Cancellation::WhileSending(self.rng.random_range(0..self.request.len())),
+            1 => Cancellation::AfterSending,
+            _ => Cancellation::After(config.cancel_within.mul_f64(self.rng.random())),
         }
     }
 
     /// Makes the call. Returns its outcome, and whether unsolicited bytes arrived.
-    async fn exchange(&mut self, call: &mut Call) -> (Outcome, bool) {
+    async fn exchange(&mut self, call: &mut ClientCall) -> (ItemOutcome, bool) {
         let leave = self.leave();
         let reset = self.rng.random();
         let mut kept = self.kept.take();
@@ -323,8 +323,8 @@ impl Client {
         // call.
         if let Some(conn) = &mut kept {
             let idle = conn.inbox.idle();
-            unasked = idle == Idle::Unasked;
-            if idle != Idle::Quiet {
+            unasked = idle == IdleState::Unasked;
+            if idle != IdleState::Quiet {
                 kept = None;
             }
         }
@@ -332,20 +332,20 @@ impl Client {
             Some(conn) => Ok(conn),
             None => self.run.target.connect().await,
         };
-        let Ok(mut conn) = conn else { return (Outcome::Lost, unasked) };
+        let Ok(mut conn) = conn else { return (ItemOutcome::Lost, unasked) };
         let request = match leave {
-            Leave::WhileSending(n) => self.request.get(..n).unwrap_or_default(),
-            Leave::AfterSending | Leave::Never | Leave::After(_) => &self.request,
+            Cancellation::WhileSending(n) => self.request.get(..n).unwrap_or_default(),
+            Cancellation::AfterSending | Cancellation::Never | Cancellation::After(_) => &self.request,
         };
         // A server may respond and close before it has read the whole request. The response is read
         // anyway.
         conn.outbox.send(request).await.ok();
         let wait = match leave {
-            Leave::Never => self.run.config.patience,
-            Leave::After(wait) => wait,
-            Leave::WhileSending(_) | Leave::AfterSending => {
+            Cancellation::Never => self.run.config.patience,
+            Cancellation::After(wait) => wait,
+            Cancellation::WhileSending(_) | Cancellation::AfterSending => {
                 close(conn, reset);
-                return (Outcome::Cancelled, unasked);
+                return (ItemOutcome::Cancelled, unasked);
             }
         };
         let ended = match tokio::time::timeout(wait, conn.inbox.answer()).await {
@@ -354,13 +354,13 @@ impl Client {
                 Some((call.judge(&answer), answer.close))
             }
             Ok(Err(_)) => None,
-            Err(_) if matches!(leave, Leave::Never) => return (Outcome::Lost, unasked),
+            Err(_) if matches!(leave, Cancellation::Never) => return (ItemOutcome::Lost, unasked),
             Err(_) => {
                 close(conn, reset);
-                return (Outcome::Cancelled, unasked);
+                return (ItemOutcome::Cancelled, unasked);
             }
         };
-        let Some((outcome, closes)) = ended else { return (cut(conn.inbox.rest()), unasked) };
+        let Some((outcome, closes)) = ended else { return (classify_truncated(conn.inbox.rest()), unasked) };
         if !conn.inbox.rest().is_empty() {
             unasked = true;
         } else if !closes {
@@ -370,7 +370,7 @@ impl Client {
     }
 }
 
-fn close(conn: Conn, reset: bool) {
+fn close(conn: HttpConnection, reset: bool) {
     if reset {
         conn.reset();
     }
@@ -378,33 +378,33 @@ fn close(conn: Conn, reset: bool) {
 
 /// Classifies a truncated response. It is excused only if its head names a fault, which the mock
 /// writes only to calls that were forwarded alone.
-fn cut(came: &[u8]) -> Outcome {
-    if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { Outcome::Faulted } else { Outcome::Lost }
+fn classify_truncated(came: &[u8]) -> ItemOutcome {
+    if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { ItemOutcome::Faulted } else { ItemOutcome::Lost }
 }
 
 // === impl Call ===
 
-impl Call {
-    fn judge(&self, answer: &Message<'_>) -> Outcome {
+impl ClientCall {
+    fn judge(&self, answer: &Message<'_>) -> ItemOutcome {
         let fault = answer.header(FAULT_HEADER).is_some();
         if answer.status == 200 {
             return match self.is_right(answer.body) {
                 // The mock never computes a correct response for a call with a poison item.
-                Some(true) if !self.poison => Outcome::Served,
-                _ if fault => Outcome::Faulted,
-                _ => Outcome::Misdelivered,
+                Some(true) if !self.poison => ItemOutcome::Served,
+                _ if fault => ItemOutcome::Faulted,
+                _ => ItemOutcome::Misdelivered,
             };
         }
         if let Some(code) = answer.header("x-groupage-error") {
-            return Outcome::Own(String::from_utf8_lossy(code).into_owned());
+            return ItemOutcome::Own(String::from_utf8_lossy(code).into_owned());
         }
         if !self.poison && memmem::find(answer.body, POISON.as_bytes()).is_some() {
-            return Outcome::Blamed;
+            return ItemOutcome::Blamed;
         }
         match answer.status {
-            _ if fault => Outcome::Faulted,
-            429 | 503 => Outcome::Overloaded,
-            _ => Outcome::Upstream,
+            _ if fault => ItemOutcome::Faulted,
+            429 | 503 => ItemOutcome::Overloaded,
+            _ => ItemOutcome::Upstream,
         }
     }
 
@@ -413,11 +413,11 @@ impl Call {
     fn is_right(&self, body: &[u8]) -> Option<bool> {
         let (first, last) = self.releases;
         if !self.form.indexed() {
-            let results = serde_json::from_slice::<Results<'_>>(body).ok()?.results;
+            let results = serde_json::from_slice::<ResultsBody<'_>>(body).ok()?.results;
             let right = |expect: Vec<Digest>| results.iter().map(|result| result.as_ref()).eq(expect.iter().map(hex));
             return Some((first..=last).any(|release| right(self.expect(release))));
         }
-        let data = serde_json::from_slice::<Embeddings>(body).ok()?.data;
+        let data = serde_json::from_slice::<EmbeddingsBody>(body).ok()?.data;
         Some((first..=last).any(|release| self.is_right_embedding(&data, release)))
     }
 
@@ -438,7 +438,7 @@ impl Call {
 }
 
 /// Further facts about a completed call.
-struct Circumstances {
+struct CallFacts {
     /// `true` if the call was part of a shared upstream call at least once.
     shared: bool,
     /// `true` if the call arrived upstream, and never in a shared call.
@@ -447,48 +447,48 @@ struct Circumstances {
     waited: Duration,
 }
 
-// === impl Report ===
+// === impl LedgerReport ===
 
-impl Report {
-    fn enter(&mut self, n: u64, call: &Call, outcome: Outcome, facts: &Circumstances) {
+impl LedgerReport {
+    fn enter(&mut self, n: u64, call: &ClientCall, outcome: ItemOutcome, facts: &CallFacts) {
         self.items += n;
         self.calls += 1;
         self.shared += if facts.shared { n } else { 0 };
         self.unasked += u64::from(facts.unasked);
-        if outcome != Outcome::Cancelled {
+        if outcome != ItemOutcome::Cancelled {
             self.slowest = self.slowest.max(facts.waited);
         }
         if call.poison {
             self.poisoned += n;
-            let wrongly = matches!(outcome, Outcome::Served | Outcome::Misdelivered | Outcome::Lost);
+            let wrongly = matches!(outcome, ItemOutcome::Served | ItemOutcome::Misdelivered | ItemOutcome::Lost);
             self.poisoned_answered += if wrongly { 0 } else { n };
-        } else if outcome != Outcome::Cancelled {
+        } else if outcome != ItemOutcome::Cancelled {
             self.innocent += n;
-            self.innocent_served += if outcome == Outcome::Served { n } else { 0 };
-            self.innocent_unreplayable += if outcome.is_final(facts.alone) { n } else { 0 };
+            self.innocent_served += if outcome == ItemOutcome::Served { n } else { 0 };
+            self.innocent_unreplayable += if outcome.is_unreplayable(facts.alone) { n } else { 0 };
         }
         *match outcome {
-            Outcome::Served => &mut self.served,
-            Outcome::Own(code) => {
+            ItemOutcome::Served => &mut self.served,
+            ItemOutcome::Own(code) => {
                 let known = self.own_errors.len() < CODES_MAX || self.own_errors.contains_key(&code);
                 self.own_errors.entry(if known { code } else { "other".to_owned() }).or_default()
             }
-            Outcome::Overloaded | Outcome::Upstream => &mut self.upstream_errors,
-            Outcome::Faulted => &mut self.faulted,
-            Outcome::Cancelled => &mut self.cancelled,
-            Outcome::Misdelivered => &mut self.misdelivered,
-            Outcome::Blamed => &mut self.blamed,
-            Outcome::Lost => &mut self.lost,
+            ItemOutcome::Overloaded | ItemOutcome::Upstream => &mut self.upstream_errors,
+            ItemOutcome::Faulted => &mut self.faulted,
+            ItemOutcome::Cancelled => &mut self.cancelled,
+            ItemOutcome::Misdelivered => &mut self.misdelivered,
+            ItemOutcome::Blamed => &mut self.blamed,
+            ItemOutcome::Lost => &mut self.lost,
         } += n;
     }
 }
 
 // === impl Outcome ===
 
-impl Outcome {
+impl ItemOutcome {
     /// Returns `true` if an innocent call ended this way because of an event that must not be
     /// replayed.
-    fn is_final(&self, alone: bool) -> bool {
+    fn is_unreplayable(&self, alone: bool) -> bool {
         match self {
             Self::Served | Self::Cancelled | Self::Misdelivered | Self::Blamed | Self::Lost => false,
             Self::Overloaded | Self::Faulted => true,

@@ -78,7 +78,7 @@ pub(super) enum Fault {
 
 /// A shuffled sequence of faults.
 #[derive(Debug)]
-pub(super) struct Deck {
+pub(super) struct FaultSequence {
     cards: Vec<Fault>,
 }
 
@@ -177,7 +177,7 @@ impl Fault {
     }
 
     /// Returns the delay of the second, unsolicited response.
-    pub(super) const fn unasked_after(self) -> Option<Duration> {
+    pub(super) const fn unsolicited_delay(self) -> Option<Duration> {
         match self {
             Self::Unasked => Some(Duration::ZERO),
             Self::UnaskedSoon => Some(Duration::from_micros(50)),
@@ -196,7 +196,7 @@ impl Fault {
 
 // === impl Deck ===
 
-impl Deck {
+impl FaultSequence {
     pub(super) fn new(seed: u64) -> Self {
         let mut cards: Vec<Fault> =
             Fault::ALL.iter().flat_map(|&fault| std::iter::repeat_n(fault, fault.cards())).collect();
@@ -205,7 +205,7 @@ impl Deck {
     }
 
     /// Returns the nth fault of the run.
-    pub(super) fn card(&self, n: u64) -> Fault {
+    pub(super) fn fault_at(&self, n: u64) -> Fault {
         let place = n % self.cards.len() as u64;
         self.cards[usize::try_from(place).unwrap_or_default()]
     }
@@ -217,11 +217,11 @@ mod tests {
 
     #[test]
     fn one_round_of_the_deck_has_every_kind_and_one_seed_one_order() {
-        let deck = Deck::new(3);
-        let round: Vec<_> = (0..deck.cards.len() as u64).map(|n| deck.card(n)).collect();
+        let deck = FaultSequence::new(3);
+        let round: Vec<_> = (0..deck.cards.len() as u64).map(|n| deck.fault_at(n)).collect();
         assert!(Fault::ALL.iter().all(|fault| round.contains(fault)));
-        assert_eq!(round, Deck::new(3).cards);
-        assert_ne!(round, Deck::new(4).cards);
+        assert_eq!(round, FaultSequence::new(3).cards);
+        assert_ne!(round, FaultSequence::new(4).cards);
         assert!(round.len() <= 60, "a round has {} faults, but 30 000 items see only about 100", round.len());
     }
 }

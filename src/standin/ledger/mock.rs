@@ -18,16 +18,16 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use self::act::Act;
-pub use self::change::Arrival;
-use self::change::Changes;
-use super::book::{Books, add};
-use super::fault::{Deck, Fault};
-use super::nonce::{CLIENTS_MAX, Digest, Form, Item, Nonce, hex, numbers};
+use self::act::FaultExecution;
+use self::change::MockSettings;
+pub use self::change::UpstreamArrival;
+use super::book::{ItemRecords, add};
+use super::fault::{Fault, FaultSequence};
+use super::nonce::{CLIENTS_MAX, CallForm, Digest, ItemToken, LedgerItem, hex, numbers};
 use super::{POISON, TENANT_HEADER};
 use crate::standin::item::{Route, spread};
-use crate::standin::server::Model;
-use crate::standin::wire::{Conn, Message};
+use crate::standin::server::SimulatedModel;
+use crate::standin::wire::{HttpConnection, Message};
 
 /// Delay after a failed accept or bind.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -71,20 +71,20 @@ pub struct MockConfig {
 #[derive(Debug)]
 pub struct LedgerMock {
     addr: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<MockState>,
     accept: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct MockState {
     config: MockConfig,
     pub(super) key: u64,
-    pub(super) books: Books,
+    pub(super) books: ItemRecords,
     /// Number of client items that have an outcome.
     pub(super) done: AtomicU64,
-    model: Model,
-    changes: Changes,
-    deck: Deck,
+    model: SimulatedModel,
+    changes: MockSettings,
+    deck: FaultSequence,
     /// Number of calls that could have met a fault, which is the index of the next draw.
     drawn: AtomicU64,
     /// Number of calls that met a fault.
@@ -97,9 +97,9 @@ pub(super) struct Shared {
 }
 
 /// One call as it arrived.
-struct Call {
-    form: Form,
-    items: Vec<(Nonce, Item)>,
+struct UpstreamCall {
+    form: CallForm,
+    items: Vec<(ItemToken, LedgerItem)>,
     close: bool,
     members: usize,
     /// Model release that answers the call.
@@ -109,16 +109,16 @@ struct Call {
 }
 
 /// State of the connection after a response.
-enum Next {
-    Keep(Conn),
+enum AfterResponse {
+    Keep(HttpConnection),
     Close,
 }
 
 /// Guard that counts a call as open until it is dropped.
-struct Open<'a>(&'a AtomicU64);
+struct OpenGuard<'a>(&'a AtomicU64);
 
 #[derive(Deserialize)]
-struct Row<'a> {
+struct KServeItem<'a> {
     tenant: &'a str,
     nonce: &'a str,
 }
@@ -155,13 +155,13 @@ impl LedgerMock {
     pub async fn start(config: MockConfig) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, config.port)).await?;
         let addr = listener.local_addr()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MockState {
             key: spread(config.seed),
-            books: Books::new(config.clients_max.min(CLIENTS_MAX)),
+            books: ItemRecords::new(config.clients_max.min(CLIENTS_MAX)),
             done: AtomicU64::new(0),
-            model: Model::new(config.base, config.per_item, config.slots, usize::MAX),
-            changes: Changes::new(),
-            deck: Deck::new(config.seed),
+            model: SimulatedModel::new(config.base, config.per_item, config.slots, usize::MAX),
+            changes: MockSettings::new(),
+            deck: FaultSequence::new(config.seed),
             drawn: AtomicU64::new(0),
             faults: AtomicU64::new(0),
             by_kind: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -198,7 +198,7 @@ impl LedgerMock {
         (&mut self.accept).await.ok();
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<MockState> {
         &self.shared
     }
 }
@@ -209,7 +209,7 @@ impl Drop for LedgerMock {
     }
 }
 
-async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<Shared>) {
+async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<MockState>) {
     let mut connections = JoinSet::new();
     let mut listener = Some(listener);
     loop {
@@ -219,7 +219,7 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<Shared>) {
             continue;
         };
         tokio::select! {
-            accepted = listening.accept() => match accepted.and_then(|(stream, _)| Conn::tcp(stream)) {
+            accepted = listening.accept() => match accepted.and_then(|(stream, _)| HttpConnection::tcp(stream)) {
                 Ok(conn) => {
                     connections.spawn(serve(conn, Arc::clone(&shared)));
                 }
@@ -234,7 +234,7 @@ async fn accept(listener: TcpListener, addr: SocketAddr, shared: Arc<Shared>) {
     }
 }
 
-async fn serve(mut conn: Conn, shared: Arc<Shared>) {
+async fn serve(mut conn: HttpConnection, shared: Arc<MockState>) {
     // Any input other than a complete request ends the connection: the peer disconnected, or
     // attempted HTTP/2.
     while let Ok(Some(request)) = conn.inbox.request().await {
@@ -242,7 +242,7 @@ async fn serve(mut conn: Conn, shared: Arc<Shared>) {
         if method == b"PRI" {
             return;
         }
-        let form = std::str::from_utf8(path).ok().and_then(Form::of_path).filter(|_| method == b"POST");
+        let form = std::str::from_utf8(path).ok().and_then(CallForm::of_path).filter(|_| method == b"POST");
         let Some(form) = form else {
             if conn.outbox.send(&answer("404 Not Found", "", b"{}")).await.is_err() {
                 return;
@@ -252,20 +252,20 @@ async fn serve(mut conn: Conn, shared: Arc<Shared>) {
         let call = shared.read(form, &request);
         let beside = shared.open.fetch_add(1, Ordering::AcqRel);
         shared.changes.arrived(call.items.len(), call.members, beside, call.too_large);
-        let open = Open(&shared.open);
+        let open = OpenGuard(&shared.open);
         let next = shared.answer(&call, conn).await;
         drop(open);
         match next {
-            Ok(Next::Keep(kept)) if !call.close => conn = kept,
+            Ok(AfterResponse::Keep(kept)) if !call.close => conn = kept,
             // The peer disconnected, or the connection must be closed.
-            Ok(Next::Keep(_) | Next::Close) | Err(_) => return,
+            Ok(AfterResponse::Keep(_) | AfterResponse::Close) | Err(_) => return,
         }
     }
 }
 
-// === impl Shared ===
+// === impl MockState ===
 
-impl Shared {
+impl MockState {
     /// Returns the current model release.
     pub(super) fn release(&self) -> u64 {
         self.changes.release.load(Ordering::SeqCst)
@@ -286,7 +286,7 @@ impl Shared {
     }
 
     /// Parses a call and enters it into the records.
-    fn read(&self, form: Form, request: &Message<'_>) -> Call {
+    fn read(&self, form: CallForm, request: &Message<'_>) -> UpstreamCall {
         let counts = &self.books.counts;
         let tenant = request.header(TENANT_HEADER).unwrap_or_default();
         let route = form.route();
@@ -294,7 +294,7 @@ impl Shared {
         let mut items = Vec::with_capacity(raw.len());
         let mut mixed = false;
         for raw in &raw {
-            let read = parts(form, raw).and_then(|(name, nonce)| Some((name, Nonce::read(nonce, self.key)?)));
+            let read = split_item(form, raw).and_then(|(name, nonce)| Some((name, ItemToken::read(nonce, self.key)?)));
             let Some((name, (nonce, item))) = read else {
                 add(&counts.corrupt, 1);
                 continue;
@@ -305,19 +305,19 @@ impl Shared {
         }
         add(&counts.corrupt, usize::from(raw.is_empty()));
         add(&counts.mixed, usize::from(mixed));
-        let entered: Vec<Item> = items.iter().map(|&(_, item)| item).collect();
+        let entered: Vec<LedgerItem> = items.iter().map(|&(_, item)| item).collect();
         let members = self.books.arrived(&entered);
         let too_large = items.len() > self.changes.items_max.load(Ordering::Relaxed);
-        Call { form, items, close: request.close, members, release: self.release(), too_large }
+        UpstreamCall { form, items, close: request.close, members, release: self.release(), too_large }
     }
 
-    async fn answer(&self, call: &Call, mut conn: Conn) -> io::Result<Next> {
+    async fn answer(&self, call: &UpstreamCall, mut conn: HttpConnection) -> io::Result<AfterResponse> {
         if let Some(refusal) = self.changes.lists().filter(|_| call.members > 1) {
             return act::refuse(refusal, call, self.config.silence_max, conn).await;
         }
         if call.too_large {
             conn.outbox.send(&answer("413 Payload Too Large", "", b"")).await?;
-            return Ok(Next::Keep(conn));
+            return Ok(AfterResponse::Keep(conn));
         }
         if let Some((nonce, _)) = call.items.iter().find(|(_, item)| item.poison) {
             self.compute(call).await?;
@@ -325,17 +325,17 @@ impl Shared {
             let status =
                 if nonce.digest(0, 0)[0] & 1 == 0 { "500 Internal Server Error" } else { "422 Unprocessable Entity" };
             conn.outbox.send(&answer(status, "", body.as_bytes())).await?;
-            return Ok(Next::Keep(conn));
+            return Ok(AfterResponse::Keep(conn));
         }
         // Calls without a poison item draw a fault. The draw depends only on the seed and the
         // number of the call.
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         let mut rng = SmallRng::seed_from_u64(self.key ^ spread(drawn));
         if rng.random_bool(self.config.fault_share.clamp(0.0, 1.0)) {
-            let fault = self.deck.card(self.faults.fetch_add(1, Ordering::Relaxed));
+            let fault = self.deck.fault_at(self.faults.fetch_add(1, Ordering::Relaxed));
             // Behind a proxy, an unsolicited response to a call that arrived alone proves nothing,
             // see `stray_alone`. It is replaced by a harmless response.
-            let harmless = fault.unasked_after().is_some() && call.members < 2 && !self.config.stray_alone;
+            let harmless = fault.unsolicited_delay().is_some() && call.members < 2 && !self.config.stray_alone;
             let fault = if harmless { Fault::IndexShuffled } else { fault };
             if let Some(at) = Fault::ALL.iter().position(|&kind| kind == fault) {
                 add(&self.by_kind[at], 1);
@@ -343,21 +343,21 @@ impl Shared {
             if fault.computes() {
                 self.compute(call).await?;
             }
-            return Act { shared: self, call, rng }.fault(fault, conn).await;
+            return FaultExecution { shared: self, call, rng }.fault(fault, conn).await;
         }
         self.compute(call).await?;
         conn.outbox.send(&answer("200 OK", "", call.body().as_bytes())).await?;
-        Ok(Next::Keep(conn))
+        Ok(AfterResponse::Keep(conn))
     }
 
-    async fn compute(&self, call: &Call) -> io::Result<()> {
+    async fn compute(&self, call: &UpstreamCall) -> io::Result<()> {
         self.model.run(call.items.len()).await.map_err(|not_run| io::Error::other(format!("{not_run:?}")))
     }
 }
 
-// === impl Call ===
+// === impl UpstreamCall ===
 
-impl Call {
+impl UpstreamCall {
     /// Returns the correct response.
     fn body(&self) -> String {
         let results: Vec<_> = self.results().enumerate().collect();
@@ -404,15 +404,15 @@ impl Call {
 
 // === impl Open ===
 
-impl Drop for Open<'_> {
+impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-// === impl Form ===
+// === impl CallForm ===
 
-impl Form {
+impl CallForm {
     fn of_path(path: &str) -> Option<Self> {
         [Self::OpenAi, Self::KServe, Self::Generic].into_iter().find(|form| form.path() == path)
     }
@@ -435,20 +435,20 @@ pub(super) fn tenant_name(tenant: usize) -> String {
 }
 
 /// Returns the tenant and the nonce of an item.
-fn parts(form: Form, raw: &str) -> Option<(&str, &str)> {
-    if form == Form::KServe {
-        let row: Row<'_> = serde_json::from_str(raw).ok()?;
+fn split_item(form: CallForm, raw: &str) -> Option<(&str, &str)> {
+    if form == CallForm::KServe {
+        let row: KServeItem<'_> = serde_json::from_str(raw).ok()?;
         return Some((row.tenant, row.nonce));
     }
     raw.strip_prefix('"')?.strip_suffix('"')?.split_once('/')
 }
 
-fn body(form: Form, results: &[(usize, Digest)]) -> String {
+fn body(form: CallForm, results: &[(usize, Digest)]) -> String {
     let mut out = String::with_capacity(96 + results.len() * 96);
     out.push_str(match form {
-        Form::OpenAi | Form::OpenAiSingle => r#"{"object":"list","data":["#,
-        Form::KServe => r#"{"predictions":["#,
-        Form::Generic => r#"{"results":["#,
+        CallForm::OpenAi | CallForm::OpenAiSingle => r#"{"object":"list","data":["#,
+        CallForm::KServe => r#"{"predictions":["#,
+        CallForm::Generic => r#"{"results":["#,
     });
     for (place, (index, digest)) in results.iter().enumerate() {
         if place > 0 {
@@ -462,11 +462,11 @@ fn body(form: Form, results: &[(usize, Digest)]) -> String {
         }
     }
     match form {
-        Form::OpenAi | Form::OpenAiSingle => {
+        CallForm::OpenAi | CallForm::OpenAiSingle => {
             let n = results.len() * 11;
             write!(out, r#"],"model":"ledger","usage":{{"prompt_tokens":{n},"total_tokens":{n}}}}}"#).ok();
         }
-        Form::KServe | Form::Generic => out.push_str("]}"),
+        CallForm::KServe | CallForm::Generic => out.push_str("]}"),
     }
     out
 }

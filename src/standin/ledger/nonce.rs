@@ -19,7 +19,7 @@ pub(super) const CLIENTS_MAX: usize = 1 << 16;
 
 /// Form of a call, which determines the adapter that processes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Form {
+pub(super) enum CallForm {
     /// `POST /v1/embeddings` with a list.
     OpenAi,
     /// `POST /v1/embeddings` with a string.
@@ -32,25 +32,25 @@ pub(super) enum Form {
 
 /// Properties of an item that its nonce encodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Item {
+pub(super) struct LedgerItem {
     pub(super) client: usize,
     pub(super) call: u64,
     pub(super) place: usize,
     pub(super) tenant: usize,
-    pub(super) form: Form,
+    pub(super) form: CallForm,
     pub(super) poison: bool,
 }
 
 /// Identifier of an item, written as 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Nonce(u128);
+pub(super) struct ItemToken(u128);
 
 /// Expected result of an item.
 pub(super) type Digest = [u8; 16];
 
-// === impl Form ===
+// === impl CallForm ===
 
-impl Form {
+impl CallForm {
     pub(super) const ALL: [Self; 4] = [Self::OpenAi, Self::OpenAiSingle, Self::KServe, Self::Generic];
 
     pub(super) const fn path(self) -> &'static str {
@@ -67,13 +67,13 @@ impl Form {
     }
 }
 
-// === impl Item ===
+// === impl LedgerItem ===
 
-impl Item {
+impl LedgerItem {
     /// Encodes the item: 16 bits for the client, 32 for the call, 2 for the place, 4 for the
     /// tenant, 2 for the form and 1 for the poison flag. All other bits are zero.
     fn head(self) -> u64 {
-        let form = Form::ALL.iter().position(|&form| form == self.form).unwrap_or_default();
+        let form = CallForm::ALL.iter().position(|&form| form == self.form).unwrap_or_default();
         let word = (self.client as u64) << 32 | (self.call & 0xffff_ffff);
         word << 16 | (self.place as u64) << 8 | (self.tenant as u64) << 4 | (form as u64) << 1 | u64::from(self.poison)
     }
@@ -85,31 +85,31 @@ impl Item {
             call: (head >> 16) & 0xffff_ffff,
             place: field(8, 2),
             tenant: field(4, 4),
-            form: Form::ALL[field(1, 2)],
+            form: CallForm::ALL[field(1, 2)],
             poison: field(0, 1) == 1,
         };
         (item.head() == head).then_some(item)
     }
 
-    pub(super) fn nonce(self, key: u64) -> Nonce {
+    pub(super) fn nonce(self, key: u64) -> ItemToken {
         let head = self.head();
-        Nonce(u128::from(head) << 64 | u128::from(mark(head, key)))
+        ItemToken(u128::from(head) << 64 | u128::from(mark(head, key)))
     }
 }
 
 // === impl Nonce ===
 
-impl Nonce {
+impl ItemToken {
     /// Parses the output of [`fmt::Display`]. Returns `None` if it is not a genuine nonce of this
     /// run.
-    pub(super) fn read(text: &str, key: u64) -> Option<(Self, Item)> {
+    pub(super) fn read(text: &str, key: u64) -> Option<(Self, LedgerItem)> {
         if text.len() != 32 || text.bytes().any(|byte| byte.is_ascii_uppercase()) {
             return None;
         }
         let word = u128::from_str_radix(text, 16).ok()?;
         let head = u64::try_from(word >> 64).ok()?;
         (u128::from(mark(head, key)) == word & u128::from(u64::MAX)).then_some(())?;
-        Some((Self(word), Item::of_head(head)?))
+        Some((Self(word), LedgerItem::of_head(head)?))
     }
 
     /// Returns the correct result of a model release for the item with this nonce.
@@ -122,7 +122,7 @@ impl Nonce {
     }
 }
 
-impl fmt::Display for Nonce {
+impl fmt::Display for ItemToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
@@ -147,16 +147,16 @@ pub(super) fn hex(digest: &Digest) -> String {
 mod tests {
     use super::*;
 
-    const ITEM: Item =
-        Item { client: 65_535, call: 4_000_000_000, place: 3, tenant: 15, form: Form::Generic, poison: true };
+    const ITEM: LedgerItem =
+        LedgerItem { client: 65_535, call: 4_000_000_000, place: 3, tenant: 15, form: CallForm::Generic, poison: true };
 
     #[test]
-    fn a_nonce_says_whose_it_is() {
-        for form in Form::ALL {
-            let item = Item { form, ..ITEM };
+    fn nonce_round_trips_its_item() {
+        for form in CallForm::ALL {
+            let item = LedgerItem { form, ..ITEM };
             let text = item.nonce(9).to_string();
-            assert_eq!(Nonce::read(&text, 9), Some((item.nonce(9), item)));
-            assert_eq!(Nonce::read(&text, 8), None, "of another run");
+            assert_eq!(ItemToken::read(&text, 9), Some((item.nonce(9), item)));
+            assert_eq!(ItemToken::read(&text, 8), None, "of another run");
         }
     }
 
@@ -166,7 +166,7 @@ mod tests {
         for at in 0..text.len() {
             let mut damaged = text.clone().into_bytes();
             damaged[at] = if damaged[at] == b'0' { b'1' } else { b'0' };
-            assert_eq!(Nonce::read(&String::from_utf8(damaged).unwrap(), 9), None, "at {at}");
+            assert_eq!(ItemToken::read(&String::from_utf8(damaged).unwrap(), 9), None, "at {at}");
         }
     }
 
@@ -175,6 +175,6 @@ mod tests {
         let nonce = ITEM.nonce(9);
         assert_ne!(nonce.digest(0, 0), nonce.digest(1, 0));
         assert_ne!(nonce.digest(0, 0), nonce.digest(0, 1));
-        assert_ne!(nonce.digest(0, 0), Item { place: 2, ..ITEM }.nonce(9).digest(0, 0));
+        assert_ne!(nonce.digest(0, 0), LedgerItem { place: 2, ..ITEM }.nonce(9).digest(0, 0));
     }
 }

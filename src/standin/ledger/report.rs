@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// Results of a ledger run. Fields count items unless stated otherwise.
 #[derive(Debug, Clone, Default)]
-pub struct Report {
+pub struct LedgerReport {
     /// Items sent by clients.
     pub items: u64,
     /// Number of calls that contained them.
@@ -80,9 +80,9 @@ pub struct Report {
     pub faults: Vec<(&'static str, u64)>,
 }
 
-// === impl Report ===
+// === impl LedgerReport ===
 
-impl Report {
+impl LedgerReport {
     /// Returns the number of items that were served, answered or delivered more than once.
     #[must_use]
     pub fn doubled(&self) -> u64 {

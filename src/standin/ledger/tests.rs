@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 
-use crate::standin::wire::{Conn, Target};
+use crate::standin::wire::{HttpConnection, ServerAddr};
 
-use super::{LedgerConfig, LedgerMock, MockConfig, Report, run};
+use super::{LedgerConfig, LedgerMock, LedgerReport, MockConfig, run};
 
 const ITEMS: u64 = 3_000;
 
-async fn direct(mock: MockConfig, adjust: impl FnOnce(&mut LedgerConfig)) -> Report {
+async fn direct(mock: MockConfig, adjust: impl FnOnce(&mut LedgerConfig)) -> LedgerReport {
     let mock = LedgerMock::start(MockConfig { base: Duration::ZERO, per_item: Duration::ZERO, ..mock }).await.unwrap();
     let mut config = LedgerConfig { concurrency: 32, ..LedgerConfig::new(mock.addr(), ITEMS) };
     adjust(&mut config);
@@ -22,7 +22,7 @@ async fn direct(mock: MockConfig, adjust: impl FnOnce(&mut LedgerConfig)) -> Rep
 }
 
 #[tokio::test]
-async fn a_faultless_upstream_serves_everybody() {
+async fn upstream_without_faults_serves_every_item() {
     let mock = MockConfig { fault_share: 0.0, ..MockConfig::default() };
     let report = direct(mock, |config| (config.cancel_share, config.poison_share) = (0.0, 0.0)).await;
     assert_eq!((report.served, report.shared, report.upstream_items), (ITEMS, 0, ITEMS), "{report:?}");
@@ -32,7 +32,7 @@ async fn a_faultless_upstream_serves_everybody() {
 }
 
 #[tokio::test]
-async fn cancelled_and_poisoned_calls_are_nobodys_fault() {
+async fn cancelled_and_poisoned_calls_are_no_violations() {
     let mock = MockConfig { fault_share: 0.0, ..MockConfig::default() };
     let report = direct(mock, |config| (config.cancel_share, config.poison_share) = (0.2, 0.1)).await;
     assert_eq!(report.violations(), 0, "{report:?}");
@@ -42,7 +42,7 @@ async fn cancelled_and_poisoned_calls_are_nobodys_fault() {
 }
 
 #[tokio::test]
-async fn every_fault_is_met_and_what_reaches_a_client_is_told_apart() {
+async fn every_fault_is_injected_and_classified() {
     let silence_max = Duration::from_millis(40);
     let mock = MockConfig { fault_share: 0.2, silence_max, stray_alone: true, ..MockConfig::default() };
     let report = direct(mock, |config| config.patience = Duration::from_millis(500)).await;
@@ -59,12 +59,12 @@ async fn every_fault_is_met_and_what_reaches_a_client_is_told_apart() {
 }
 
 /// Accepts two calls at a time, and answers each with the response of the other.
-async fn crossing(listener: TcpListener, upstream: Target) {
+async fn crossing(listener: TcpListener, upstream: ServerAddr) {
     loop {
         let mut conns = Vec::new();
         let mut answers = Vec::new();
         for _ in 0..2 {
-            let mut conn = Conn::tcp(listener.accept().await.unwrap().0).unwrap();
+            let mut conn = HttpConnection::tcp(listener.accept().await.unwrap().0).unwrap();
             let request = conn.inbox.request().await.unwrap().unwrap();
             let request = [request.head, request.body].concat();
             let mut model = upstream.connect().await.unwrap();
@@ -79,13 +79,13 @@ async fn crossing(listener: TcpListener, upstream: Target) {
 }
 
 #[tokio::test]
-async fn another_ones_answer_is_misdelivered_and_a_neighbours_poison_is_blame() {
+async fn swapped_responses_are_misdelivered_and_foreign_poison_is_blamed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = listener.local_addr().unwrap();
     let config =
         MockConfig { base: Duration::ZERO, per_item: Duration::ZERO, fault_share: 0.0, ..MockConfig::default() };
     let mock = LedgerMock::start(config).await.unwrap();
-    let crossing = tokio::spawn(crossing(listener, Target::Tcp(mock.addr())));
+    let crossing = tokio::spawn(crossing(listener, ServerAddr::Tcp(mock.addr())));
     let patience = Duration::from_millis(200);
     let config = LedgerConfig {
         concurrency: 2,

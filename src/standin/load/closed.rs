@@ -9,26 +9,26 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::task::JoinSet;
 
-use super::{Calls, Outcome, Prepared, Report, Tally};
+use super::{CallOutcome, LoadStats, PreparedCall, PreparedCalls, Report};
 use crate::standin::time::{Timer, now, since};
-use crate::standin::wire::{Conn, Target};
+use crate::standin::wire::{HttpConnection, ServerAddr};
 
 /// Delay after a failed attempt to connect.
 const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum time to wait for a response, far above any timeout of a proxy.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval over which served calls of a closed load are counted separately, so that a change of
 /// the server becomes visible.
-pub const SLICE: Duration = Duration::from_millis(250);
+pub const SLICE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Configuration of a closed-loop load.
 #[derive(Debug, Clone)]
 pub struct ClosedConfig {
     /// Address to send the calls to.
-    pub target: Target,
+    pub target: ServerAddr,
     /// Calls to send.
-    pub calls: Calls,
+    pub calls: PreparedCalls,
     /// Number of clients, each with one call in flight.
     pub clients: usize,
     /// Duration of the measurement.
@@ -42,9 +42,9 @@ pub struct ClosedConfig {
     pub think: Option<(Duration, Duration)>,
 }
 
-struct Client {
+struct ClosedLoopClient {
     config: Arc<ClosedConfig>,
-    tally: Arc<Tally>,
+    tally: Arc<LoadStats>,
     turn: Arc<AtomicU64>,
     begin: Instant,
     end: Instant,
@@ -54,13 +54,13 @@ struct Client {
 /// Runs the load to its end. Calls are counted if they end within `duration` after the warm-up.
 pub async fn closed(config: ClosedConfig) -> Report {
     let config = Arc::new(config);
-    let tally = Arc::new(Tally::new());
+    let tally = Arc::new(LoadStats::new());
     let turn = Arc::new(AtomicU64::new(0));
     let begin = now() + config.warm_up;
     let end = begin + config.duration;
     let mut clients = JoinSet::new();
     for seed in 0..config.clients {
-        let client = Client {
+        let client = ClosedLoopClient {
             config: Arc::clone(&config),
             tally: Arc::clone(&tally),
             turn: Arc::clone(&turn),
@@ -74,31 +74,31 @@ pub async fn closed(config: ClosedConfig) -> Report {
     Report { made: turn.load(Ordering::Relaxed), ..tally.report(config.calls.items, config.duration) }
 }
 
-// === impl Client ===
+// === impl ClosedLoopClient ===
 
-impl Client {
+impl ClosedLoopClient {
     async fn run(mut self) {
         let mut kept = None;
         let mut timer = self.config.think.and_then(|_| Timer::new().ok());
         while now() < self.end {
             let prepared = self.config.calls.get(self.turn.fetch_add(1, Ordering::Relaxed));
             let begun = now();
-            let outcome = match tokio::time::timeout(PATIENCE, self.call(&mut kept, prepared)).await {
+            let outcome = match tokio::time::timeout(RESPONSE_TIMEOUT, self.call(&mut kept, prepared)).await {
                 Ok(Ok(outcome)) => outcome,
                 Ok(Err(_)) | Err(_) => {
                     kept = None;
-                    Outcome::Failed
+                    CallOutcome::Failed
                 }
             };
             let ended = now();
             if (self.begin..self.end).contains(&ended) {
                 self.tally.counts().offered += 1;
                 self.tally.record(outcome, ended.saturating_duration_since(begun));
-                if outcome == Outcome::Served {
+                if outcome == CallOutcome::Served {
                     self.tally.record_slice(ended.saturating_duration_since(self.begin));
                 }
             }
-            if outcome == Outcome::Failed && kept.is_none() && since(begun) < CONNECT_PAUSE {
+            if outcome == CallOutcome::Failed && kept.is_none() && since(begun) < CONNECT_PAUSE {
                 tokio::time::sleep(CONNECT_PAUSE).await;
             }
             if let (Some(timer), Some((least, most))) = (&mut timer, self.config.think) {
@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    async fn call(&self, kept: &mut Option<Conn>, prepared: &Prepared) -> io::Result<Outcome> {
+    async fn call(&self, kept: &mut Option<HttpConnection>, prepared: &PreparedCall) -> io::Result<CallOutcome> {
         if let Some(mut conn) = kept.take() {
             match exchange(&mut conn, prepared).await {
                 Ok((outcome, close)) => {
@@ -127,7 +127,7 @@ impl Client {
     }
 }
 
-async fn exchange(conn: &mut Conn, prepared: &Prepared) -> io::Result<(Outcome, bool)> {
+async fn exchange(conn: &mut HttpConnection, prepared: &PreparedCall) -> io::Result<(CallOutcome, bool)> {
     let answer = conn.call(&prepared.request).await?;
     Ok((prepared.outcome(&answer), answer.close))
 }

@@ -17,9 +17,9 @@ use rand::{Rng, SeedableRng};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use super::{Calls, Outcome, Report, Snapshot, Tally};
+use super::{CallOutcome, LoadSnapshot, LoadStats, PreparedCalls, Report};
 use crate::standin::time::{Timer, now};
-use crate::standin::wire::{Inbox, Outbox, Target};
+use crate::standin::wire::{MessageReader, MessageWriter, ServerAddr};
 
 /// Maximum number of calls that wait for a connection, equal to at least one second of any load
 /// that two cores can generate. Further calls are given up as unsent.
@@ -29,9 +29,9 @@ const BACKLOG_MAX: usize = 65_536;
 #[derive(Debug, Clone)]
 pub struct OpenConfig {
     /// Address to send the calls to.
-    pub target: Target,
+    pub target: ServerAddr,
     /// Calls to send.
-    pub calls: Calls,
+    pub calls: PreparedCalls,
     /// Mean number of calls per second of the Poisson process.
     pub rate: f64,
     /// Times at which calls are due, in order. They replace the Poisson process, so that several
@@ -54,15 +54,15 @@ pub struct OpenConfig {
 /// A running open-loop load. Dropping it ends the load.
 #[derive(Debug)]
 pub struct OpenLoad {
-    shared: Arc<Shared>,
+    shared: Arc<LoadState>,
     driver: tokio::task::JoinHandle<io::Result<Duration>>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct LoadState {
     config: OpenConfig,
-    tally: Tally,
-    pool: Mutex<Pool>,
+    tally: LoadStats,
+    pool: Mutex<ConnectionPool>,
     /// Number of calls without an outcome.
     open: AtomicU64,
     /// Notified when `open` falls to zero.
@@ -72,25 +72,25 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct Pool {
+struct ConnectionPool {
     /// Idle connections, the longest idle first. It is used next, so that all connections are used
     /// equally. A Kubernetes Service balances connections, not calls: using the most recently idle
     /// connection would direct nearly all calls to a fast server to one pod.
-    idle: VecDeque<Arc<Lane>>,
+    idle: VecDeque<Arc<LoadConnection>>,
     connections: usize,
-    backlog: VecDeque<Arrival>,
+    backlog: VecDeque<ScheduledCall>,
 }
 
 /// One connection as seen by the sender.
 #[derive(Debug)]
-struct Lane {
-    outbox: Outbox,
-    pending: Mutex<Option<Arrival>>,
+struct LoadConnection {
+    outbox: MessageWriter,
+    pending: Mutex<Option<ScheduledCall>>,
     alive: AtomicBool,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Arrival {
+struct ScheduledCall {
     due: Instant,
     turn: u64,
     retried: bool,
@@ -98,8 +98,8 @@ struct Arrival {
 }
 
 /// Action for a call that is due.
-enum Way {
-    Send(Arc<Lane>),
+enum SendAction {
+    Send(Arc<LoadConnection>),
     Connect,
     Wait,
     GiveUp,
@@ -108,15 +108,15 @@ enum Way {
 /// Starts the load on the current runtime.
 #[must_use]
 pub fn open(config: OpenConfig) -> OpenLoad {
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(LoadState {
         config,
-        tally: Tally::new(),
+        tally: LoadStats::new(),
         pool: Mutex::default(),
         open: AtomicU64::new(0),
         quiet: Notify::new(),
         stopped: AtomicBool::new(false),
     });
-    let driver = tokio::spawn(drive(Arc::clone(&shared)));
+    let driver = tokio::spawn(run_schedule(Arc::clone(&shared)));
     OpenLoad { shared, driver }
 }
 
@@ -126,7 +126,7 @@ impl OpenConfig {
     /// Creates a load with the default limits: 16 to 2048 connections, and 5 s for the last
     /// responses.
     #[must_use]
-    pub fn new(target: Target, calls: Calls, rate: f64, duration: Duration) -> Self {
+    pub fn new(target: ServerAddr, calls: PreparedCalls, rate: f64, duration: Duration) -> Self {
         let grace = Duration::from_secs(5);
         Self {
             target,
@@ -148,7 +148,7 @@ impl OpenConfig {
 impl OpenLoad {
     /// Returns the progress. The quantiles cover the calls served since the last snapshot.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> LoadSnapshot {
         self.shared.tally.snapshot()
     }
 
@@ -181,7 +181,7 @@ impl Drop for OpenLoad {
 
 /// Follows the schedule. Returns the time from its start until every call is answered or the grace
 /// period expires, which is at least `duration` unless the load is stopped.
-async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
+async fn run_schedule(shared: Arc<LoadState>) -> io::Result<Duration> {
     let mut timer = Timer::new()?;
     let mut lanes = JoinSet::new();
     let config = &shared.config;
@@ -189,7 +189,7 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         shared.pool().connections += 1;
         let (lane, inbox) = shared.connect().await?;
         shared.pool().idle.push_back(Arc::clone(&lane));
-        lanes.spawn(read(Arc::clone(&shared), lane, inbox));
+        lanes.spawn(read_responses(Arc::clone(&shared), lane, inbox));
     }
     let begin = now();
     let mut rng = SmallRng::seed_from_u64(config.seed);
@@ -208,7 +208,7 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
         if due >= config.duration || shared.stopped.load(Ordering::Relaxed) {
             break;
         }
-        let arrival = Arrival { due: begin + due, turn, retried: false, counts: due >= config.warm_up };
+        let arrival = ScheduledCall { due: begin + due, turn, retried: false, counts: due >= config.warm_up };
         timer.sleep_until(arrival.due).await?;
         shared.tally.counts().offered += u64::from(arrival.counts);
         shared.open.fetch_add(1, Ordering::Relaxed);
@@ -222,14 +222,14 @@ async fn drive(shared: Arc<Shared>) -> io::Result<Duration> {
     // The grace period has expired: calls that are still open count as failed.
     if last.is_err() {
         for _ in 0..shared.open.load(Ordering::Relaxed) {
-            shared.tally.record(Outcome::Failed, Duration::ZERO);
+            shared.tally.record(CallOutcome::Failed, Duration::ZERO);
         }
     }
     Ok(elapsed)
 }
 
 /// Reads the responses of one connection until it closes.
-async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
+async fn read_responses(shared: Arc<LoadState>, lane: Arc<LoadConnection>, mut inbox: MessageReader) {
     loop {
         let answer = inbox.answer().await;
         let arrival = {
@@ -250,9 +250,9 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
             (Err(_), Some(arrival)) => {
                 if inbox.rest().is_empty() && !arrival.retried {
                     // Closed while idle: every client retries in this case.
-                    shared.pool().backlog.push_front(Arrival { retried: true, ..arrival });
+                    shared.pool().backlog.push_front(ScheduledCall { retried: true, ..arrival });
                 } else {
-                    shared.end(Outcome::Failed, arrival);
+                    shared.end(CallOutcome::Failed, arrival);
                 }
                 false
             }
@@ -279,8 +279,8 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
         } else {
             // This task continues as the reader of a new connection.
             shared.pool().connections += 1;
-            match Shared::open_lane(&shared, next).await {
-                Some((fresh, its_inbox)) => return Box::pin(read(shared, fresh, its_inbox)).await,
+            match LoadState::connect_and_send(&shared, next).await {
+                Some((fresh, its_inbox)) => return Box::pin(read_responses(shared, fresh, its_inbox)).await,
                 None => return,
             }
         }
@@ -289,58 +289,61 @@ async fn read(shared: Arc<Shared>, lane: Arc<Lane>, mut inbox: Inbox) {
 
 // === impl Shared ===
 
-impl Shared {
-    fn pool(&self) -> MutexGuard<'_, Pool> {
+impl LoadState {
+    fn pool(&self) -> MutexGuard<'_, ConnectionPool> {
         self.pool.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn connect(&self) -> io::Result<(Arc<Lane>, Inbox)> {
+    async fn connect(&self) -> io::Result<(Arc<LoadConnection>, MessageReader)> {
         let conn = self.config.target.connect().await?;
-        let lane = Lane { outbox: conn.outbox, pending: Mutex::new(None), alive: AtomicBool::new(true) };
+        let lane = LoadConnection { outbox: conn.outbox, pending: Mutex::new(None), alive: AtomicBool::new(true) };
         Ok((Arc::new(lane), conn.inbox))
     }
 
-    async fn dispatch(self: &Arc<Self>, arrival: Arrival, lanes: &mut JoinSet<()>) {
+    async fn dispatch(self: &Arc<Self>, arrival: ScheduledCall, lanes: &mut JoinSet<()>) {
         loop {
             match self.way(arrival) {
                 // The lane was closed meanwhile and has no reader: select another one.
-                Way::Send(lane) if !lane.send(self, arrival).await => continue,
-                Way::Send(_) | Way::Wait => {}
-                Way::Connect => {
+                SendAction::Send(lane) if !lane.send(self, arrival).await => continue,
+                SendAction::Send(_) | SendAction::Wait => {}
+                SendAction::Connect => {
                     let shared = Arc::clone(self);
                     lanes.spawn(async move {
-                        if let Some((lane, inbox)) = Self::open_lane(&shared, arrival).await {
-                            read(shared, lane, inbox).await;
+                        if let Some((lane, inbox)) = Self::connect_and_send(&shared, arrival).await {
+                            read_responses(shared, lane, inbox).await;
                         }
                     });
                     while lanes.try_join_next().is_some() {}
                 }
-                Way::GiveUp => self.end(Outcome::Unsent, arrival),
+                SendAction::GiveUp => self.end(CallOutcome::Unsent, arrival),
             }
             return;
         }
     }
 
-    fn way(&self, arrival: Arrival) -> Way {
+    fn way(&self, arrival: ScheduledCall) -> SendAction {
         let mut pool = self.pool();
         while let Some(lane) = pool.idle.pop_front() {
             if lane.alive.load(Ordering::Acquire) {
-                return Way::Send(lane);
+                return SendAction::Send(lane);
             }
         }
         if pool.connections < self.config.connections_max {
             pool.connections += 1;
-            Way::Connect
+            SendAction::Connect
         } else if pool.backlog.len() < BACKLOG_MAX {
             pool.backlog.push_back(arrival);
-            Way::Wait
+            SendAction::Wait
         } else {
-            Way::GiveUp
+            SendAction::GiveUp
         }
     }
 
     /// Opens a connection, which is already counted in the pool, and sends its first call.
-    async fn open_lane(shared: &Arc<Self>, arrival: Arrival) -> Option<(Arc<Lane>, Inbox)> {
+    async fn connect_and_send(
+        shared: &Arc<Self>,
+        arrival: ScheduledCall,
+    ) -> Option<(Arc<LoadConnection>, MessageReader)> {
         match shared.connect().await {
             Ok((lane, inbox)) => {
                 lane.send(shared, arrival).await;
@@ -348,13 +351,13 @@ impl Shared {
             }
             Err(_) => {
                 shared.pool().connections -= 1;
-                shared.end(Outcome::Failed, arrival);
+                shared.end(CallOutcome::Failed, arrival);
                 None
             }
         }
     }
 
-    fn end(&self, outcome: Outcome, arrival: Arrival) {
+    fn end(&self, outcome: CallOutcome, arrival: ScheduledCall) {
         if arrival.counts {
             self.tally.record(outcome, now().saturating_duration_since(arrival.due));
         }
@@ -372,14 +375,14 @@ impl Shared {
 
 // === impl Lane ===
 
-impl Lane {
-    fn pending(&self) -> MutexGuard<'_, Option<Arrival>> {
+impl LoadConnection {
+    fn pending(&self) -> MutexGuard<'_, Option<ScheduledCall>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a call. Returns `false` if the lane has no reader for the response. A failed write is
     /// not reported here: the reader observes it as a read error.
-    async fn send(&self, shared: &Shared, arrival: Arrival) -> bool {
+    async fn send(&self, shared: &LoadState, arrival: ScheduledCall) -> bool {
         {
             let mut pending = self.pending();
             if !self.alive.load(Ordering::Acquire) {

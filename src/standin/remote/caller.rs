@@ -10,10 +10,13 @@ use tokio::net::TcpListener;
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::{Answer, Call, Calls, Desk, Heard, Ledger, LedgerReport, Load, LoadReport, Refusal, read, serve, write};
+use super::{
+    CallResponse, CallResult, CallsOrder, CommandHandler, HttpCall, LedgerOrder, LedgerReport, LoadOrder, LoadReport,
+    OrderError, read, serve, write,
+};
 use crate::standin::ledger::{self, LedgerConfig, LedgerMock, MockConfig};
 use crate::standin::load::{self, OpenConfig, OpenLoad};
-use crate::standin::wire::{Conn, Message, Target};
+use crate::standin::wire::{HttpConnection, Message, ServerAddr};
 
 /// Maximum number of calls in one order. All of them may be in flight, each on its own connection.
 const CALLS_MAX: usize = 1024;
@@ -26,13 +29,13 @@ const LOAD_MAX: Duration = Duration::from_secs(3600);
 
 /// A load generator with a control port. Dropping it stops the control server.
 #[derive(Debug)]
-pub struct Caller {
+pub struct RemoteLoadGenerator {
     control: SocketAddr,
     orders: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct CallerState {
     load: Mutex<Option<OpenLoad>>,
     /// Loopback port of the ledger mock, if one is configured.
     ledger: Option<u16>,
@@ -40,11 +43,11 @@ struct Shared {
     mock: tokio::sync::Mutex<Option<LedgerMock>>,
 }
 
-// === impl Caller ===
+// === impl RemoteLoadGenerator ===
 
-impl Caller {
+impl RemoteLoadGenerator {
     /// Starts the control server on the current runtime. If `ledger` is set, a misbehaving upstream
-    /// for [`Ledger`] listens on that loopback port.
+    /// for [`LedgerOrder`] listens on that loopback port.
     ///
     /// # Errors
     /// A port cannot be bound.
@@ -55,7 +58,7 @@ impl Caller {
             Some(port) => Some(mock(port).await?),
             None => None,
         };
-        let shared = Shared { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
+        let shared = CallerState { load: Mutex::default(), ledger, mock: tokio::sync::Mutex::new(mock) };
         let orders = tokio::spawn(serve(listener, Arc::new(shared)));
         Ok(Self { control, orders })
     }
@@ -67,7 +70,7 @@ impl Caller {
     }
 }
 
-impl Drop for Caller {
+impl Drop for RemoteLoadGenerator {
     fn drop(&mut self) {
         self.orders.abort();
     }
@@ -77,34 +80,34 @@ async fn mock(port: u16) -> io::Result<LedgerMock> {
     LedgerMock::start(MockConfig { port, ..MockConfig::default() }).await
 }
 
-async fn resolve(to: &str) -> Result<SocketAddr, Refusal> {
-    let mut found = tokio::net::lookup_host(to).await.map_err(|error| Refusal::failed(format!("{to}: {error}")))?;
-    found.next().ok_or_else(|| Refusal::failed(format!("{to}: no address")))
+async fn resolve(to: &str) -> Result<SocketAddr, OrderError> {
+    let mut found = tokio::net::lookup_host(to).await.map_err(|error| OrderError::failed(format!("{to}: {error}")))?;
+    found.next().ok_or_else(|| OrderError::failed(format!("{to}: no address")))
 }
 
 // === impl Shared ===
 
-impl Desk for Shared {
-    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, Refusal> {
+impl CommandHandler for CallerState {
+    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
         match (method, path) {
             (&Method::POST, "/calls") => write(&calls(read(body)?).await?),
             (&Method::POST, "/load") => write(&self.begin(read(body)?).await?),
             (&Method::GET, "/load") => write(&self.look()?),
             (&Method::DELETE, "/load") => write(&self.end().await?),
             (&Method::POST, "/ledger") => write(&self.follow(read(body)?).await?),
-            _ => Err(Refusal::unknown()),
+            _ => Err(OrderError::unknown()),
         }
     }
 }
 
-impl Shared {
+impl CallerState {
     fn load(&self) -> MutexGuard<'_, Option<OpenLoad>> {
         self.load.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn begin(&self, order: Load) -> Result<(), Refusal> {
-        let target = Target::Tcp(resolve(&order.to).await?);
-        let calls = load::Calls::new(order.route, order.items.max(1), 1);
+    async fn begin(&self, order: LoadOrder) -> Result<(), OrderError> {
+        let target = ServerAddr::Tcp(resolve(&order.to).await?);
+        let calls = load::PreparedCalls::new(order.route, order.items.max(1), 1);
         let connections = order.connections.clamp(1, CONNECTIONS_MAX);
         let config = OpenConfig {
             connections_min: connections.min(16),
@@ -114,37 +117,37 @@ impl Shared {
         };
         let mut running = self.load();
         if running.as_ref().is_some_and(|load| !load.is_finished()) {
-            return Err(Refusal::conflict("a load is running"));
+            return Err(OrderError::conflict("a load is running"));
         }
         *running = Some(load::open(config));
         Ok(())
     }
 
-    fn look(&self) -> Result<LoadReport, Refusal> {
+    fn look(&self) -> Result<LoadReport, OrderError> {
         let running = self.load();
-        let now = running.as_ref().ok_or_else(|| Refusal::conflict("no load is running"))?.snapshot();
-        let load::Snapshot { offered, served, refused, failed, p50, p99 } = now;
+        let now = running.as_ref().ok_or_else(|| OrderError::conflict("no load is running"))?.snapshot();
+        let load::LoadSnapshot { offered, served, refused, failed, p50, p99 } = now;
         Ok(LoadReport { offered, served, refused, wrong: 0, failed, p50, p99 })
     }
 
-    async fn end(&self) -> Result<LoadReport, Refusal> {
-        let running = self.load().take().ok_or_else(|| Refusal::conflict("no load is running"))?;
+    async fn end(&self) -> Result<LoadReport, OrderError> {
+        let running = self.load().take().ok_or_else(|| OrderError::conflict("no load is running"))?;
         running.stop();
-        let report = running.finish().await.map_err(|error| Refusal::failed(error.to_string()))?;
+        let report = running.finish().await.map_err(|error| OrderError::failed(error.to_string()))?;
         let (p50, p99) = (report.p50(), report.p99());
         let load::Report { offered, served, refused, wrong, failed, .. } = report;
         Ok(LoadReport { offered, served, refused, wrong, failed, p50, p99 })
     }
 
     /// Runs the ledger, and starts a new mock on the same port for the next run.
-    async fn follow(&self, order: Ledger) -> Result<LedgerReport, Refusal> {
+    async fn follow(&self, order: LedgerOrder) -> Result<LedgerReport, OrderError> {
         let to = resolve(&order.to).await?;
-        let port = self.ledger.ok_or_else(|| Refusal::conflict("started without a ledger"))?;
+        let port = self.ledger.ok_or_else(|| OrderError::conflict("started without a ledger"))?;
         let mut mock = self.mock.lock().await;
         let config = LedgerConfig { concurrency: order.clients, ..LedgerConfig::new(to, order.items) };
         let ready = match mock.take() {
             Some(ready) => ready,
-            None => self::mock(port).await.map_err(|error| Refusal::failed(error.to_string()))?,
+            None => self::mock(port).await.map_err(|error| OrderError::failed(error.to_string()))?,
         };
         let report = ledger::run(config, &ready).await;
         ready.shutdown().await;
@@ -159,9 +162,9 @@ impl Shared {
     }
 }
 
-async fn calls(order: Calls) -> Result<Vec<Heard>, Refusal> {
+async fn calls(order: CallsOrder) -> Result<Vec<CallResult>, OrderError> {
     if order.calls.len() > CALLS_MAX {
-        return Err(Refusal::failed(format!("more than {CALLS_MAX} calls")));
+        return Err(OrderError::failed(format!("more than {CALLS_MAX} calls")));
     }
     let to = resolve(&order.to).await?;
     if !order.at_once {
@@ -172,11 +175,11 @@ async fn calls(order: Calls) -> Result<Vec<Heard>, Refusal> {
     for (place, call) in order.calls.iter().cloned().enumerate() {
         let (ready, host) = (Arc::clone(&ready), order.to.clone());
         running.spawn(async move {
-            let conn = Target::Tcp(to).connect().await;
+            let conn = ServerAddr::Tcp(to).connect().await;
             // Also without a connection, because the other calls wait for this one.
             ready.wait().await;
             let heard = match conn {
-                Ok(mut conn) => ask(&mut conn, &host, &call).await,
+                Ok(mut conn) => send_call(&mut conn, &host, &call).await,
                 Err(error) => Err(error.to_string()),
             };
             (place, heard)
@@ -188,18 +191,18 @@ async fn calls(order: Calls) -> Result<Vec<Heard>, Refusal> {
 }
 
 /// Makes the calls one after another, on one connection as long as it is kept alive.
-async fn in_turn(order: &Calls, to: SocketAddr) -> Vec<Heard> {
+async fn in_turn(order: &CallsOrder, to: SocketAddr) -> Vec<CallResult> {
     let mut heard = Vec::with_capacity(order.calls.len());
-    let mut kept: Option<Conn> = None;
+    let mut kept: Option<HttpConnection> = None;
     for call in &order.calls {
         let conn = match kept.take() {
             Some(conn) => Ok(conn),
-            None => Target::Tcp(to).connect().await.map_err(|error| error.to_string()),
+            None => ServerAddr::Tcp(to).connect().await.map_err(|error| error.to_string()),
         };
         heard.push(match conn {
             Ok(mut conn) => {
-                let one = ask(&mut conn, &order.to, call).await;
-                let closes = |answer: &Answer| answer.header("connection").is_some_and(|value| value == "close");
+                let one = send_call(&mut conn, &order.to, call).await;
+                let closes = |answer: &CallResponse| answer.header("connection").is_some_and(|value| value == "close");
                 kept = one.as_ref().is_ok_and(|answer| !closes(answer)).then_some(conn);
                 one
             }
@@ -209,18 +212,18 @@ async fn in_turn(order: &Calls, to: SocketAddr) -> Vec<Heard> {
     heard
 }
 
-async fn ask(conn: &mut Conn, host: &str, call: &Call) -> Heard {
+async fn send_call(conn: &mut HttpConnection, host: &str, call: &HttpCall) -> CallResult {
     let request = call.request(host);
     match tokio::time::timeout(PATIENCE, conn.call(&request)).await {
-        Ok(Ok(message)) => Answer::of(&message),
+        Ok(Ok(message)) => CallResponse::of(&message),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
     }
 }
 
-// === impl Call ===
+// === impl HttpCall ===
 
-impl Call {
+impl HttpCall {
     fn request(&self, host: &str) -> Vec<u8> {
         let mut text = format!("{} {} HTTP/1.1\r\nhost: {host}\r\n", self.method, self.path);
         for (name, value) in &self.headers {
@@ -231,10 +234,10 @@ impl Call {
     }
 }
 
-// === impl Answer ===
+// === impl CallResponse ===
 
-impl Answer {
-    fn of(message: &Message<'_>) -> Heard {
+impl CallResponse {
+    fn of(message: &Message<'_>) -> CallResult {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers = message.headers().map(|(name, value)| (text(name), text(value))).collect();
         // Bodies are compared, so bytes that are not UTF-8 must not be replaced.

@@ -8,27 +8,27 @@ use std::time::Duration;
 use http::Method;
 use tokio::net::TcpListener;
 
-use super::{Desk, ModelChange, Refusal, read, serve, write};
-use crate::standin::server::{Running, Server, ServerConfig};
+use super::{CommandHandler, ModelUpdate, OrderError, read, serve, write};
+use crate::standin::server::{Server, ServerConfig, ServerHandle};
 
 /// A simulated model server with a control port. Dropping it stops both.
 #[derive(Debug)]
-pub struct Model {
-    shared: Arc<Shared>,
+pub struct RemoteModel {
+    shared: Arc<ModelState>,
     /// Address of the control port.
     control: SocketAddr,
     orders: tokio::task::JoinHandle<()>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ModelState {
     config: ServerConfig,
-    running: RwLock<Option<Running>>,
+    running: RwLock<Option<ServerHandle>>,
 }
 
-// === impl Model ===
+// === impl RemoteModel ===
 
-impl Model {
+impl RemoteModel {
     /// Starts the server on the current runtime. If `closed`, the data port is bound only by an
     /// order.
     ///
@@ -38,7 +38,7 @@ impl Model {
         let listener = TcpListener::bind(control).await?;
         let control = listener.local_addr()?;
         let running = if closed { None } else { Some(Server::start(config.clone()).await?) };
-        let shared = Arc::new(Shared { config, running: RwLock::new(running) });
+        let shared = Arc::new(ModelState { config, running: RwLock::new(running) });
         let orders = tokio::spawn(serve(listener, Arc::clone(&shared)));
         Ok(Self { shared, control, orders })
     }
@@ -52,10 +52,10 @@ impl Model {
     /// Returns the address of the data port, or `None` while it is closed.
     #[must_use]
     pub fn serving(&self) -> Option<SocketAddr> {
-        self.shared.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(Running::addr)
+        self.shared.running.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(ServerHandle::addr)
     }
 
-    /// Drains the server, see [`Running::drain`].
+    /// Drains the server, see [`ServerHandle::drain`].
     pub async fn drain(self, limit: Duration) -> bool {
         let running = self.shared.running.write().unwrap_or_else(PoisonError::into_inner).take();
         match running {
@@ -65,7 +65,7 @@ impl Model {
     }
 }
 
-impl Drop for Model {
+impl Drop for RemoteModel {
     fn drop(&mut self) {
         self.orders.abort();
     }
@@ -73,41 +73,42 @@ impl Drop for Model {
 
 // === impl Shared ===
 
-impl Shared {
-    fn with<T>(&self, look: impl FnOnce(&Running) -> T) -> Result<T, Refusal> {
+impl ModelState {
+    fn with<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, OrderError> {
         let running = self.running.read().unwrap_or_else(PoisonError::into_inner);
-        running.as_ref().map(look).ok_or_else(|| Refusal::conflict("the model is closed"))
+        running.as_ref().map(look).ok_or_else(|| OrderError::conflict("the model is closed"))
     }
 
-    async fn listen(&self) -> Result<(), Refusal> {
-        let running = Server::start(self.config.clone()).await.map_err(|error| Refusal::failed(error.to_string()))?;
+    async fn listen(&self) -> Result<(), OrderError> {
+        let running =
+            Server::start(self.config.clone()).await.map_err(|error| OrderError::failed(error.to_string()))?;
         self.running.write().unwrap_or_else(PoisonError::into_inner).get_or_insert(running);
         Ok(())
     }
 }
 
-impl Desk for Shared {
-    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, Refusal> {
+impl CommandHandler for ModelState {
+    async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {
         match (method, path) {
-            (&Method::GET, "/stats") => write(&self.with(Running::stats)?),
+            (&Method::GET, "/stats") => write(&self.with(ServerHandle::stats)?),
             (&Method::POST, "/listen") => {
                 self.listen().await?;
                 write(&())
             }
             (&Method::POST, "/model") => {
-                let change: ModelChange = read(body)?;
+                let change: ModelUpdate = read(body)?;
                 self.with(|running| change.apply(running))?;
                 write(&())
             }
-            _ => Err(Refusal::unknown()),
+            _ => Err(OrderError::unknown()),
         }
     }
 }
 
 // === impl ModelChange ===
 
-impl ModelChange {
-    fn apply(&self, running: &Running) {
+impl ModelUpdate {
+    fn apply(&self, running: &ServerHandle) {
         if let Some((base, per_item)) = self.curve {
             running.set_curve(base, per_item);
         }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 
-use super::model::{Model, NotRun};
+use super::model::{RunError, SimulatedModel};
 
 /// Internal batching of a model server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Inner {
+pub struct InternalBatching {
     /// Time that the front end takes for each call.
     pub front: Duration,
     /// Additional time that the front end takes for each item of a call.
@@ -28,8 +28,8 @@ pub struct Inner {
 /// The engine behind the front end.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    inner: Inner,
-    shared: Arc<Shared>,
+    inner: InternalBatching,
+    shared: Arc<EngineState>,
     /// Task that processes the queue. It is spawned by the first call, because `new` may run
     /// outside a runtime.
     worker: OnceLock<JoinHandle<()>>,
@@ -37,8 +37,8 @@ pub(crate) struct Engine {
 }
 
 #[derive(Debug)]
-struct Shared {
-    model: Arc<Model>,
+struct EngineState {
+    model: Arc<SimulatedModel>,
     items_max: usize,
     queue: Mutex<Queue>,
     came: Notify,
@@ -53,27 +53,28 @@ struct Queue {
 }
 
 /// Guard that counts items as inside the server until it is dropped.
-struct Inside<'a>(&'a Shared, usize);
+struct AdmissionGuard<'a>(&'a EngineState, usize);
 
 // === impl Engine ===
 
 impl Engine {
     /// Creates an engine. Its iterations cost as much as calls of `model`.
-    pub(crate) fn new(model: Arc<Model>, inner: Inner) -> Self {
-        let shared = Shared { model, items_max: inner.items_max.max(1), queue: Mutex::default(), came: Notify::new() };
+    pub(crate) fn new(model: Arc<SimulatedModel>, inner: InternalBatching) -> Self {
+        let shared =
+            EngineState { model, items_max: inner.items_max.max(1), queue: Mutex::default(), came: Notify::new() };
         Self { inner, shared: Arc::new(shared), worker: OnceLock::new(), front: tokio::sync::Mutex::new(()) }
     }
 
-    pub(crate) async fn run(&self, items: usize) -> Result<(), NotRun> {
-        self.worker.get_or_init(|| tokio::spawn(work(Arc::clone(&self.shared))));
+    pub(crate) async fn run(&self, items: usize) -> Result<(), RunError> {
+        self.worker.get_or_init(|| tokio::spawn(run_iterations(Arc::clone(&self.shared))));
         {
             let mut queue = self.shared.queue();
             if queue.inside + items > self.inner.inside_max {
-                return Err(NotRun::QueueFull);
+                return Err(RunError::QueueFull);
             }
             queue.inside += items;
         }
-        let _inside = Inside(&self.shared, items);
+        let _inside = AdmissionGuard(&self.shared, items);
         {
             let _front = self.front.lock().await;
             let span = self.inner.front + self.inner.front_item * u32::try_from(items).unwrap_or(u32::MAX);
@@ -82,7 +83,7 @@ impl Engine {
         let (done, wait) = oneshot::channel();
         self.shared.queue().waiting.push_back((items, done));
         self.shared.came.notify_one();
-        wait.await.map_err(|_gone| NotRun::NoTimer)
+        wait.await.map_err(|_gone| RunError::NoTimer)
     }
 }
 
@@ -94,9 +95,9 @@ impl Drop for Engine {
     }
 }
 
-// === impl Shared ===
+// === impl EngineState ===
 
-impl Shared {
+impl EngineState {
     fn queue(&self) -> std::sync::MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,13 +123,13 @@ impl Shared {
 
 // === impl Inside ===
 
-impl Drop for Inside<'_> {
+impl Drop for AdmissionGuard<'_> {
     fn drop(&mut self) {
         self.0.queue().inside -= self.1;
     }
 }
 
-async fn work(shared: Arc<Shared>) {
+async fn run_iterations(shared: Arc<EngineState>) {
     loop {
         let (items, done) = shared.take();
         if items == 0 {

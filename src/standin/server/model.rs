@@ -12,7 +12,7 @@ use crate::standin::time::Timer;
 /// Shape of the cost curve: the time for which a call of n items holds its slot, where a is the
 /// fixed cost and b the cost of an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Shape {
+pub enum CurveShape {
     /// a + b·n.
     #[default]
     Line,
@@ -30,11 +30,11 @@ pub enum Shape {
 
 /// Slots, queue and cost curve of a simulated model.
 #[derive(Debug)]
-pub(crate) struct Model {
-    curve: Mutex<Curve>,
+pub(crate) struct SimulatedModel {
+    curve: Mutex<LatencyCurve>,
     queue_max: usize,
     slots: Semaphore,
-    count: Mutex<Count>,
+    count: Mutex<SlotCount>,
     waiting: AtomicUsize,
     /// Timers that no slot is using.
     timers: Mutex<Vec<Timer>>,
@@ -42,7 +42,7 @@ pub(crate) struct Model {
 
 /// Reason for which a call was not run.
 #[derive(Debug)]
-pub(crate) enum NotRun {
+pub(crate) enum RunError {
     /// The maximum number of calls is already waiting.
     QueueFull,
     /// No timer could be created.
@@ -51,46 +51,46 @@ pub(crate) enum NotRun {
 
 /// Parameters of t(n).
 #[derive(Debug, Clone, Copy)]
-struct Curve {
+struct LatencyCurve {
     base: Duration,
     per_item: Duration,
-    shape: Shape,
+    shape: CurveShape,
 }
 
 /// Target number of slots.
 #[derive(Debug)]
-struct Count {
+struct SlotCount {
     slots: usize,
     /// Number of slots to remove that are still in use. Each is removed when it is released.
     owed: usize,
 }
 
 /// Guard of a slot in use.
-struct Slot<'a> {
-    model: &'a Model,
+struct SlotGuard<'a> {
+    model: &'a SimulatedModel,
     permit: Option<SemaphorePermit<'a>>,
 }
 
 /// Guard that counts a call as waiting until it is dropped.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingGuard<'a>(&'a AtomicUsize);
 
-// === impl Model ===
+// === impl SimulatedModel ===
 
-impl Model {
+impl SimulatedModel {
     pub(crate) fn new(base: Duration, per_item: Duration, slots: usize, queue_max: usize) -> Self {
         let slots = slots.clamp(1, Semaphore::MAX_PERMITS);
         Self {
-            curve: Mutex::new(Curve { base, per_item, shape: Shape::Line }),
+            curve: Mutex::new(LatencyCurve { base, per_item, shape: CurveShape::Line }),
             queue_max,
             slots: Semaphore::new(slots),
-            count: Mutex::new(Count { slots, owed: 0 }),
+            count: Mutex::new(SlotCount { slots, owed: 0 }),
             waiting: AtomicUsize::new(0),
             timers: Mutex::new(Vec::new()),
         }
     }
 
     /// Sets the shape of the cost curve.
-    pub(crate) fn shaped(self, shape: Shape) -> Self {
+    pub(crate) fn shaped(self, shape: CurveShape) -> Self {
         self.curve().shape = shape;
         self
     }
@@ -99,12 +99,12 @@ impl Model {
     /// cost.
     pub(crate) fn cost(&self, items: usize, base: Option<Duration>) -> Duration {
         let items = u32::try_from(items).unwrap_or(u32::MAX);
-        let Curve { base: usual, per_item, shape } = *self.curve();
+        let LatencyCurve { base: usual, per_item, shape } = *self.curve();
         let base = base.unwrap_or(usual);
         match shape {
-            Shape::Line => base + per_item * items,
-            Shape::NextPow2 => base + per_item * items.checked_next_power_of_two().unwrap_or(u32::MAX),
-            Shape::Knee { items: knee, beyond } => {
+            CurveShape::Line => base + per_item * items,
+            CurveShape::NextPow2 => base + per_item * items.checked_next_power_of_two().unwrap_or(u32::MAX),
+            CurveShape::Knee { items: knee, beyond } => {
                 base + per_item * items.min(knee) + beyond * items.saturating_sub(knee)
             }
         }
@@ -117,7 +117,7 @@ impl Model {
         (curve.base, curve.per_item) = (base, per_item);
     }
 
-    fn curve(&self) -> MutexGuard<'_, Curve> {
+    fn curve(&self) -> MutexGuard<'_, LatencyCurve> {
         self.curve.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -137,30 +137,30 @@ impl Model {
         count.slots = slots;
     }
 
-    fn count(&self) -> MutexGuard<'_, Count> {
+    fn count(&self) -> MutexGuard<'_, SlotCount> {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for a slot and holds it for the cost of `items`. Dropping the future releases the slot
     /// or the place in the queue immediately.
-    pub(crate) async fn run(&self, items: usize) -> Result<(), NotRun> {
-        self.run_as(items, None).await
+    pub(crate) async fn run(&self, items: usize) -> Result<(), RunError> {
+        self.run_with_base(items, None).await
     }
 
     /// Like [`Self::run`], for a call with its own fixed cost.
-    pub(crate) async fn run_as(&self, items: usize, base: Option<Duration>) -> Result<(), NotRun> {
+    pub(crate) async fn run_with_base(&self, items: usize, base: Option<Duration>) -> Result<(), RunError> {
         let _slot = self.slot().await?;
         self.sleep(self.cost(items, base)).await
     }
 
     /// Simulates a computation of duration `span` that needs no slot.
-    pub(crate) async fn sleep(&self, span: Duration) -> Result<(), NotRun> {
+    pub(crate) async fn sleep(&self, span: Duration) -> Result<(), RunError> {
         let free = self.timers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let mut timer = match free {
             Some(timer) => timer,
-            None => Timer::new().map_err(|_| NotRun::NoTimer)?,
+            None => Timer::new().map_err(|_| RunError::NoTimer)?,
         };
-        timer.sleep(span).await.map_err(|_| NotRun::NoTimer)?;
+        timer.sleep(span).await.map_err(|_| RunError::NoTimer)?;
         self.timers.lock().unwrap_or_else(PoisonError::into_inner).push(timer);
         Ok(())
     }
@@ -170,25 +170,25 @@ impl Model {
         self.slots.available_permits()
     }
 
-    async fn slot(&self) -> Result<Slot<'_>, NotRun> {
+    async fn slot(&self) -> Result<SlotGuard<'_>, RunError> {
         // The semaphore is fair: while calls wait, no permit is available, so this call cannot
         // overtake them.
         if let Ok(permit) = self.slots.try_acquire() {
-            return Ok(Slot { model: self, permit: Some(permit) });
+            return Ok(SlotGuard { model: self, permit: Some(permit) });
         }
         if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.queue_max {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return Err(NotRun::QueueFull);
+            return Err(RunError::QueueFull);
         }
-        let _waiting = Waiting(&self.waiting);
-        let permit = self.slots.acquire().await.map_err(|_closed| NotRun::QueueFull)?;
-        Ok(Slot { model: self, permit: Some(permit) })
+        let _waiting = WaitingGuard(&self.waiting);
+        let permit = self.slots.acquire().await.map_err(|_closed| RunError::QueueFull)?;
+        Ok(SlotGuard { model: self, permit: Some(permit) })
     }
 }
 
 // === impl Slot ===
 
-impl Drop for Slot<'_> {
+impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
         let mut count = self.model.count();
         let Some(permit) = self.permit.take() else { return };
@@ -201,7 +201,7 @@ impl Drop for Slot<'_> {
 
 // === impl Waiting ===
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

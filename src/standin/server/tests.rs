@@ -8,11 +8,14 @@ use http_body_util::Empty;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use super::{Engine, Inner, Model, Running, Server, ServerConfig, Shape, Target, TooLarge};
+use super::{
+    CurveShape, Engine, InternalBatching, Server, ServerAddr, ServerConfig, ServerHandle, SimulatedModel,
+    TooLargeResponse,
+};
 use crate::standin::item::Route;
-use crate::standin::refusal::ListRefusal;
+use crate::standin::refusal::ListResponse;
 use crate::standin::time::{now, since};
-use crate::standin::wire::Conn;
+use crate::standin::wire::HttpConnection;
 
 const QUICK: Duration = Duration::from_millis(2);
 /// Long enough that a scheduling pause of the machine is shorter than one additional interval.
@@ -22,13 +25,13 @@ fn request(path: &str, body: &str) -> Vec<u8> {
     format!("POST {path} HTTP/1.1\r\nhost: stand-in\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
 }
 
-async fn start(config: ServerConfig) -> (Running, Conn) {
+async fn start(config: ServerConfig) -> (ServerHandle, HttpConnection) {
     let running = Server::start(config).await.unwrap();
     let conn = running.target().connect().await.unwrap();
     (running, conn)
 }
 
-async fn call(conn: &mut Conn, path: &str, body: &str) -> (u16, String) {
+async fn call(conn: &mut HttpConnection, path: &str, body: &str) -> (u16, String) {
     let answer = conn.call(&request(path, body)).await.unwrap();
     (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
 }
@@ -44,16 +47,16 @@ async fn a_call_costs_a_plus_b_n() {
 
 #[test]
 fn each_shape_has_the_steps_of_its_name() {
-    let of = |shape| Model::new(QUICK, QUICK, 1, 1).shaped(shape);
-    assert_eq!(of(Shape::NextPow2).cost(5, None), QUICK * 9);
-    assert_eq!(of(Shape::NextPow2).cost(8, None), QUICK * 9);
-    assert_eq!(of(Shape::Knee { items: 4, beyond: QUICK * 10 }).cost(6, None), QUICK * 25);
+    let of = |shape| SimulatedModel::new(QUICK, QUICK, 1, 1).shaped(shape);
+    assert_eq!(of(CurveShape::NextPow2).cost(5, None), QUICK * 9);
+    assert_eq!(of(CurveShape::NextPow2).cost(8, None), QUICK * 9);
+    assert_eq!(of(CurveShape::Knee { items: 4, beyond: QUICK * 10 }).cost(6, None), QUICK * 25);
 }
 
 #[tokio::test]
-async fn one_that_batches_by_itself_runs_together_what_waited_and_is_bounded() {
-    let inner = Inner { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, inside_max: 8 };
-    let engine = Arc::new(Engine::new(Arc::new(Model::new(QUICK * 5, Duration::ZERO, 1, 4)), inner));
+async fn internal_batching_merges_queued_calls_and_is_bounded() {
+    let inner = InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 4, inside_max: 8 };
+    let engine = Arc::new(Engine::new(Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, 1, 4)), inner));
     let begun = now();
     let calls: Vec<_> = [1, 3, 3]
         .into_iter()
@@ -73,7 +76,7 @@ async fn one_that_batches_by_itself_runs_together_what_waited_and_is_bounded() {
 
 #[tokio::test]
 async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
-    let inner = Inner { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, inside_max: 64 };
+    let inner = InternalBatching { front: Duration::ZERO, front_item: Duration::ZERO, items_max: 3, inside_max: 64 };
     let config = ServerConfig { base: SLOW, per_item: Duration::ZERO, inner: Some(inner), ..ServerConfig::default() };
     let running = Arc::new(Server::start(config).await.unwrap());
     let begun = now();
@@ -98,7 +101,7 @@ async fn calls_that_wait_for_a_server_that_batches_are_computed_together() {
 
 #[tokio::test]
 async fn slots_can_be_taken_and_given_while_it_runs() {
-    let model = Arc::new(Model::new(SLOW, Duration::ZERO, 3, 64));
+    let model = Arc::new(SimulatedModel::new(SLOW, Duration::ZERO, 3, 64));
     let run = |calls: u32| {
         let calls: Vec<_> = (0..calls)
             .map(|_| {
@@ -128,7 +131,7 @@ async fn slots_can_be_taken_and_given_while_it_runs() {
 #[tokio::test]
 async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once() {
     for (slots, rounds) in [(1, 4), (2, 2)] {
-        let model = Arc::new(Model::new(QUICK * 5, Duration::ZERO, slots, 4));
+        let model = Arc::new(SimulatedModel::new(QUICK * 5, Duration::ZERO, slots, 4));
         let begun = now();
         let calls: Vec<_> = (0..4)
             .map(|_| {
@@ -146,8 +149,8 @@ async fn one_slot_computes_one_call_after_the_other_and_two_compute_two_at_once(
 }
 
 #[tokio::test]
-async fn the_queue_is_bounded_and_one_who_leaves_it_makes_room() {
-    let model = Model::new(Duration::from_secs(60), Duration::ZERO, 1, 1);
+async fn cancelled_waiting_call_frees_its_queue_place() {
+    let model = SimulatedModel::new(Duration::from_secs(60), Duration::ZERO, 1, 1);
     let mut running = std::pin::pin!(model.run(1));
     let mut waiting = Box::pin(model.run(1));
     assert!(tokio::time::timeout(Duration::ZERO, &mut running).await.is_err());
@@ -180,7 +183,7 @@ async fn a_full_queue_is_a_503_with_retry_after() {
 }
 
 #[tokio::test]
-async fn too_many_items_are_refused_in_the_words_of_the_real_one() {
+async fn too_many_items_are_refused_with_teis_message() {
     let config =
         ServerConfig { base: Duration::ZERO, per_item: Duration::ZERO, items_max: Some(1), ..ServerConfig::default() };
     let (running, mut conn) = start(config.clone()).await;
@@ -191,7 +194,7 @@ async fn too_many_items_are_refused_in_the_words_of_the_real_one() {
     );
     assert_eq!(running.stats().too_large, 1);
 
-    let (_running, mut conn) = start(ServerConfig { too_large: TooLarge::Bare, ..config }).await;
+    let (_running, mut conn) = start(ServerConfig { too_large: TooLargeResponse::Bare, ..config }).await;
     assert_eq!(call(&mut conn, "/v1/models/m:predict", r#"{"instances":[1,2]}"#).await.0, 413);
 }
 
@@ -211,7 +214,7 @@ async fn answers_depend_on_the_items_alone_and_are_counted() {
 }
 
 #[tokio::test]
-async fn what_it_does_not_publish_is_not_found_and_poison_fails_the_whole_call() {
+async fn info_is_404_unless_published_and_poison_fails_the_call() {
     let config = ServerConfig { poison: Some("bad".to_owned()), base: Duration::ZERO, ..ServerConfig::default() };
     let (_running, mut conn) = start(config.clone()).await;
     assert_eq!(conn.call(b"GET /info HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap().status, 404);
@@ -224,17 +227,17 @@ async fn what_it_does_not_publish_is_not_found_and_poison_fails_the_whole_call()
 }
 
 #[tokio::test]
-async fn one_that_takes_one_item_a_call_answers_it_and_refuses_a_list_in_its_way() {
+async fn single_item_server_refuses_lists_as_configured() {
     let (one, two) = (r#"{"inputs":["a"]}"#, r#"{"inputs":["a","b"]}"#);
-    for refusal in ListRefusal::ANSWERED {
+    for refusal in ListResponse::TERMINATING {
         let config = ServerConfig { lists: Some(refusal), base: Duration::ZERO, ..ServerConfig::default() };
         let (running, mut conn) = start(config).await;
         assert_eq!(call(&mut conn, "/embed", one).await, (200, Route::Embed.results(&[r#""a""#])));
         match (refusal, conn.call(&request("/embed", two)).await) {
-            (ListRefusal::Status(status), Ok(answer)) => assert_eq!(answer.status, status),
-            (ListRefusal::Reset, Err(_)) => {}
-            (ListRefusal::First, Ok(answer)) => assert_eq!(answer.body, Route::Embed.results(&[r#""a""#]).as_bytes()),
-            (ListRefusal::NotJson, Ok(answer)) => {
+            (ListResponse::Status(status), Ok(answer)) => assert_eq!(answer.status, status),
+            (ListResponse::Reset, Err(_)) => {}
+            (ListResponse::First, Ok(answer)) => assert_eq!(answer.body, Route::Embed.results(&[r#""a""#]).as_bytes()),
+            (ListResponse::NotJson, Ok(answer)) => {
                 assert_eq!((answer.status, answer.body), (200, &b"one item a call"[..]));
             }
             (refusal, answer) => panic!("{refusal:?}: {answer:?}"),
@@ -258,7 +261,7 @@ async fn a_unix_socket_serves_alike_and_is_removed_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.sock");
     let (running, mut conn) =
-        start(ServerConfig { listen: Target::Unix(path.clone()), ..ServerConfig::default() }).await;
+        start(ServerConfig { listen: ServerAddr::Unix(path.clone()), ..ServerConfig::default() }).await;
     assert_eq!(call(&mut conn, "/embed", r#"{"inputs":"a"}"#).await.0, 200);
     assert!(path.exists());
     running.shutdown().await;
@@ -278,7 +281,7 @@ async fn http2_with_prior_knowledge_is_spoken_where_it_is_switched_on() {
 }
 
 #[tokio::test]
-async fn one_that_drains_answers_what_it_has_and_lets_nobody_in() {
+async fn draining_server_answers_open_calls_and_refuses_connections() {
     let (running, mut conn) = start(ServerConfig { base: QUICK * 10, ..ServerConfig::default() }).await;
     let target = running.target().clone();
     let mut idle = target.connect().await.unwrap();
@@ -288,7 +291,7 @@ async fn one_that_drains_answers_what_it_has_and_lets_nobody_in() {
         tokio::task::yield_now().await;
     }
     let drained = tokio::spawn(running.drain(Duration::from_secs(30)));
-    idle.inbox.until_closed().await;
+    idle.inbox.drain_until_closed().await;
     assert!(target.connect().await.is_err(), "the port is closed");
     let answer = conn.inbox.answer().await.unwrap();
     assert_eq!((answer.status, answer.close), (200, true));

@@ -5,9 +5,9 @@ use tokio::net::UnixStream;
 
 use super::*;
 
-fn pair() -> (Conn, UnixStream) {
+fn pair() -> (HttpConnection, UnixStream) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    (Conn::unix(ours), theirs)
+    (HttpConnection::unix(ours), theirs)
 }
 
 #[tokio::test]
@@ -21,7 +21,7 @@ async fn answers_are_framed_by_length_chunks_or_close_and_informational_ones_are
     .await
     .unwrap();
     drop(peer);
-    let read = async |conn: &mut Conn| {
+    let read = async |conn: &mut HttpConnection| {
         let answer = conn.inbox.answer().await.unwrap();
         (answer.status, answer.body.to_vec(), answer.close)
     };

@@ -1,7 +1,7 @@
 //! Metrics of the controller. They have their own registry: a sidecar exposes none of these, and
 //! the controller exposes none of a sidecar's.
 
-use super::Kind;
+use super::MetricKind;
 
 /// A metric of the controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,7 +46,7 @@ pub enum ControllerMetric {
 
 /// Result of an admission review of a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Admission {
+pub enum AdmissionResult {
     /// The pod is injected.
     Injected,
     /// The pod needs no injection, for a reason that is counted separately.
@@ -63,7 +63,7 @@ pub enum Admission {
 
 /// Result of a reconciliation or of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Done {
+pub enum WriteResult {
     /// The write succeeded.
     Ok,
     /// Another client wrote in between; the write is repeated.
@@ -74,7 +74,7 @@ pub enum Done {
 
 /// Result of publishing an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Told {
+pub enum EventResult {
     /// The event was published.
     Sent,
     /// The event was dropped, because there were too many.
@@ -108,94 +108,100 @@ impl ControllerMetric {
         Self::BuildInfo,
     ];
 
-    const fn row(self) -> (&'static str, Kind, &'static str, &'static str) {
+    const fn row(self) -> (&'static str, MetricKind, &'static str, &'static str) {
         match self {
             Self::Reconciles => (
                 "groupage_controller_reconciles_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "result",
                 "Reconciliations of the whole state, by result of their writes.",
             ),
             Self::ReconcileDuration => (
                 "groupage_controller_reconcile_duration_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "",
                 "Duration of one reconciliation, without its writes.",
             ),
             Self::Objects => {
-                ("groupage_controller_objects", Kind::Gauge, "kind", "Objects in the watch cache, by kind.")
+                ("groupage_controller_objects", MetricKind::Gauge, "kind", "Objects in the watch cache, by kind.")
             }
             Self::WatchErrors => (
                 "groupage_controller_watch_errors_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "kind",
                 "Failed lists and watches, which are retried.",
             ),
             Self::WatchSilence => (
                 "groupage_controller_watch_silence_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "kind",
                 "Time since the last response of the API server about a kind, success or error.",
             ),
             Self::Policies => (
                 "groupage_controller_policies",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "reason",
                 "Policies, by reason of their condition Accepted.",
             ),
             Self::PodsMissing => (
                 "groupage_controller_pods_missing_sidecar",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Running pods that request a sidecar and have none because the webhook was unavailable when they were created.",
             ),
             Self::StatusWrites => (
                 "groupage_controller_status_writes_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "result",
                 "Writes of statuses and profiles, by result.",
             ),
             Self::Events => (
                 "groupage_controller_events_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "result",
                 "Events about workloads and policies, by result.",
             ),
-            Self::Leader => ("groupage_controller_leader", Kind::Gauge, "", "1 while this replica leads."),
-            Self::WebhookRequests => {
-                ("groupage_webhook_requests_total", Kind::Counter, "result", "Admission requests for pods, by result.")
-            }
-            Self::WebhookSkips => {
-                ("groupage_webhook_skips_total", Kind::Counter, "reason", "Pods that were not injected, by reason.")
-            }
+            Self::Leader => ("groupage_controller_leader", MetricKind::Gauge, "", "1 while this replica leads."),
+            Self::WebhookRequests => (
+                "groupage_webhook_requests_total",
+                MetricKind::Counter,
+                "result",
+                "Admission requests for pods, by result.",
+            ),
+            Self::WebhookSkips => (
+                "groupage_webhook_skips_total",
+                MetricKind::Counter,
+                "reason",
+                "Pods that were not injected, by reason.",
+            ),
             Self::WebhookDuration => (
                 "groupage_webhook_duration_seconds",
-                Kind::Seconds,
+                MetricKind::Seconds,
                 "",
                 "Time from the complete admission request to its response.",
             ),
             Self::Streams => {
-                ("groupage_controller_streams", Kind::Gauge, "", "Sidecars with an open stream to this replica.")
+                ("groupage_controller_streams", MetricKind::Gauge, "", "Sidecars with an open stream to this replica.")
             }
             Self::StreamEvents => (
                 "groupage_controller_stream_events_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "event",
                 "Events on the streams of sidecars: opened, refused by reason, ended by reason, messages accepted.",
             ),
             Self::TunerMoves => (
                 "groupage_controller_tuner_moves_total",
-                Kind::Counter,
+                MetricKind::Counter,
                 "reason",
                 "Adjustments of a pod's settings by the tuner, by reason.",
             ),
             Self::CertExpiry => (
                 "groupage_webhook_cert_expiry_timestamp_seconds",
-                Kind::Gauge,
+                MetricKind::Gauge,
                 "",
                 "Expiry of the certificate of webhook and stream, in seconds since 1970; 0 without one.",
             ),
-            Self::BuildInfo => ("groupage_build_info", Kind::Gauge, "version", "Always 1."),
+            Self::BuildInfo => ("groupage_build_info", MetricKind::Gauge, "version", "Always 1."),
         }
     }
 
@@ -207,7 +213,7 @@ impl ControllerMetric {
 
     /// Returns the type of the metric.
     #[must_use]
-    pub const fn kind(self) -> Kind {
+    pub const fn kind(self) -> MetricKind {
         self.row().1
     }
 
@@ -224,9 +230,9 @@ impl ControllerMetric {
     }
 }
 
-// === impl Admission ===
+// === impl AdmissionResult ===
 
-impl Admission {
+impl AdmissionResult {
     /// All results.
     pub const ALL: [Self; 6] =
         [Self::Injected, Self::Skipped, Self::Refused, Self::Ignored, Self::Unsynced, Self::Malformed];
@@ -245,9 +251,9 @@ impl Admission {
     }
 }
 
-// === impl Done ===
+// === impl WriteResult ===
 
-impl Done {
+impl WriteResult {
     /// All results.
     pub const ALL: [Self; 3] = [Self::Ok, Self::Conflict, Self::Error];
 
@@ -262,9 +268,9 @@ impl Done {
     }
 }
 
-// === impl Told ===
+// === impl EventResult ===
 
-impl Told {
+impl EventResult {
     /// All results.
     pub const ALL: [Self; 3] = [Self::Sent, Self::Dropped, Self::Failed];
 

@@ -35,7 +35,7 @@ pub enum HoldReason {
 
 /// Result of a reload of configuration or certificates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Reload {
+pub enum ReloadResult {
     /// The new version is in force.
     Applied,
     /// The new version is invalid; the previous one stays in force.
@@ -44,7 +44,7 @@ pub enum Reload {
 
 /// Reason why a connection of a captured port is relayed as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Relayed {
+pub enum RelayReason {
     /// No route applies to the port.
     NoRoute,
     /// The client does not use HTTP.
@@ -55,7 +55,7 @@ pub enum Relayed {
 
 /// Reason why a TLS handshake with a client failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Handshake {
+pub enum HandshakeResult {
     /// The client sent nothing.
     Silent,
     /// Too many other handshakes were in progress.
@@ -76,7 +76,7 @@ pub enum Handshake {
 
 /// Stage of the proxy's own processing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stage {
+pub enum OverheadStage {
     /// Parsing a call and computing its merge key.
     Read,
     /// Encoding a batch.
@@ -89,7 +89,7 @@ pub enum Stage {
 
 /// Reason why a call in mode `Observe` has no prediction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Unpredicted {
+pub enum UnpredictedReason {
     /// Too few calls were observed to predict execution times.
     Unlearned,
     /// The call exceeds the maximum size of a merged call.
@@ -101,7 +101,7 @@ pub enum Unpredicted {
 }
 
 /// Reasons for rejecting items, in the order of `docs/metrics.md`.
-pub const REJECTED: [FailureKind; 5] = [
+pub const REJECT_REASONS: [FailureKind; 5] = [
     FailureKind::QueueFull,
     FailureKind::BytesFull,
     FailureKind::TenantShare,
@@ -110,7 +110,7 @@ pub const REJECTED: [FailureKind; 5] = [
 ];
 
 /// Reasons for expiring items, in the order of `docs/metrics.md`.
-pub const EXPIRED: [FailureKind; 2] = [FailureKind::Deadline, FailureKind::LatePredicted];
+pub const EXPIRE_REASONS: [FailureKind; 2] = [FailureKind::Deadline, FailureKind::LatePredicted];
 
 /// Results of calls with an SLO.
 pub const SLO_RESULTS: [&str; 2] = ["met", "missed"];
@@ -155,7 +155,7 @@ impl HoldReason {
 
 // === impl Reload ===
 
-impl Reload {
+impl ReloadResult {
     /// All results.
     pub const ALL: [Self; 2] = [Self::Applied, Self::Refused];
 
@@ -171,7 +171,7 @@ impl Reload {
 
 // === impl Relayed ===
 
-impl Relayed {
+impl RelayReason {
     /// All reasons.
     pub const ALL: [Self; 3] = [Self::NoRoute, Self::NotHttp, Self::ServerFirst];
 
@@ -186,9 +186,9 @@ impl Relayed {
     }
 }
 
-// === impl Handshake ===
+// === impl HandshakeResult ===
 
-impl Handshake {
+impl HandshakeResult {
     /// Returns the label value.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -205,9 +205,9 @@ impl Handshake {
     }
 }
 
-// === impl Unpredicted ===
+// === impl UnpredictedReason ===
 
-impl Unpredicted {
+impl UnpredictedReason {
     /// All reasons.
     pub const ALL: [Self; 4] = [Self::Unlearned, Self::TooLarge, Self::BuffersFull, Self::Behind];
 
@@ -223,9 +223,9 @@ impl Unpredicted {
     }
 }
 
-// === impl Stage ===
+// === impl OverheadStage ===
 
-impl Stage {
+impl OverheadStage {
     /// All stages.
     pub const ALL: [Self; 4] = [Self::Read, Self::Merge, Self::Split, Self::Write];
 

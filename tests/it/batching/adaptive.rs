@@ -23,8 +23,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use crate::sim::promise::{Broken, Held, Tally, promise};
-use world::World;
+use crate::sim::promise::{CheckResult, Coverage, Violation, promise};
+use world::Simulation;
 
 /// Number of seeds in every test run.
 const SEEDS: u64 = 300;
@@ -66,8 +66,8 @@ const TOUCHED: [&str; 28] = [
 ];
 
 /// Runs the simulation of a seed. The returned world contains its log.
-fn tell(seed: u64) -> (World, Held) {
-    let mut world = World::new(seed);
+fn tell(seed: u64) -> (Simulation, CheckResult) {
+    let mut world = Simulation::new(seed);
     // A panic of the core counts as a violated invariant, and the log up to it is kept.
     let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
         let how = panic
@@ -75,13 +75,13 @@ fn tell(seed: u64) -> (World, Held) {
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_default();
-        Err(Broken { promise: InvariantId::Ends, how: format!("panicked: {how}") })
+        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
     });
     (world, end)
 }
 
 /// Runs a seed twice: the invariants hold, and the run depends on nothing but the seed.
-fn check(seed: u64) -> Result<Tally, String> {
+fn check(seed: u64) -> Result<Coverage, String> {
     let (world, end) = tell(seed);
     let held = end.and_then(|()| {
         let (again, _) = tell(seed);
@@ -89,7 +89,7 @@ fn check(seed: u64) -> Result<Tally, String> {
     });
     match held {
         Ok(()) => Ok(world.watch.tally),
-        Err(Broken { promise, how }) => {
+        Err(Violation { promise, how }) => {
             Err(format!("{}seed {seed}: invariant {promise:?} broken: {how}", world.text(STEPS_SHOWN)))
         }
     }
@@ -105,7 +105,7 @@ fn seeds() -> Range<u64> {
 
 #[test]
 fn whatever_the_upstream_and_its_callers_do_no_promise_breaks() {
-    let (mut touched, mut broken, mut first) = (Tally::new(), Vec::new(), String::new());
+    let (mut touched, mut broken, mut first) = (Coverage::new(), Vec::new(), String::new());
     for seed in seeds() {
         match check(seed) {
             Ok(tally) => tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),

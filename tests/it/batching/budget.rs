@@ -31,7 +31,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 /// Returns the number of instants within the last `seconds` before `now`, including `now` and
 /// excluding the other end.
-fn within(instants: &[Tick], now: Tick, seconds: u64) -> u64 {
+fn count_within(instants: &[Tick], now: Tick, seconds: u64) -> u64 {
     let recent = instants.iter().filter(|at| now.since(**at) < Duration::from_secs(seconds));
     u64::try_from(recent.count()).unwrap_or(u64::MAX)
 }
@@ -73,12 +73,12 @@ proptest! {
                 Op::Takes(calls) => for _ in 0..calls {
                     if budget.take(now) {
                         upstream.push(now);
-                        let (sent, came) = (within(&upstream, now, 10), within(&clients, now, 10));
+                        let (sent, came) = (count_within(&upstream, now, 10), count_within(&clients, now, 10));
                         prop_assert!(sent <= allowed(came, permille), "{sent} upstream calls for {came} client calls at {now:?}");
                     } else {
                         // The budget counts in whole seconds, so it may refuse a little early, but
                         // not more.
-                        let (sent, came) = (within(&upstream, now, 11), within(&clients, now, 9));
+                        let (sent, came) = (count_within(&upstream, now, 11), count_within(&clients, now, 9));
                         prop_assert!(sent >= allowed(came, permille), "refused: {sent} upstream calls for {came} client calls at {now:?}");
                     }
                 },

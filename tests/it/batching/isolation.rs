@@ -3,27 +3,27 @@
 
 use std::collections::BTreeSet;
 
-use groupage::batching::{Isolation, Part, Verdict};
+use groupage::batching::{IsolationPlan, MemberRange, PartOutcome};
 use proptest::prelude::{Just, Strategy, any, prop, prop_assert, prop_assert_eq, prop_oneof, proptest};
 
 use super::config;
 
 /// Executes an isolation plan: a part that holds one of `bad` fails, and a part of more than
 /// `takes` items is too large. Returns the parts that were tried.
-fn carry_out(items: &[u32], isolate_above: u32, bad: &BTreeSet<usize>, takes: u32, named: bool) -> Vec<Part> {
-    let sum = |part: &Part| items[part.clone()].iter().sum::<u32>();
-    let verdict = |part: &Part| {
+fn execute_plan(items: &[u32], isolate_above: u32, bad: &BTreeSet<usize>, takes: u32, named: bool) -> Vec<MemberRange> {
+    let sum = |part: &MemberRange| items[part.clone()].iter().sum::<u32>();
+    let verdict = |part: &MemberRange| {
         if sum(part) > takes {
-            Some(Verdict::TooLarge { limit: named.then_some(takes) })
+            Some(PartOutcome::TooLarge { limit: named.then_some(takes) })
         } else if part.clone().any(|member| bad.contains(&member)) {
-            Some(Verdict::Failed)
+            Some(PartOutcome::Failed)
         } else {
             None
         }
     };
     let whole = 0..items.len();
     let Some(first) = verdict(&whole) else { return Vec::new() };
-    let mut plan = Isolation::new(items.to_vec(), isolate_above, first);
+    let mut plan = IsolationPlan::new(items.to_vec(), isolate_above, first);
     let mut tried = Vec::new();
     // A binary tree over the members has fewer than two nodes for each member.
     for _ in 0..=2 * items.len() {
@@ -46,14 +46,14 @@ proptest! {
     #![proptest_config(config(512))]
 
     #[test]
-    fn everybody_is_settled_exactly_once_and_in_order(
+    fn every_member_is_settled_once_in_order(
         (items, bad) in members(),
         isolate_above in 1..8_u32,
         takes in prop_oneof![1..40_u32, Just(u32::MAX)],
         named in any::<bool>(),
     ) {
-        let tried = carry_out(&items, isolate_above, &bad, takes, named);
-        let settles = |part: &&Part| {
+        let tried = execute_plan(&items, isolate_above, &bad, takes, named);
+        let settles = |part: &&MemberRange| {
             let sum: u32 = items[(*part).clone()].iter().sum();
             part.len() == 1 || sum <= takes && !(*part).clone().any(|member| bad.contains(&member))
         };
@@ -70,8 +70,8 @@ proptest! {
 
     #[test]
     fn up_to_the_threshold_members_are_replayed_one_by_one_and_above_it_halved(members in 2..20_usize, isolate_above in 1..12_u32) {
-        let mut plan = Isolation::new(vec![1; members], isolate_above, Verdict::Failed);
-        let parts: Vec<Part> = std::iter::from_fn(|| plan.next_part()).collect();
+        let mut plan = IsolationPlan::new(vec![1; members], isolate_above, PartOutcome::Failed);
+        let parts: Vec<MemberRange> = std::iter::from_fn(|| plan.next_part()).collect();
         if members <= usize::try_from(isolate_above).unwrap_or(usize::MAX) {
             prop_assert_eq!(parts, (0..members).map(|member| member..member + 1).collect::<Vec<_>>());
         } else {
@@ -82,8 +82,8 @@ proptest! {
     #[test]
     fn it_ends_even_if_nothing_ever_works((items, _) in members(), limits in prop::collection::vec(prop::option::of(0..60_u32), 140)) {
         let members = items.len();
-        let verdict = |at: usize| limits[at].map_or(Verdict::Failed, |limit| Verdict::TooLarge { limit: Some(limit) });
-        let mut plan = Isolation::new(items, 4, verdict(0));
+        let verdict = |at: usize| limits[at].map_or(PartOutcome::Failed, |limit| PartOutcome::TooLarge { limit: Some(limit) });
+        let mut plan = IsolationPlan::new(items, 4, verdict(0));
         let mut settled = Vec::new();
         // Every part that is tried is smaller than its parent, so there are fewer than two parts
         // for each member.
@@ -99,9 +99,9 @@ proptest! {
     }
 
     #[test]
-    fn one_bad_member_costs_what_was_promised(members in 2..300_usize, at in any::<prop::sample::Index>(), isolate_above in 1..=4_u32) {
+    fn one_bad_member_costs_logarithmic_calls(members in 2..300_usize, at in any::<prop::sample::Index>(), isolate_above in 1..=4_u32) {
         let bad = BTreeSet::from([at.index(members)]);
-        let calls = 1 + carry_out(&vec![1; members], isolate_above, &bad, u32::MAX, false).len();
+        let calls = 1 + execute_plan(&vec![1; members], isolate_above, &bad, u32::MAX, false).len();
         let log = usize::try_from(members.next_power_of_two().ilog2()).unwrap_or(0);
         // Members are tried one by one up to the threshold, and by bisection above it.
         let one_by_one = u32::try_from(members).is_ok_and(|members| members <= isolate_above);
@@ -111,21 +111,21 @@ proptest! {
 
     #[test]
     fn a_named_limit_is_kept_by_every_part_but_a_single_member((items, _) in members(), takes in 1..40_u32) {
-        for part in carry_out(&items, 4, &BTreeSet::new(), takes, true) {
+        for part in execute_plan(&items, 4, &BTreeSet::new(), takes, true) {
             let sum: u32 = items[part.clone()].iter().sum();
             prop_assert!(sum <= takes || part.len() == 1, "part {part:?} holds {sum} items of {takes}");
         }
     }
 
     #[test]
-    fn giving_up_names_everybody_who_was_not_tried((items, bad) in members(), after in 0..20_usize) {
+    fn give_up_returns_untried_members((items, bad) in members(), after in 0..20_usize) {
         let whole = items.len();
-        let mut plan = Isolation::new(items, 4, Verdict::Failed);
+        let mut plan = IsolationPlan::new(items, 4, PartOutcome::Failed);
         let mut settled = Vec::new();
         for _ in 0..after {
             let Some(part) = plan.next_part() else { break };
             if part.len() > 1 && part.clone().any(|member| bad.contains(&member)) {
-                plan.refine(part, Verdict::Failed);
+                plan.refine(part, PartOutcome::Failed);
             } else {
                 settled.extend(part);
             }

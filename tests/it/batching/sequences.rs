@@ -4,16 +4,16 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    BatchId, Batcher, Call, CallId, CostClassId, Deadline, DeadlineSource, Decision, KeyId, Late, Limits, Observed,
-    ObservedOutcome, Policy, ScopeId, ScopeLimits, TenantId, Tick, Weight,
+    BatchId, BatchOutcome, Batcher, Call, CallId, CostClassId, Deadline, DeadlineSource, Decision, DispatchPolicy,
+    KeyId, LateTreatment, Limits, Observation, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof, proptest};
 use proptest::test_runner::TestCaseError;
 
 use super::config;
 use crate::sim::model::Model;
-use crate::sim::promise::Broken;
-use crate::sim::trace::{Event, Said, tell};
+use crate::sim::promise::Violation;
+use crate::sim::trace::{CoreResponse, Event, tell};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -36,7 +36,7 @@ enum Op {
     Complete {
         nth: usize,
         millis: u32,
-        outcome: ObservedOutcome,
+        outcome: BatchOutcome,
     },
     SetLimits(Box<Limits>),
     Publish(u32),
@@ -47,21 +47,21 @@ fn source() -> impl Strategy<Value = DeadlineSource> {
     prop_oneof![Just(DeadlineSource::Slo), Just(DeadlineSource::Caller)]
 }
 
-fn outcome() -> impl Strategy<Value = ObservedOutcome> {
+fn outcome() -> impl Strategy<Value = BatchOutcome> {
     prop_oneof![
-        6 => Just(ObservedOutcome::Ok),
-        1 => prop::option::of(0..9_u32).prop_map(|limit| ObservedOutcome::TooLarge { limit }),
-        1 => Just(ObservedOutcome::Overloaded { retry_after: None }),
-        1 => Just(ObservedOutcome::Mismatched),
-        1 => Just(ObservedOutcome::Failed),
+        6 => Just(BatchOutcome::Ok),
+        1 => prop::option::of(0..9_u32).prop_map(|limit| BatchOutcome::TooLarge { limit }),
+        1 => Just(BatchOutcome::Overloaded { retry_after: None }),
+        1 => Just(BatchOutcome::Mismatched),
+        1 => Just(BatchOutcome::Failed),
     ]
 }
 
-fn policy() -> impl Strategy<Value = Policy> {
+fn policy() -> impl Strategy<Value = DispatchPolicy> {
     (0..3, 1..6_u32, 0..20_u32).prop_map(|(which, items, delay)| match which {
-        0 => Policy::WorkConserving,
-        1 => Policy::Window { items, delay: delay * MS },
-        _ => Policy::Static { items, delay: delay * MS },
+        0 => DispatchPolicy::WorkConserving,
+        1 => DispatchPolicy::Window { items, delay: delay * MS },
+        _ => DispatchPolicy::Static { items, delay: delay * MS },
     })
 }
 
@@ -75,7 +75,7 @@ fn limits() -> impl Strategy<Value = Limits> {
             queue_items_max,
             queue_bytes_max: 120,
             slots_max,
-            late: Late::Refuse,
+            late: LateTreatment::Refuse,
         },
     );
     (policy(), 1..4_u32, 1..16_u32, prop::collection::vec(scope, 1..3)).prop_map(
@@ -120,7 +120,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// A core with its model, and the batches in flight.
-struct Pair {
+struct ModelledCore {
     core: Batcher,
     model: Model,
     now: Tick,
@@ -131,14 +131,14 @@ struct Pair {
 
 // === impl Pair ===
 
-impl Pair {
-    fn tell(&mut self, event: &Event) -> Result<Said, Broken> {
+impl ModelledCore {
+    fn tell(&mut self, event: &Event) -> Result<CoreResponse, Violation> {
         let said = tell(&mut self.core, event);
         self.model.step(event, &said, &self.core)?;
         Ok(said)
     }
 
-    fn act(&mut self, op: Op) -> Result<(), Broken> {
+    fn act(&mut self, op: Op) -> Result<(), Violation> {
         let now = self.now;
         let event = match op {
             Op::Offer { key, tenant, items, bytes, alone, exclusive, deadline } => {
@@ -179,7 +179,7 @@ impl Pair {
                     return Ok(());
                 }
                 let batch = self.in_flight.remove(nth % self.in_flight.len());
-                Event::Complete(now, batch, Observed { duration: millis * MS, first_byte: None, outcome })
+                Event::Complete(now, batch, Observation { duration: millis * MS, first_byte: None, outcome })
             }
             Op::SetLimits(limits) => Event::SetLimits(*limits),
             Op::Publish(items_max) => Event::Publish(now, CostClassId(0), items_max),
@@ -189,11 +189,11 @@ impl Pair {
         self.decide()
     }
 
-    fn decide(&mut self) -> Result<(), Broken> {
+    fn decide(&mut self) -> Result<(), Violation> {
         for _ in 0..=self.model.decisions_max() {
             match self.tell(&Event::Poll(self.now))? {
-                Said::Decided(Decision::Dispatch(batch)) => self.in_flight.push(batch.id),
-                Said::Idle(wakeup) => {
+                CoreResponse::Decided(Decision::Dispatch(batch)) => self.in_flight.push(batch.id),
+                CoreResponse::Idle(wakeup) => {
                     self.wakeup = wakeup;
                     return Ok(());
                 }
@@ -204,10 +204,10 @@ impl Pair {
     }
 
     /// Drains, and completes every batch.
-    fn end(&mut self) -> Result<(), Broken> {
+    fn end(&mut self) -> Result<(), Violation> {
         self.act(Op::Drain)?;
         for _ in 0..=self.calls {
-            self.act(Op::Complete { nth: 0, millis: 1, outcome: ObservedOutcome::Ok })?;
+            self.act(Op::Complete { nth: 0, millis: 1, outcome: BatchOutcome::Ok })?;
         }
         self.model.ended()
     }
@@ -217,8 +217,8 @@ proptest! {
     #![proptest_config(config(512))]
 
     #[test]
-    fn every_promise_holds_whatever_comes(limits in limits(), ops in prop::collection::vec(op(), 1..80)) {
-        let mut pair = Pair {
+    fn invariants_hold_for_any_sequence(limits in limits(), ops in prop::collection::vec(op(), 1..80)) {
+        let mut pair = ModelledCore {
             core: Batcher::new(limits.clone(), 1),
             model: Model::new(limits),
             now: Tick::from_millis(1),
@@ -227,6 +227,6 @@ proptest! {
             wakeup: None,
         };
         let done = ops.into_iter().try_for_each(|op| pair.act(op)).and_then(|()| pair.end());
-        done.map_err(|Broken { promise, how }| TestCaseError::fail(format!("invariant {promise:?} broken: {how}")))?;
+        done.map_err(|Violation { promise, how }| TestCaseError::fail(format!("invariant {promise:?} broken: {how}")))?;
     }
 }

@@ -6,11 +6,11 @@ mod bench;
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, Deadline, DeadlineSource, Decision, KeyId, Priority, PriorityId, TenantId, Tick,
+    Call, CallId, Deadline, DeadlineSource, Decision, KeyId, PriorityClass, PriorityId, TenantId, Tick,
 };
 
-use crate::sim::draw::Draw;
-use bench::{Bench, HEAVY, Left, limits, takes, weighing};
+use crate::sim::draw::SplitMix64;
+use bench::{DispatchedBatch, HEAVY, SingleSlotBench, limits, takes, weighing};
 
 const MS: Duration = Duration::from_millis(1);
 const INTERACTIVE: PriorityId = PriorityId(0);
@@ -26,7 +26,7 @@ fn is(priority: PriorityId) -> impl Fn(&Call) -> bool {
 
 /// A flow that always has queued calls.
 #[derive(Debug, Clone, Copy)]
-struct Busy {
+struct BackloggedFlow {
     call: (TenantId, PriorityId),
     tenant_weight: u32,
     weight: u32,
@@ -37,8 +37,8 @@ struct Busy {
 
 // === impl Busy ===
 
-impl Busy {
-    fn next(self, draw: &mut Draw, call: Call) -> Call {
+impl BackloggedFlow {
+    fn next(self, draw: &mut SplitMix64, call: Call) -> Call {
         let key = KeyId(draw.between(self.keys.0, self.keys.1));
         let (tenant, priority) = self.call;
         let items = draw.count(1, self.items);
@@ -49,7 +49,7 @@ impl Busy {
         (call.tenant, call.priority) == self.call
     }
 
-    fn owns(self, left: &Left) -> f64 {
+    fn owns(self, left: &DispatchedBatch) -> f64 {
         let items = left.items(|call| self.is(call));
         takes(left.batch.items).as_secs_f64() * f64::from(items) / f64::from(left.batch.items)
     }
@@ -58,14 +58,14 @@ impl Busy {
 /// Simulates one second of a seed: the work done for every flow, divided by its weight, stays
 /// within one batch of that of any other flow.
 fn shares_hold(seed: u64) {
-    let mut draw = Draw::new(seed);
+    let mut draw = SplitMix64::new(seed);
     let cap = *draw.pick(&[1, 4, 16]);
-    let classes: Vec<Priority> = (0..3).map(|_| weighing(draw.count(1, 8))).collect();
-    let mut busy: Vec<Busy> = Vec::new();
+    let classes: Vec<PriorityClass> = (0..3).map(|_| weighing(draw.count(1, 8))).collect();
+    let mut busy: Vec<BackloggedFlow> = Vec::new();
     for i in 0..draw.between(2, 5) {
         let priority = PriorityId(u8::try_from(draw.between(0, 2)).unwrap_or(0));
         let key = draw.between(0, 2);
-        busy.push(Busy {
+        busy.push(BackloggedFlow {
             call: (TenantId(i), priority),
             tenant_weight: draw.count(1, 3),
             weight: classes[usize::from(priority.0)].weight,
@@ -73,7 +73,7 @@ fn shares_hold(seed: u64) {
             items: *draw.pick(&[1, 1, 3]),
         });
     }
-    let mut bench = Bench::warm(limits(cap, &classes), cap.max(3));
+    let mut bench = SingleSlotBench::warm(limits(cap, &classes), cap.max(3));
     let mut done = vec![0.0_f64; busy.len()];
     let until = bench.now.after(1000 * MS);
     while bench.now < until {
@@ -111,7 +111,7 @@ fn shares_hold(seed: u64) {
 }
 
 #[test]
-fn whoever_has_work_gets_its_share_within_one_batch_over_any_backlog() {
+fn backlogged_flows_get_shares_within_one_batch() {
     for seed in 0..200 {
         shares_hold(seed);
     }
@@ -119,8 +119,8 @@ fn whoever_has_work_gets_its_share_within_one_batch_over_any_backlog() {
 
 #[test]
 fn a_call_of_a_higher_class_joins_the_first_batch_and_what_is_left_waits() {
-    for urgent in [weighing(8), Priority { strict: true, ..weighing(8) }] {
-        let mut bench = Bench::warm(limits(4, &[weighing(1), urgent]), 4);
+    for urgent in [weighing(8), PriorityClass { strict: true, ..weighing(8) }] {
+        let mut bench = SingleSlotBench::warm(limits(4, &[weighing(1), urgent]), 4);
         let blocker = bench.offer(|call| call);
         assert_eq!(bench.next().ids(), [blocker]);
         bench.offer(|call| Call { items: 2, ..call });
@@ -134,8 +134,8 @@ fn a_call_of_a_higher_class_joins_the_first_batch_and_what_is_left_waits() {
 
 /// Keeps interactive and bulk calls queued and returns the items of both that were dispatched
 /// within this time.
-fn contest(classes: &[Priority], keys: (u64, u64), time: Duration) -> (u32, u32) {
-    let mut bench = Bench::warm(limits(16, classes), 16);
+fn dispatched_items(classes: &[PriorityClass], keys: (u64, u64), time: Duration) -> (u32, u32) {
+    let mut bench = SingleSlotBench::warm(limits(16, classes), 16);
     let until = bench.now.after(time);
     let mut left = (0, 0);
     while bench.now < until {
@@ -153,7 +153,7 @@ fn contest(classes: &[Priority], keys: (u64, u64), time: Duration) -> (u32, u32)
 #[test]
 fn under_continuous_interactive_load_bulk_gets_its_ninth() {
     for keys in [(0, 0), (0, 1)] {
-        let (interactive, bulk) = contest(&[weighing(8), weighing(1)], keys, 4000 * MS);
+        let (interactive, bulk) = dispatched_items(&[weighing(8), weighing(1)], keys, 4000 * MS);
         let owed = (interactive + bulk) / 9;
         assert!(bulk.abs_diff(owed) <= 16, "keys {keys:?}: bulk has {bulk} items beside {interactive}, owed {owed}");
     }
@@ -161,10 +161,10 @@ fn under_continuous_interactive_load_bulk_gets_its_ninth() {
 
 #[test]
 fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
-    let strict = Priority { strict: true, ..weighing(8) };
+    let strict = PriorityClass { strict: true, ..weighing(8) };
     for keys in [(0, 0), (0, 1)] {
-        let (_, early) = contest(&[strict, weighing(1)], keys, 1900 * MS);
-        let (interactive, bulk) = contest(&[strict, weighing(1)], keys, 6000 * MS);
+        let (_, early) = dispatched_items(&[strict, weighing(1)], keys, 1900 * MS);
+        let (interactive, bulk) = dispatched_items(&[strict, weighing(1)], keys, 6000 * MS);
         assert_eq!(early, 0, "keys {keys:?}: strict goes first");
         // 64 calls are queued at once, and each of them waits 2 s.
         assert!((128..512).contains(&bulk), "keys {keys:?}: bulk has {bulk} items beside {interactive}");
@@ -173,10 +173,10 @@ fn under_continuous_strict_load_bulk_waits_its_age_out_and_then_progresses() {
 
 #[test]
 fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
-    let filler = Priority { filler: true, ..weighing(1) };
+    let filler = PriorityClass { filler: true, ..weighing(1) };
     for keys in [(0, 0), (0, 1)] {
-        let (_, early) = contest(&[weighing(8), filler], keys, 1900 * MS);
-        let (interactive, bulk) = contest(&[weighing(8), filler], keys, 9000 * MS);
+        let (_, early) = dispatched_items(&[weighing(8), filler], keys, 1900 * MS);
+        let (interactive, bulk) = dispatched_items(&[weighing(8), filler], keys, 9000 * MS);
         assert_eq!(early, 0, "keys {keys:?}: there is never room");
         assert!((256..768).contains(&bulk), "keys {keys:?}: fillers have {bulk} items beside {interactive}");
     }
@@ -184,7 +184,8 @@ fn a_filler_under_continuous_load_waits_its_ages_out_and_then_progresses() {
 
 #[test]
 fn fillers_alone_leave_like_any_other() {
-    let mut bench = Bench::warm(limits(16, &[weighing(8), Priority { filler: true, ..weighing(1) }]), 16);
+    let mut bench =
+        SingleSlotBench::warm(limits(16, &[weighing(8), PriorityClass { filler: true, ..weighing(1) }]), 16);
     for _ in 0..5 {
         bench.offer(of(BULK));
     }
@@ -192,7 +193,12 @@ fn fillers_alone_leave_like_any_other() {
 }
 
 /// Returns independent calls of a class with this mean rate per second, until an instant.
-fn coming(draw: &mut Draw, until: Tick, rate: u64, of: impl Fn(&mut Draw, Call) -> Call) -> Vec<(Tick, Call)> {
+fn coming(
+    draw: &mut SplitMix64,
+    until: Tick,
+    rate: u64,
+    of: impl Fn(&mut SplitMix64, Call) -> Call,
+) -> Vec<(Tick, Call)> {
     let mut at = Tick::default();
     let mut all = Vec::new();
     while at < until {
@@ -204,14 +210,14 @@ fn coming(draw: &mut Draw, until: Tick, rate: u64, of: impl Fn(&mut Draw, Call) 
 
 #[test]
 fn fillers_never_enlarge_or_delay_a_batch() {
-    let filler = Priority { filler: true, ages: Duration::from_secs(3600), ..weighing(1) };
+    let filler = PriorityClass { filler: true, ages: Duration::from_secs(3600), ..weighing(1) };
     let (mut joined, mut compared) = (0, 0);
     for seed in 0..8 {
-        let mut draw = Draw::new(seed);
+        let mut draw = SplitMix64::new(seed);
         let until = Tick::from_millis(3000);
         let (items, keys) = (*draw.pick(&[1, 5]), draw.between(0, 1));
         let some = |priority| {
-            move |draw: &mut Draw, call: Call| {
+            move |draw: &mut SplitMix64, call: Call| {
                 let (items, key) = (draw.count(1, items), KeyId(draw.between(0, keys)));
                 Call { items, key, ..of(priority)(call) }
             }
@@ -223,7 +229,7 @@ fn fillers_never_enlarge_or_delay_a_batch() {
         // A filler that has waited beside a free slot for the longest hold counts as a plain call.
         // This limit is out of reach here.
         limits.scopes.iter_mut().for_each(|scope| scope.queue_delay_max = Duration::from_secs(3600));
-        let mut bench = Bench::new(limits);
+        let mut bench = SingleSlotBench::new(limits);
         let mut calls = calls.into_iter().peekable();
         while calls.peek().is_some() {
             // Every decision is compared with that of a twin core without fillers.
@@ -269,7 +275,7 @@ fn fillers_never_enlarge_or_delay_a_batch() {
 }
 
 /// Returns the latencies of a tenant's calls, sorted.
-fn latencies(all: &[Left], tenant: TenantId) -> Vec<Duration> {
+fn latencies(all: &[DispatchedBatch], tenant: TenantId) -> Vec<Duration> {
     let mut out = Vec::new();
     for left in all {
         let end = left.sent.after(takes(left.batch.items));
@@ -283,13 +289,13 @@ fn latencies(all: &[Left], tenant: TenantId) -> Vec<Duration> {
 fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
     let (flood, light) = (TenantId(0), TenantId(1));
     for keys in [(0, 0), (0, 1)] {
-        let mut draw = Draw::new(3);
+        let mut draw = SplitMix64::new(3);
         let until = Tick::from_millis(4000);
         // The server takes 2000 items per second in batches of 16; 5000 arrive.
         let mut calls = coming(&mut draw, until, 5000, |_, call| Call { tenant: flood, key: KeyId(keys.0), ..call });
         calls.extend(coming(&mut draw, until, 50, |_, call| Call { tenant: light, key: KeyId(keys.1), ..call }));
         calls.sort_by_key(|(at, _)| *at);
-        let mut bench = Bench::new(limits(16, &[Priority::PLAIN]));
+        let mut bench = SingleSlotBench::new(limits(16, &[PriorityClass::PLAIN]));
         let all = bench.run(until, calls.into());
         let light = latencies(&all, light);
         // The batch in flight, its own batch, and one more if the keys take turns.
@@ -302,13 +308,13 @@ fn a_tenant_that_floods_a_hundred_to_one_does_not_slow_another() {
 
 #[test]
 fn a_tenant_that_is_alone_gets_everything_and_owes_nothing_for_it() {
-    let mut bench = Bench::warm(limits(16, &[Priority::PLAIN]), 16);
+    let mut bench = SingleSlotBench::warm(limits(16, &[PriorityClass::PLAIN]), 16);
     let tenant = |tenant| move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), ..call };
     for _ in 0..160 {
         bench.offer(tenant(1));
     }
     let began = bench.now;
-    bench.work_off();
+    bench.run_until_empty();
     assert!(bench.now.since(began) <= 11 * takes(16), "the whole server, but for a batch of another size now and then");
     let mut mine = 0;
     for _ in 0..20 {
@@ -323,9 +329,9 @@ fn a_tenant_that_is_alone_gets_everything_and_owes_nothing_for_it() {
 }
 
 #[test]
-fn a_line_that_would_be_late_goes_before_the_one_whose_turn_it_is() {
+fn late_queue_is_served_before_its_turn() {
     for (spare, goes_first) in [(11, true), (200, false)] {
-        let mut bench = Bench::warm(limits(16, &[Priority::PLAIN]), 16);
+        let mut bench = SingleSlotBench::warm(limits(16, &[PriorityClass::PLAIN]), 16);
         let of = |tenant, millis: u32, now: Tick| {
             let deadline = Some(Deadline { at: now.after(millis * MS), source: DeadlineSource::Slo });
             move |call| Call { tenant: TenantId(tenant), key: KeyId(tenant), deadline, ..call }
@@ -347,8 +353,8 @@ fn a_line_that_would_be_late_goes_before_the_one_whose_turn_it_is() {
 #[test]
 fn calls_of_two_classes_are_grouped_by_weight_and_shares_hold() {
     let classes = [weighing(4), weighing(1)];
-    let mut bench = Bench::padded(limits(8, &classes));
-    let mut draw = Draw::new(11);
+    let mut bench = SingleSlotBench::padded(limits(8, &classes));
+    let mut draw = SplitMix64::new(11);
     let (mut pure, mut batches, mut interactive, mut all) = (0, 0, 0, 0);
     while batches < 200 {
         for class in [INTERACTIVE, BULK] {

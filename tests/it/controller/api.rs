@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-pub(super) use fault::{Fault, What};
+pub(super) use fault::{Fault, FaultKind};
 use store::Store;
 
 /// Longer than any operation takes here, even on a busy machine.
@@ -32,7 +32,7 @@ pub(super) const HANG: Duration = Duration::from_secs(30);
 /// A recorded request: the verb of the rules, the resource with its subresource, namespace and
 /// name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct RecordedRequest {
     pub(super) verb: &'static str,
     pub(super) resource: String,
     pub(super) namespace: String,
@@ -44,13 +44,13 @@ pub(super) struct Asked {
 
 /// A handle to the server. The server ends with the last handle.
 #[derive(Clone)]
-pub(super) struct Api(Arc<Inner>);
+pub(super) struct FakeApiServer(Arc<Inner>);
 
 struct Inner {
     address: SocketAddr,
     store: Mutex<Store>,
     faults: Mutex<Vec<Fault>>,
-    asked: Mutex<Vec<Asked>>,
+    asked: Mutex<Vec<RecordedRequest>>,
     /// `true` if clients other than the controller send requests, which may do everything.
     users: AtomicBool,
     /// Status that a review of each token returns.
@@ -62,9 +62,9 @@ struct Inner {
     stop: watch::Sender<bool>,
 }
 
-// === impl Api ===
+// === impl FakeApiServer ===
 
-impl Api {
+impl FakeApiServer {
     pub(super) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let inner = Inner {
@@ -102,7 +102,7 @@ impl Api {
     /// Creates or replaces an object, as a user would.
     pub(super) fn put(&self, object: Value) -> Value {
         let put = self.store().put(object).unwrap_or_else(|refusal| panic!("{refusal:?}"));
-        self.touch();
+        self.notify_change();
         put
     }
 
@@ -114,13 +114,13 @@ impl Api {
         json_patch::merge(&mut object, change);
         let put = store.put(object).unwrap_or_else(|refusal| panic!("{refusal:?}"));
         drop(store);
-        self.touch();
+        self.notify_change();
         put
     }
 
     pub(super) fn remove(&self, resource: &str, namespace: &str, name: &str) {
         self.store().remove(resource, namespace, name).unwrap_or_else(|refusal| panic!("{refusal:?}"));
-        self.touch();
+        self.notify_change();
     }
 
     pub(super) fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
@@ -135,7 +135,7 @@ impl Api {
     pub(super) fn serves(&self, resource: &'static str, there: bool) {
         self.store().serves(resource, there);
         self.end_watches(resource);
-        self.touch();
+        self.notify_change();
     }
 
     /// Drops the history: a request for an older version is answered with 410.
@@ -156,7 +156,7 @@ impl Api {
     }
 
     /// Stops the enforcement of the installed roles, which are the controller's alone.
-    pub(super) fn lets_users_in(&self) {
+    pub(super) fn disable_authorization(&self) {
         self.0.users.store(true, Ordering::Relaxed);
     }
 
@@ -178,19 +178,19 @@ impl Api {
     }
 
     /// Returns the review status of a token.
-    fn reviewed(&self, token: &str) -> Value {
+    fn review_status(&self, token: &str) -> Value {
         let tokens = self.0.tokens.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.get(token).cloned().unwrap_or_else(|| json!({"authenticated": false}))
     }
 
     /// Clears all faults, and ends the requests that hang in one.
-    pub(super) fn heal(&self) {
+    pub(super) fn clear_faults(&self) {
         self.0.faults.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.end_watches("");
-        self.touch();
+        self.notify_change();
     }
 
-    pub(super) fn asked(&self) -> Vec<Asked> {
+    pub(super) fn asked(&self) -> Vec<RecordedRequest> {
         self.0.asked.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -245,17 +245,17 @@ impl Api {
 
     /// Fails if a request was made that no rule of the installation allows.
     #[track_caller]
-    pub(super) fn nothing_was_forbidden(&self) {
+    pub(super) fn assert_nothing_forbidden(&self) {
         let forbidden: Vec<_> = self.asked().into_iter().filter(|asked| asked.forbidden).collect();
         assert!(forbidden.is_empty(), "{forbidden:#?}");
     }
 
-    fn tail(&self) -> Vec<Asked> {
+    fn tail(&self) -> Vec<RecordedRequest> {
         let asked = self.asked();
         asked.iter().skip(asked.len().saturating_sub(12)).cloned().collect()
     }
 
-    fn touch(&self) {
+    fn notify_change(&self) {
         self.0.changed.send_modify(|count| *count += 1);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use groupage::clock::Clock;
-use groupage::controller::certs::{Held, KeeperSettings, Served, certificates, keep};
+use groupage::controller::certs::{RotationSettings, SecretContents, ServingCertificate, certificates, keep};
 use groupage::controller::lease::Leadership;
 use k8s_openapi::ByteString;
 use rustls::pki_types::ServerName;
@@ -14,33 +14,33 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::api::{Api, Fault, HANG, What};
+use super::api::{FakeApiServer, Fault, FaultKind, HANG};
 
 const SECRET: (&str, &str, &str) = ("secrets", "groupage-system", "groupage-tls");
 const NAME: &str = "groupage-webhook.groupage-system.svc";
 
-struct Keeping {
-    served: Served,
+struct CertKeeperTask {
+    served: ServingCertificate,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 /// Starts a replica's certificate keeper. `leads` selects a leader or a follower.
-fn keeping(api: &Api, leads: bool) -> Keeping {
-    let settings = KeeperSettings {
+fn start_keeper(api: &FakeApiServer, leads: bool) -> CertKeeperTask {
+    let settings = RotationSettings {
         namespace: SECRET.1.into(),
         secret: SECRET.2.into(),
         names: vec![NAME.into()],
         webhooks: Some("groupage-injector".into()),
     };
     let (stop, stopped) = watch::channel(false);
-    let served = Served::none();
+    let served = ServingCertificate::none();
     let leadership = if leads { Leadership::always(Clock::start()) } else { Leadership::never(Clock::start()) };
     let task = tokio::spawn(keep(api.client(), settings, leadership, served.clone(), stopped));
-    Keeping { served, stop, task }
+    CertKeeperTask { served, stop, task }
 }
 
-impl Keeping {
+impl CertKeeperTask {
     async fn shown(&self) -> String {
         let mut watch = self.served.watch();
         let shown = tokio::time::timeout(HANG, watch.wait_for(Option::is_some)).await.unwrap().unwrap();
@@ -66,7 +66,7 @@ fn configuration() -> Value {
 }
 
 /// Connects as a client that trusts these certificates.
-async fn connects(served: &Served, bundle: &str) -> Result<(), std::io::Error> {
+async fn connects(served: &ServingCertificate, bundle: &str) -> Result<(), std::io::Error> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(served.tls(None, &["h2", "http/1.1"]).unwrap()));
@@ -91,7 +91,7 @@ async fn connects(served: &Served, bundle: &str) -> Result<(), std::io::Error> {
     client.map(drop)
 }
 
-fn secret_data(api: &Api) -> std::collections::BTreeMap<String, Vec<u8>> {
+fn secret_data(api: &FakeApiServer) -> std::collections::BTreeMap<String, Vec<u8>> {
     let secret = api.get(SECRET.0, SECRET.1, SECRET.2).unwrap();
     let data: std::collections::BTreeMap<String, ByteString> = serde_json::from_value(secret["data"].clone()).unwrap();
     data.into_iter().map(|(key, value)| (key, value.0)).collect()
@@ -99,25 +99,25 @@ fn secret_data(api: &Api) -> std::collections::BTreeMap<String, Vec<u8>> {
 
 #[tokio::test]
 async fn the_leader_makes_certificates_and_every_replica_shows_them() {
-    let api = Api::start().await;
-    let leader = keeping(&api, true);
-    let follower = keeping(&api, false);
+    let api = FakeApiServer::start().await;
+    let leader = start_keeper(&api, true);
+    let follower = start_keeper(&api, false);
     let bundle = leader.shown().await;
     assert_eq!(follower.shown().await, bundle);
     connects(&follower.served, &bundle).await.unwrap();
     assert!(connects(&follower.served, "").await.is_err(), "a client that does not trust the CA does not connect");
-    let held = Held::read(&secret_data(&api), &[NAME.to_owned()]);
+    let held = SecretContents::read(&secret_data(&api), &[NAME.to_owned()]);
     assert!(held.signs && held.leaf.unwrap().wanted);
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     leader.end().await;
     follower.end().await;
 }
 
 #[tokio::test]
-async fn the_api_server_is_told_whom_to_believe_and_nothing_else_of_the_configuration_changes() {
-    let api = Api::start().await;
+async fn ca_bundle_is_the_only_change_to_webhook_configuration() {
+    let api = FakeApiServer::start().await;
     let made = api.put(configuration());
-    let leader = keeping(&api, true);
+    let leader = start_keeper(&api, true);
     let bundle = leader.shown().await;
     let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
     let told = api.until_object(key, |found| found["webhooks"][1]["clientConfig"].get("caBundle").is_some()).await;
@@ -128,30 +128,30 @@ async fn the_api_server_is_told_whom_to_believe_and_nothing_else_of_the_configur
         assert_eq!(after, *before);
     }
     assert!(bundle.contains("BEGIN CERTIFICATE"));
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     leader.end().await;
 }
 
 #[tokio::test]
 async fn a_configuration_that_is_made_anew_is_believed_within_seconds() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let key = ("mutatingwebhookconfigurations", "", "groupage-injector");
     let believes = |found: &Value| found["webhooks"][1]["clientConfig"].get("caBundle").is_some();
     api.put(configuration());
-    let leader = keeping(&api, true);
+    let leader = start_keeper(&api, true);
     api.until_object(key, believes).await;
     api.remove(key.0, key.1, key.2);
     api.put(configuration());
     let soon = tokio::time::timeout(Duration::from_secs(6), api.until_object(key, believes));
     soon.await.expect("it is checked every two seconds");
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     leader.end().await;
 }
 
 #[tokio::test]
 async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays() {
-    let api = Api::start().await;
-    let first = keeping(&api, true);
+    let api = FakeApiServer::start().await;
+    let first = start_keeper(&api, true);
     let bundle = first.shown().await;
     first.end().await;
     // The stored leaf certificate is cleared, so no valid one is left. The CA stays.
@@ -159,7 +159,7 @@ async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays
     let before = secret["data"]["tls.crt"].clone();
     secret["data"]["tls.crt"] = json!("");
     api.put(secret);
-    let next = keeping(&api, true);
+    let next = start_keeper(&api, true);
     assert_eq!(next.shown().await, bundle);
     let after = api.until_object(SECRET, |secret| secret["data"]["tls.crt"] != "").await;
     assert_ne!(after["data"]["tls.crt"], before);
@@ -169,8 +169,8 @@ async fn a_leaf_that_ran_out_while_nobody_was_there_is_replaced_and_the_ca_stays
 
 #[tokio::test]
 async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_holds_on() {
-    let api = Api::start().await;
-    let leader = keeping(&api, true);
+    let api = FakeApiServer::start().await;
+    let leader = start_keeper(&api, true);
     let bundle = leader.shown().await;
     let before = secret_data(&api);
     api.remove(SECRET.0, SECRET.1, SECRET.2);
@@ -186,9 +186,9 @@ async fn a_secret_that_is_deleted_is_made_anew_with_another_ca_and_the_old_one_h
 
 #[tokio::test]
 async fn another_replica_being_quicker_is_no_error() {
-    let api = Api::start().await;
-    api.fault(Fault::always(What::Conflict).on("create", "secrets").times(1));
-    let leader = keeping(&api, true);
+    let api = FakeApiServer::start().await;
+    api.fault(Fault::always(FaultKind::Conflict).on("create", "secrets").times(1));
+    let leader = start_keeper(&api, true);
     let bundle = leader.shown().await;
     connects(&leader.served, &bundle).await.unwrap();
     leader.end().await;
@@ -196,10 +196,10 @@ async fn another_replica_being_quicker_is_no_error() {
 
 #[tokio::test]
 async fn what_is_shown_is_shown_on_while_the_api_server_is_away() {
-    let api = Api::start().await;
-    let leader = keeping(&api, true);
+    let api = FakeApiServer::start().await;
+    let leader = start_keeper(&api, true);
     let bundle = leader.shown().await;
-    api.fault(Fault::always(What::Reset));
+    api.fault(Fault::always(FaultKind::Reset));
     leader.stop.send(true).unwrap();
     leader.task.await.unwrap();
     connects(&leader.served, &bundle).await.unwrap();

@@ -3,12 +3,12 @@
 #![expect(clippy::disallowed_methods, reason = "it is measured from outside how long something takes")]
 
 use groupage::clock::Clock;
-use groupage::controller::lease::{Leadership, Settings, elect};
+use groupage::controller::lease::{ElectionSettings, Leadership, elect};
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::api::{Api, Fault, What};
+use super::api::{FakeApiServer, Fault, FaultKind};
 
 const LEASE: (&str, &str, &str) = ("leases", "groupage-system", "groupage-controller");
 
@@ -18,8 +18,8 @@ struct Replica {
     task: JoinHandle<()>,
 }
 
-fn replica(api: &Api, me: &str) -> Replica {
-    let settings = Settings {
+fn replica(api: &FakeApiServer, me: &str) -> Replica {
+    let settings = ElectionSettings {
         namespace: LEASE.1.into(),
         name: LEASE.2.into(),
         me: me.into(),
@@ -48,7 +48,7 @@ fn held_by(name: &'static str) -> impl FnMut(&serde_json::Value) -> bool {
 
 #[tokio::test]
 async fn the_first_replica_leads_and_the_second_knows_where_the_leader_is() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let mut first = replica(&api, "one");
     first.until(true).await;
     let mut second = replica(&api, "two");
@@ -60,12 +60,12 @@ async fn the_first_replica_leads_and_the_second_knows_where_the_leader_is() {
     assert!(!second.leadership.leads());
     let lease = api.get(LEASE.0, LEASE.1, LEASE.2).unwrap();
     assert_eq!(lease["spec"]["leaseDurationSeconds"], 15);
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
 }
 
 #[tokio::test]
-async fn a_leader_that_is_told_to_stop_lets_the_lease_go_and_the_next_one_leads_at_its_next_look() {
-    let api = Api::start().await;
+async fn stopped_leader_releases_lease() {
+    let api = FakeApiServer::start().await;
     let mut first = replica(&api, "one");
     first.until(true).await;
     let mut second = replica(&api, "two");
@@ -87,8 +87,8 @@ async fn a_leader_that_is_told_to_stop_lets_the_lease_go_and_the_next_one_leads_
 }
 
 #[tokio::test]
-async fn a_renewal_that_somebody_overtook_ends_the_reign() {
-    let api = Api::start().await;
+async fn lost_lease_renewal_ends_leadership() {
+    let api = FakeApiServer::start().await;
     let mut first = replica(&api, "one");
     first.until(true).await;
     api.merge(
@@ -103,8 +103,8 @@ async fn a_renewal_that_somebody_overtook_ends_the_reign() {
 
 #[tokio::test]
 async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
-    let api = Api::start().await;
-    api.fault(Fault::always(What::Conflict).on("create", "leases").times(1));
+    let api = FakeApiServer::start().await;
+    api.fault(Fault::always(FaultKind::Conflict).on("create", "leases").times(1));
     let mut first = replica(&api, "one");
     let mut second = replica(&api, "two");
     let (mut one, mut two) = (false, false);
@@ -120,8 +120,10 @@ async fn of_two_that_write_at_once_the_api_server_lets_one_lead() {
 
 #[tokio::test]
 async fn errors_of_every_kind_are_survived_without_a_storm() {
-    for what in [What::Status(500), What::TooMany(1), What::Reset, What::Forbidden, What::Status(503)] {
-        let api = Api::start().await;
+    for what in
+        [FaultKind::Status(500), FaultKind::TooMany(1), FaultKind::Reset, FaultKind::Forbidden, FaultKind::Status(503)]
+    {
+        let api = FakeApiServer::start().await;
         api.fault(Fault::always(what).of("leases").times(2));
         let mut only = replica(&api, "one");
         only.until(true).await;
@@ -131,16 +133,16 @@ async fn errors_of_every_kind_are_survived_without_a_storm() {
 
 #[tokio::test]
 async fn a_leader_that_gets_no_answer_stops_before_anybody_else_may_begin() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let mut first = replica(&api, "one");
     first.until(true).await;
     let began = std::time::Instant::now();
-    api.fault(Fault::always(What::Silence).of("leases"));
+    api.fault(Fault::always(FaultKind::Silence).of("leases"));
     first.until(false).await;
     assert!(began.elapsed() < std::time::Duration::from_secs(15), "{:?}", began.elapsed());
     assert_eq!(first.leadership.leader(), None, "no ready replica is the leader");
     let reign = first.leadership.reign();
-    api.heal();
+    api.clear_faults();
     first.until(true).await;
     assert!(reign.is_some() && first.leadership.reign() == reign, "no other replica led in between");
 }

@@ -9,43 +9,48 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use groupage::clock::Clock;
-use groupage::control::client::{Address, Client, Config as Dial, Reason, Sidecar, Status, Times, Trust};
-use groupage::control::wire::{self, Hello, InForce, Outcomes, Pod, Report, RouteReport, UpstreamReport};
-use groupage::controller::{Config, Running, start};
+use groupage::control::client::{
+    CaBundles, Client, ControlClientConfig, ControllerAddress, DisconnectReason, StreamHandler, StreamStatus,
+    StreamTimeouts,
+};
+use groupage::control::wire::{
+    self, AppliedConfig, Hello, OutcomeCounts, PodIdentity, RouteReport, SidecarReport, UpstreamReport,
+};
+use groupage::controller::{ControllerConfig, RunningController, start};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::api::{Api, Fault, HANG, What};
+use super::api::{FakeApiServer, Fault, FaultKind, HANG};
 use super::whole::{POLICY, config, get, pod, policy, ready, says};
 
 const STREAM: &str = "groupage-stream.groupage-system.svc";
 
 /// A sidecar process that records its configuration and reports fixed counts.
-struct Process {
+struct RecordingSidecar {
     uid: String,
     name: String,
     /// Received configurations, newest last.
-    told: watch::Sender<Vec<wire::Config>>,
-    lost: watch::Sender<Option<(Reason, String)>>,
+    told: watch::Sender<Vec<wire::SidecarConfig>>,
+    lost: watch::Sender<Option<(DisconnectReason, String)>>,
     /// Counts for the next report.
     counts: Mutex<RouteReport>,
 }
 
 /// A sidecar with a stream that stays open until the sidecar is dropped.
-pub(super) struct Dialled {
-    process: Arc<Process>,
+pub(super) struct ConnectedSidecar {
+    process: Arc<RecordingSidecar>,
     task: tokio::task::JoinHandle<()>,
     _token: tempfile::TempDir,
 }
 
 // === impl Process ===
 
-impl Process {
-    fn in_force(&self) -> Option<InForce> {
+impl RecordingSidecar {
+    fn in_force(&self) -> Option<AppliedConfig> {
         let told = self.told.borrow();
         let config = told.last()?;
         let arm = config.experiment.as_ref();
-        Some(InForce {
+        Some(AppliedConfig {
             source: config.source.clone(),
             generation: config.generation,
             profile: arm.map_or(&config.profile, |arm| &arm.profile).clone(),
@@ -57,19 +62,20 @@ impl Process {
     }
 }
 
-impl Sidecar for Process {
+impl StreamHandler for RecordingSidecar {
     fn hello(&self) -> Hello {
-        let pod = Pod { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
+        let pod =
+            PodIdentity { uid: self.uid.clone(), name: self.name.clone(), namespace: "a".into(), node: String::new() };
         Hello { pod, config: self.in_force(), ..Hello::default() }
     }
 
-    fn report(&self) -> BoxFuture<'_, Report> {
+    fn report(&self) -> BoxFuture<'_, SidecarReport> {
         let routes = vec![self.counts.lock().unwrap().clone()];
         let upstreams = vec![UpstreamReport { port: 8080, ready: true, routes, ..UpstreamReport::default() }];
-        std::future::ready(Report { config: self.in_force(), upstreams, ..Report::default() }).boxed()
+        std::future::ready(SidecarReport { config: self.in_force(), upstreams, ..SidecarReport::default() }).boxed()
     }
 
-    fn config(&self, config: wire::Config) -> BoxFuture<'_, ()> {
+    fn config(&self, config: wire::SidecarConfig) -> BoxFuture<'_, ()> {
         self.told.send_modify(|told| told.push(config));
         std::future::ready(()).boxed()
     }
@@ -78,8 +84,8 @@ impl Sidecar for Process {
         std::future::ready(()).boxed()
     }
 
-    fn status(&self, status: &Status) {
-        if let Status::Lost { reason, message, .. } = status {
+    fn status(&self, status: &StreamStatus) {
+        if let StreamStatus::Lost { reason, message, .. } = status {
             self.lost.send_replace(Some((*reason, message.clone())));
         }
     }
@@ -87,23 +93,23 @@ impl Sidecar for Process {
 
 // === impl Dialled ===
 
-impl Dialled {
+impl ConnectedSidecar {
     /// Connects the sidecar of a pod, with this token, to this controller.
-    pub(super) fn new(api: &Api, running: &Running, name: &str, token: &str) -> Self {
+    pub(super) fn new(api: &FakeApiServer, running: &RunningController, name: &str, token: &str) -> Self {
         let uid = api.get("pods", "a", name).unwrap()["metadata"]["uid"].as_str().unwrap().to_owned();
         let dir = tempfile::tempdir().unwrap();
         let path: PathBuf = dir.path().join("token");
         std::fs::write(&path, token).unwrap();
         let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
         let port = running.streams.unwrap().port();
-        let dial = Dial {
-            address: Address { host: "127.0.0.1".into(), port },
+        let dial = ControlClientConfig {
+            address: ControllerAddress { host: "127.0.0.1".into(), port },
             server_name: STREAM.into(),
-            trust: Trust::given(&bundle).unwrap(),
+            trust: CaBundles::given(&bundle).unwrap(),
             token: path,
-            times: Times { report: Duration::from_millis(300), ..Times::default() },
+            times: StreamTimeouts { report: Duration::from_millis(300), ..StreamTimeouts::default() },
         };
-        let process = Arc::new(Process {
+        let process = Arc::new(RecordingSidecar {
             uid,
             name: name.to_owned(),
             told: watch::channel(Vec::new()).0,
@@ -117,17 +123,20 @@ impl Dialled {
 
     fn counts(&self, served: u64, micros: u64, slo: Duration) {
         let late = if Duration::from_micros(micros) > slo { served } else { 0 };
-        let calls = Outcomes { served, ..Outcomes::default() };
+        let calls = OutcomeCounts { served, ..OutcomeCounts::default() };
         let mut counts = RouteReport { calls, items: calls, late, ..RouteReport::default() };
         for sketch in [&mut counts.latency, &mut counts.slo_latency] {
-            sketch.add_many(micros, served);
+            sketch.record_n(micros, served);
         }
         *self.process.counts.lock().unwrap() = counts;
     }
 
     /// Waits for a configuration that satisfies a condition.
     #[track_caller]
-    pub(super) fn told(&self, wanted: impl Fn(&wire::Config) -> bool) -> impl Future<Output = wire::Config> {
+    pub(super) fn told(
+        &self,
+        wanted: impl Fn(&wire::SidecarConfig) -> bool,
+    ) -> impl Future<Output = wire::SidecarConfig> {
         let place = std::panic::Location::caller();
         let mut told = self.process.told.subscribe();
         async move {
@@ -138,19 +147,19 @@ impl Dialled {
     }
 }
 
-impl Drop for Dialled {
+impl Drop for ConnectedSidecar {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-fn streaming() -> Config {
+fn streaming() -> ControllerConfig {
     let mut names = config().names;
     names.push(STREAM.into());
-    Config { names, streams: "127.0.0.1:0".parse().ok(), tuner: Some(Duration::from_secs(1)), ..config() }
+    ControllerConfig { names, streams: "127.0.0.1:0".parse().ok(), tuner: Some(Duration::from_secs(1)), ..config() }
 }
 
-pub(super) async fn controller(api: &Api) -> Running {
+pub(super) async fn controller(api: &FakeApiServer) -> RunningController {
     let running = start(api.client(), streaming(), Clock::start()).unwrap();
     ready(&running).await;
     running
@@ -166,12 +175,12 @@ pub(super) fn injected(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_sidecar_is_told_its_policy_and_every_edit_of_it() {
-    let api = Api::start().await;
+async fn policy_and_edits_are_pushed_to_sidecar() {
+    let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(injected("emb-0"));
     let running = controller(&api).await;
-    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
     let first = sidecar.told(|config| config.generation == 1).await;
     assert_eq!((first.name.as_str(), &first.policy["slo"]), ("a/emb", &json!({"latencyP99": "150ms"})));
     let status = api.until_object(POLICY, |policy| says(policy, "Programmed", "True/Programmed")).await;
@@ -190,23 +199,23 @@ async fn a_sidecar_is_told_its_policy_and_every_edit_of_it() {
         (json!({}), ""),
         "without a policy it has the settings of a pod without one"
     );
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     running.end().await;
 }
 
 #[tokio::test]
 async fn streams_stay_and_are_told_again_after_an_api_server_that_was_away_for_longer_than_a_lease() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(injected("emb-0"));
     let running = start(
         api.client(),
-        Config { stream: Some("10.0.0.1:9444".into()), tuner: None, ..streaming() },
+        ControllerConfig { stream: Some("10.0.0.1:9444".into()), tuner: None, ..streaming() },
         Clock::start(),
     )
     .unwrap();
     ready(&running).await;
-    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
     sidecar.told(|config| config.generation == 1).await;
     let mut leadership = running.parts.leadership.clone();
     let mut rounds = running.parts.rounds.clone();
@@ -218,14 +227,14 @@ async fn streams_stay_and_are_told_again_after_an_api_server_that_was_away_for_l
         };
         tokio::time::timeout(HANG, wait).await.unwrap();
     };
-    api.fault(Fault::always(What::Silence).of("leases"));
+    api.fault(Fault::always(FaultKind::Silence).of("leases"));
     until(false).await;
     // Two rounds of a replica that does not lead: the first may have started before.
     for _ in 0..2 {
         rounds.borrow_and_update();
         tokio::time::timeout(HANG, rounds.changed()).await.unwrap().unwrap();
     }
-    api.heal();
+    api.clear_faults();
     until(true).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
     sidecar.told(|config| config.generation == 2).await;
@@ -235,37 +244,37 @@ async fn streams_stay_and_are_told_again_after_an_api_server_that_was_away_for_l
 
 #[tokio::test]
 async fn a_token_of_another_pod_opens_no_stream() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     for name in ["emb-0", "emb-1"] {
         api.put(injected(name));
     }
     api.put(pod("bare"));
     let running = controller(&api).await;
     let refused = async |name: &str, token: &str| {
-        let sidecar = Dialled::new(&api, &running, name, token);
+        let sidecar = ConnectedSidecar::new(&api, &running, name, token);
         let mut lost = sidecar.process.lost.subscribe();
         let found = tokio::time::timeout(HANG, lost.wait_for(Option::is_some)).await.unwrap().unwrap().clone();
         found.unwrap().0
     };
     // Its UID does not match the pod of its token, so the stream is closed.
-    assert_ne!(refused("emb-0", &api.token("a", "emb-1")).await, Reason::Lifetime);
-    assert_eq!(refused("bare", &api.token("a", "bare")).await, Reason::Forbidden, "it was not injected");
+    assert_ne!(refused("emb-0", &api.token("a", "emb-1")).await, DisconnectReason::Lifetime);
+    assert_eq!(refused("bare", &api.token("a", "bare")).await, DisconnectReason::Forbidden, "it was not injected");
     let (head, rest) =
         api.token("a", "emb-0").split_once('.').map(|(head, rest)| (head.to_owned(), rest.to_owned())).unwrap();
-    assert_eq!(refused("emb-0", &format!("{head}x.{rest}")).await, Reason::Unauthorized, "it is not signed");
-    assert_eq!(refused("emb-0", "nonsense").await, Reason::Unauthorized);
+    assert_eq!(refused("emb-0", &format!("{head}x.{rest}")).await, DisconnectReason::Unauthorized, "it is not signed");
+    assert_eq!(refused("emb-0", "nonsense").await, DisconnectReason::Unauthorized);
     let metrics = get(&running, "/metrics").await;
     assert!(metrics.contains("groupage_controller_streams 0"), "{metrics}");
     running.end().await;
 }
 
 #[tokio::test]
-async fn a_missed_slo_is_said_and_something_is_moved_for_it() {
-    let api = Api::start().await;
+async fn missed_slo_is_reported() {
+    let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(injected("emb-0"));
     let running = controller(&api).await;
-    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
     sidecar.told(|config| config.generation == 1).await;
     let slo = Duration::from_millis(150);
     sidecar.counts(200, 40_000, slo);
@@ -279,7 +288,7 @@ async fn a_missed_slo_is_said_and_something_is_moved_for_it() {
 
 #[tokio::test]
 async fn a_profile_under_which_calls_are_late_is_taken_back() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let mut wanted = policy();
     wanted["spec"]["rollout"] = json!({
         "strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1s"}]},
@@ -290,7 +299,7 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
         api.put(injected(name));
     }
     let running = controller(&api).await;
-    let sidecars = ["emb-0", "emb-1"].map(|name| Dialled::new(&api, &running, name, &api.token("a", name)));
+    let sidecars = ["emb-0", "emb-1"].map(|name| ConnectedSidecar::new(&api, &running, name, &api.token("a", name)));
     for sidecar in &sidecars {
         sidecar.told(|config| config.generation == 1).await;
         sidecar.counts(200, 40_000, Duration::from_millis(150));
@@ -313,16 +322,16 @@ async fn a_profile_under_which_calls_are_late_is_taken_back() {
 
 #[tokio::test]
 async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(injected("emb-0"));
     let running = controller(&api).await;
-    let sidecar = Dialled::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
+    let sidecar = ConnectedSidecar::new(&api, &running, "emb-0", &api.token("a", "emb-0"));
     let first = sidecar.told(|config| config.generation == 1).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
     let second = sidecar.told(|config| config.profile != first.profile).await;
     api.until_object(POLICY, |policy| policy["status"]["rollout"]["previousProfile"] == json!(first.profile)).await;
-    api.lets_users_in();
+    api.disable_authorization();
     let said = groupage(&api, &["rollback", "bpol/emb"]).await;
     assert!(said.contains(&format!("{} is in force", first.profile)), "{said}");
     assert!(sidecar.told(|config| config.profile == first.profile).await.policy.get("limits").is_none());
@@ -337,7 +346,7 @@ async fn a_rollback_by_hand_reaches_every_sidecar_and_holds_until_it_is_ended() 
 }
 
 /// Runs the command against this API server.
-async fn groupage(api: &Api, args: &[&str]) -> String {
+async fn groupage(api: &FakeApiServer, args: &[&str]) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("kubeconfig");
     let server = api.config().cluster_url.to_string();

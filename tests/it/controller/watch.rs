@@ -6,24 +6,24 @@
 use std::time::Duration;
 
 use groupage::clock::Clock;
-use groupage::controller::watch::{Kind, Shared, Timing, follow};
-use groupage::controller::world::{Key, World};
+use groupage::controller::watch::{SharedState, WatchTiming, WatchedKind, follow};
+use groupage::controller::world::{ClusterState, ObjectKey};
 use groupage::telemetry::ControllerMetrics;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::api::{Api, Fault, HANG, What};
+use super::api::{FakeApiServer, Fault, FaultKind, HANG};
 
-struct Following {
-    shared: Shared,
+struct FollowTask {
+    shared: SharedState,
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 /// Returns the shortest timeouts that a test may use.
-fn quick() -> Timing {
-    Timing {
+fn quick() -> WatchTiming {
+    WatchTiming {
         watch: Duration::from_secs(200),
         answer: Duration::from_secs(1),
         backoff: (Duration::from_millis(20), Duration::from_millis(200)),
@@ -34,17 +34,17 @@ fn quick() -> Timing {
     }
 }
 
-fn following(api: &Api, timing: Timing) -> Following {
-    let shared = Shared::new(Clock::start());
+fn start_following(api: &FakeApiServer, timing: WatchTiming) -> FollowTask {
+    let shared = SharedState::new(Clock::start());
     let (stop, stopped) = watch::channel(false);
     let task = tokio::spawn(follow(api.client(), shared.clone(), timing, ControllerMetrics::new(), stopped));
-    Following { shared, stop, task }
+    FollowTask { shared, stop, task }
 }
 
-impl Following {
+impl FollowTask {
     /// Waits until the cluster state satisfies a condition.
     #[track_caller]
-    fn until(&self, done: impl Fn(&World) -> bool) -> impl Future<Output = ()> {
+    fn until(&self, done: impl Fn(&ClusterState) -> bool) -> impl Future<Output = ()> {
         let place = std::panic::Location::caller();
         let shared = self.shared.clone();
         async move {
@@ -84,18 +84,18 @@ fn pod(name: &str, injected: bool, phase: &str) -> Value {
         "spec": {"containers": [{"name": "c"}]}, "status": {"phase": phase}})
 }
 
-fn key(name: &str) -> Key {
-    Key::new("a", name)
+fn key(name: &str) -> ObjectKey {
+    ObjectKey::new("a", name)
 }
 
 #[tokio::test]
 async fn what_is_there_is_listed_and_what_changes_is_followed() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy("p", "x"));
     api.put(pod("with", true, "Running"));
     api.put(pod("without", false, "Running"));
     api.put(pod("over", false, "Succeeded"));
-    let all = following(&api, quick());
+    let all = start_following(&api, quick());
     all.until(|world| world.synced && world.server_native == Some(true)).await;
     let world = all.shared.world();
     assert!(world.policies[&key("p")].spec.is_ok());
@@ -107,17 +107,17 @@ async fn what_is_there_is_listed_and_what_changes_is_followed() {
     all.until(|world| world.pods.len() == 2 && world.bare.is_empty()).await;
     api.remove("pods", "a", "with");
     all.until(|world| world.pods.len() == 1).await;
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     all.end().await;
 }
 
 #[tokio::test]
 async fn a_list_of_many_comes_in_pages() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     for number in 0..1200 {
         api.put(service(&format!("s{number}")));
     }
-    let all = following(&api, quick());
+    let all = start_following(&api, quick());
     all.until(|world| world.synced).await;
     assert_eq!(all.shared.world().services.len(), 1200);
     assert!(api.count("list", "services") >= 3, "{}", api.count("list", "services"));
@@ -127,20 +127,20 @@ async fn a_list_of_many_comes_in_pages() {
 #[tokio::test]
 async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin_and_recovers() {
     let ways = [
-        What::Status(500),
-        What::TooMany(1),
-        What::Forbidden,
-        What::Reset,
-        What::Gone,
-        What::GoneInStream,
-        What::EofInFrame,
-        What::EndsAtOnce,
-        What::Garbage,
-        What::Silence,
+        FaultKind::Status(500),
+        FaultKind::TooMany(1),
+        FaultKind::Forbidden,
+        FaultKind::Reset,
+        FaultKind::Gone,
+        FaultKind::GoneInStream,
+        FaultKind::EofInFrame,
+        FaultKind::EndsAtOnce,
+        FaultKind::Garbage,
+        FaultKind::Silence,
     ];
-    let one = |what: What| async move {
-        let api = Api::start().await;
-        let all = following(&api, quick());
+    let one = |what: FaultKind| async move {
+        let api = FakeApiServer::start().await;
+        let all = start_following(&api, quick());
         all.until(|world| world.synced).await;
         api.fault(Fault::always(what.clone()).on("watch", "services"));
         api.end_watches("services");
@@ -158,7 +158,7 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
         let most = began.elapsed().as_millis() / 20 + 4;
         assert!((asked as u128) <= most, "{what:?}: {asked} requests in {:?}", began.elapsed());
         api.put(service("late"));
-        api.heal();
+        api.clear_faults();
         all.until(|world| world.services.contains_key(&key("late"))).await;
         assert!(all.shared.world().synced);
         all.end().await;
@@ -168,10 +168,10 @@ async fn a_watch_that_fails_in_whatever_way_holds_up_no_other_kind_does_not_spin
 
 #[tokio::test]
 async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
-    let api = Api::start().await;
-    api.fault(Fault::always(What::HungWatch).on("watch", "services").times(1));
+    let api = FakeApiServer::start().await;
+    api.fault(Fault::always(FaultKind::HungWatch).on("watch", "services").times(1));
     // The reflector waits five seconds longer than the requested watch timeout.
-    let all = following(&api, Timing { watch: Duration::from_secs(1), ..quick() });
+    let all = start_following(&api, WatchTiming { watch: Duration::from_secs(1), ..quick() });
     all.until(|world| world.synced).await;
     api.put(service("unseen"));
     all.until(|world| world.services.contains_key(&key("unseen"))).await;
@@ -180,15 +180,15 @@ async fn a_watch_that_hangs_is_given_up_and_begun_anew() {
 
 #[tokio::test]
 async fn a_kind_that_cannot_be_listed_is_named_and_all_others_are_known() {
-    for what in [What::Status(503), What::Forbidden, What::Silence] {
-        let api = Api::start().await;
+    for what in [FaultKind::Status(503), FaultKind::Forbidden, FaultKind::Silence] {
+        let api = FakeApiServer::start().await;
         api.put(policy("p", "x"));
         api.fault(Fault::always(what).on("list", "services"));
-        let all = following(&api, quick());
+        let all = start_following(&api, quick());
         all.until(|world| world.policies.contains_key(&key("p"))).await;
         api.until_asked("list", "services", 3).await;
-        assert!(all.shared.missing().any(|kind| kind == Kind::Services) && !all.shared.world().synced);
-        api.heal();
+        assert!(all.shared.missing().any(|kind| kind == WatchedKind::Services) && !all.shared.world().synced);
+        api.clear_faults();
         all.until(|world| world.synced).await;
         assert_eq!(all.shared.missing().next(), None);
         all.end().await;
@@ -197,28 +197,28 @@ async fn a_kind_that_cannot_be_listed_is_named_and_all_others_are_known() {
 
 #[tokio::test]
 async fn a_slow_server_is_waited_for() {
-    let api = Api::start().await;
-    api.fault(Fault::always(What::Slow(Duration::from_millis(300))).on("list", "services").times(1));
-    let all = following(&api, quick());
+    let api = FakeApiServer::start().await;
+    api.fault(Fault::always(FaultKind::Slow(Duration::from_millis(300))).on("list", "services").times(1));
+    let all = start_following(&api, quick());
     all.until(|world| world.synced).await;
     assert_eq!(api.count("list", "services"), 1, "it received one request");
     all.end().await;
 }
 
 #[tokio::test]
-async fn what_went_while_nobody_could_watch_is_gone_after_the_next_list() {
-    let api = Api::start().await;
+async fn objects_deleted_during_outage_disappear_after_relist() {
+    let api = FakeApiServer::start().await;
     api.put(service("stays"));
     api.put(service("goes"));
-    let all = following(&api, quick());
+    let all = start_following(&api, quick());
     all.until(|world| world.services.len() == 2).await;
-    api.fault(Fault::always(What::Status(500)).on("watch", "services"));
+    api.fault(Fault::always(FaultKind::Status(500)).on("watch", "services"));
     api.end_watches("services");
     api.until_asked("watch", "services", 2).await;
     api.remove("services", "a", "goes");
     api.compact();
     assert_eq!(all.shared.world().services.len(), 2, "the cached state is kept until a complete list replaces it");
-    api.heal();
+    api.clear_faults();
     all.until(|world| world.services.len() == 1).await;
     assert!(all.shared.world().services.contains_key(&key("stays")));
     all.end().await;
@@ -226,8 +226,8 @@ async fn what_went_while_nobody_could_watch_is_gone_after_the_next_list() {
 
 #[tokio::test]
 async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
-    let api = Api::start().await;
-    let all = following(&api, quick());
+    let api = FakeApiServer::start().await;
+    let all = start_following(&api, quick());
     all.until(|world| world.synced).await;
     assert!(all.shared.world().pools.is_none() && all.shared.world().inference_services.is_none());
     api.serves("inferencepools", true);
@@ -237,18 +237,18 @@ async fn kinds_that_a_cluster_may_lack_come_and_go_and_hold_up_nothing() {
     api.serves("inferencepools", false);
     all.until(|world| world.pools.is_none()).await;
     assert!(all.shared.world().synced);
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     all.end().await;
 }
 
 #[tokio::test]
 async fn an_object_that_cannot_be_read_does_not_take_its_kind_with_it() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let mut odd = policy("odd", "x");
     odd["spec"]["limits"] = json!("many");
     api.put(odd);
     api.put(policy("even", "y"));
-    let all = following(&api, quick());
+    let all = start_following(&api, quick());
     all.until(|world| world.synced).await;
     let world = all.shared.world();
     assert!(world.policies[&key("odd")].spec.is_err() && world.policies[&key("odd")].invalid.is_some());

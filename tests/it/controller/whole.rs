@@ -6,22 +6,22 @@ use std::time::Duration;
 
 use groupage::clock::Clock;
 use groupage::controller::certs::certificates;
-use groupage::controller::watch::Timing;
-use groupage::controller::{Certificate, Config, Running, start};
+use groupage::controller::watch::WatchTiming;
+use groupage::controller::{ControllerConfig, RunningController, ServerCertificate, start};
 use groupage::injector::{RedirectUse, SidecarDefaults};
 use rustls::pki_types::ServerName;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::api::{Api, Fault, HANG, What};
+use super::api::{FakeApiServer, Fault, FaultKind, HANG};
 
 pub(super) const NAME: &str = "groupage-webhook.groupage-system.svc";
 pub(super) const POLICY: (&str, &str, &str) = ("batchpolicies", "a", "emb");
 
-pub(super) fn config() -> Config {
+pub(super) fn config() -> ControllerConfig {
     let any = "127.0.0.1:0".parse().unwrap();
-    Config {
+    ControllerConfig {
         namespace: "groupage-system".into(),
         name: "c-1".into(),
         stream: None,
@@ -29,7 +29,10 @@ pub(super) fn config() -> Config {
         lease: Some("groupage-controller".into()),
         webhook: any,
         health: any,
-        certificate: Certificate::Own { secret: "groupage-tls".into(), webhooks: Some("groupage-injector".into()) },
+        certificate: ServerCertificate::Own {
+            secret: "groupage-tls".into(),
+            webhooks: Some("groupage-injector".into()),
+        },
         names: vec![NAME.into()],
         callers: None,
         unless_disabled: false,
@@ -37,18 +40,18 @@ pub(super) fn config() -> Config {
         redirect: RedirectUse::Never,
         native: None,
         sidecar: SidecarDefaults::default(),
-        timing: Timing { answer: Duration::from_secs(2), ..Timing::default() },
+        timing: WatchTiming { answer: Duration::from_secs(2), ..WatchTiming::default() },
         streams: None,
         tuner: None,
         drain: Duration::from_millis(1500),
     }
 }
 
-async fn controller(api: &Api) -> Running {
+async fn controller(api: &FakeApiServer) -> RunningController {
     controller_of(api, config()).await
 }
 
-async fn controller_of(api: &Api, config: Config) -> Running {
+async fn controller_of(api: &FakeApiServer, config: ControllerConfig) -> RunningController {
     let running = start(api.client(), config, Clock::start()).unwrap();
     ready(&running).await;
     running
@@ -56,7 +59,7 @@ async fn controller_of(api: &Api, config: Config) -> Running {
 
 /// Waits until the readiness probe succeeds. Its conditions change the cluster state or the served
 /// certificate.
-pub(super) async fn ready(running: &Running) {
+pub(super) async fn ready(running: &RunningController) {
     let mut changes = running.parts.shared.changes();
     let mut shown = running.parts.served.watch();
     let wait = async {
@@ -80,14 +83,14 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, head: &str, b
     String::from_utf8(answer).unwrap()
 }
 
-pub(super) async fn get(running: &Running, path: &str) -> String {
+pub(super) async fn get(running: &RunningController, path: &str) -> String {
     let stream = TcpStream::connect(running.health).await.unwrap();
     exchange(stream, &format!("GET {path} HTTP/1.1"), "").await
 }
 
 /// Sends a request to the webhook as the API server does, trusting the certificate that the
 /// controller serves.
-pub(super) async fn ask(running: &Running, head: &str, body: &str) -> String {
+pub(super) async fn ask(running: &RunningController, head: &str, body: &str) -> String {
     let bundle = running.parts.served.watch().borrow().clone().unwrap().bundle;
     let mut roots = rustls::RootCertStore::empty();
     for certificate in certificates(bundle.as_bytes()) {
@@ -142,7 +145,7 @@ pub(super) fn says(object: &Value, kind: &str, words: &str) -> bool {
 
 #[tokio::test]
 async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
     let first = api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
@@ -156,13 +159,13 @@ async fn a_policy_gets_a_status_and_a_profile_and_an_edit_another() {
     let second = api.until_object(POLICY, |policy| policy["status"]["observedGeneration"] == 2).await;
     assert_ne!(second["status"]["currentProfile"], first["status"]["currentProfile"]);
     api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "ProfileUpdated")).await;
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     running.end().await;
 }
 
 #[tokio::test]
 async fn a_status_that_says_the_same_is_written_once() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
     api.until_asked("patch", "batchpolicies/status", 1).await;
@@ -175,8 +178,8 @@ async fn a_status_that_says_the_same_is_written_once() {
 }
 
 #[tokio::test]
-async fn a_pod_that_the_webhook_missed_is_found_and_told_of() {
-    let api = Api::start().await;
+async fn missing_sidecar_is_reported_with_event() {
+    let api = FakeApiServer::start().await;
     api.put(policy());
     api.put(pod("emb-0"));
     let running = controller(&api).await;
@@ -185,13 +188,13 @@ async fn a_pod_that_the_webhook_missed_is_found_and_told_of() {
     let event = api.until(|api| api.all("events").into_iter().find(|event| event["reason"] == "SidecarMissing")).await;
     assert_eq!((&event["regarding"]["kind"], &event["regarding"]["name"]), (&json!("StatefulSet"), &json!("emb")));
     assert!(get(&running, "/metrics").await.contains("groupage_controller_pods_missing_sidecar 1"));
-    api.nothing_was_forbidden();
+    api.assert_nothing_forbidden();
     running.end().await;
 }
 
 #[tokio::test]
 async fn a_pod_that_is_made_gets_the_sidecar_over_tls() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
     let response = answered(&ask(&running, POST, &review(&pod("emb-0"))).await);
@@ -203,7 +206,7 @@ async fn a_pod_that_is_made_gets_the_sidecar_over_tls() {
 
 #[tokio::test]
 async fn what_is_no_question_is_refused_and_counted() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let running = controller(&api).await;
     assert!(ask(&running, POST, "{}").await.starts_with("HTTP/1.1 400"));
     assert!(ask(&running, POST, &"x".repeat((3 << 20) + 1)).await.starts_with("HTTP/1.1 413"));
@@ -216,9 +219,9 @@ async fn what_is_no_question_is_refused_and_counted() {
 
 #[tokio::test]
 async fn writes_that_are_refused_are_tried_again_and_hold_up_no_other() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
-    for (resource, what) in [("batchpolicies/status", What::Conflict), ("batchprofiles", What::Status(500))] {
+    for (resource, what) in [("batchpolicies/status", FaultKind::Conflict), ("batchprofiles", FaultKind::Status(500))] {
         let verb = if resource == "batchprofiles" { "create" } else { "patch" };
         api.fault(Fault::always(what).on(verb, resource).times(2));
     }
@@ -231,7 +234,7 @@ async fn writes_that_are_refused_are_tried_again_and_hold_up_no_other() {
 
 #[tokio::test]
 async fn a_profile_that_goes_out_of_use_is_written_as_used_by_none() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     let running = controller(&api).await;
     let is_used = |profile: &Value| profile["status"]["usedBy"] == json!(["emb"]);
@@ -247,31 +250,31 @@ async fn a_profile_that_goes_out_of_use_is_written_as_used_by_none() {
 
 #[tokio::test]
 async fn the_return_of_the_api_server_ends_every_wait() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     api.put(policy());
     let never = Duration::from_secs(300);
-    let timing = Timing {
+    let timing = WatchTiming {
         backoff: (never, never),
         probe: Duration::from_millis(50),
         answer: Duration::from_secs(2),
-        ..Timing::default()
+        ..WatchTiming::default()
     };
-    let running = controller_of(&api, Config { timing, ..config() }).await;
+    let running = controller_of(&api, ControllerConfig { timing, ..config() }).await;
     api.until_object(POLICY, |policy| says(policy, "Accepted", "True/Accepted")).await;
     let mut reached = running.parts.shared.reach().subscribe();
-    api.fault(Fault::always(What::Reset));
+    api.fault(Fault::always(FaultKind::Reset));
     api.end_watches("");
     tokio::time::timeout(HANG, reached.wait_for(|reached| !reached)).await.unwrap().unwrap();
     api.until_asked("get", "version", api.count("get", "version") + 3).await;
     api.merge(POLICY.0, POLICY.1, POLICY.2, &json!({"spec": {"limits": {"slotsMax": 2}}}));
-    api.heal();
+    api.clear_faults();
     api.until_object(POLICY, |policy| policy["status"]["observedGeneration"] == 2).await;
     running.end().await;
 }
 
 #[tokio::test]
 async fn ending_lets_the_lease_go_and_says_that_it_is_not_ready() {
-    let api = Api::start().await;
+    let api = FakeApiServer::start().await;
     let running = controller(&api).await;
     let lease = ("leases", "groupage-system", "groupage-controller");
     api.until_object(lease, |lease| lease["spec"]["holderIdentity"] == "c-1").await;

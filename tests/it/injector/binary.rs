@@ -8,15 +8,15 @@ use serde_json::Value;
 
 /// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Ran {
+pub(super) struct CommandOutput {
     pub(super) exit: i32,
     pub(super) out: String,
     pub(super) report: String,
 }
 
-// === impl Ran ===
+// === impl CommandOutput ===
 
-impl Ran {
+impl CommandOutput {
     /// Parses standard output as JSON.
     pub(super) fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {}", self.out))
@@ -24,7 +24,7 @@ impl Ran {
 }
 
 /// Runs `groupage` with a text on standard input.
-pub(super) fn groupage(args: &[&str], input: &str) -> Ran {
+pub(super) fn groupage(args: &[&str], input: &str) -> CommandOutput {
     let mut child = Command::new(env!("CARGO_BIN_EXE_groupage"))
         .args(args)
         .env_clear()
@@ -41,7 +41,7 @@ pub(super) fn groupage(args: &[&str], input: &str) -> Ran {
     });
     let out = child.wait_with_output().unwrap();
     writer.join().unwrap();
-    Ran {
+    CommandOutput {
         exit: out.status.code().unwrap_or(-1),
         out: String::from_utf8(out.stdout).unwrap(),
         report: String::from_utf8(out.stderr).unwrap(),

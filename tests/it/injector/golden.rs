@@ -6,7 +6,7 @@ use std::path::Path;
 use json_patch::Patch;
 use serde_json::Value;
 
-use super::binary::{Ran, folder, groupage};
+use super::binary::{CommandOutput, folder, groupage};
 
 /// Exit code for errors in the user's input.
 const FINDINGS: i32 = 79;
@@ -14,7 +14,7 @@ const FINDINGS: i32 = 79;
 const VERSION: &str = "VERSION";
 
 /// A golden test case.
-struct Case {
+struct GoldenCase {
     name: String,
     text: String,
     flags: Vec<String>,
@@ -22,7 +22,7 @@ struct Case {
 
 // === impl Case ===
 
-impl Case {
+impl GoldenCase {
     fn all() -> Vec<Self> {
         let mut names: Vec<String> = std::fs::read_dir(folder())
             .unwrap()
@@ -42,7 +42,7 @@ impl Case {
         Self { name: name.to_owned(), text, flags }
     }
 
-    fn inject(&self, more: &[&str], input: &str) -> Ran {
+    fn inject(&self, more: &[&str], input: &str) -> CommandOutput {
         // The image reference is part of the hash, so it is fixed.
         let mut args = vec!["inject", "-f", "-", "--image", "groupage.dev/groupage:VERSION"];
         args.extend(self.flags.iter().map(String::as_str));
@@ -81,7 +81,7 @@ fn golden(name: &str, found: Option<&str>) {
 
 #[test]
 fn every_case_comes_out_as_it_is_written() {
-    for case in Case::all() {
+    for case in GoldenCase::all() {
         let ran = case.inject(&["--verbose"], &case.text);
         golden(&format!("{}.report.txt", case.name), Some(&ran.report));
         if ran.exit == FINDINGS {
@@ -96,7 +96,7 @@ fn every_case_comes_out_as_it_is_written() {
 
 #[test]
 fn a_second_time_changes_nothing_and_it_can_be_taken_out_again() {
-    for case in Case::all() {
+    for case in GoldenCase::all() {
         let first = case.inject(&[], &case.text);
         if first.exit == FINDINGS {
             continue;
@@ -107,20 +107,20 @@ fn a_second_time_changes_nothing_and_it_can_be_taken_out_again() {
         let is_done = |line: &str| line.ends_with(" injected") && line.split(' ').count() <= 3;
         let again = second.report.lines().any(is_done);
         assert!(!again, "{}: {}", case.name, second.report);
-        assert_eq!(Case::uninject(&first.out), Case::uninject(&case.text), "{}: taken out", case.name);
+        assert_eq!(GoldenCase::uninject(&first.out), GoldenCase::uninject(&case.text), "{}: taken out", case.name);
     }
 }
 
 #[test]
 fn the_patch_makes_the_output_of_the_input() {
     let mut patched = 0;
-    for case in Case::all() {
+    for case in GoldenCase::all() {
         let wanted = case.inject(&["-o", "json"], &case.text);
         if wanted.exit == FINDINGS {
             continue;
         }
         let patches = case.inject(&["-o", "patch"], &case.text).json();
-        let mut object = Case::uninject(&case.text);
+        let mut object = GoldenCase::uninject(&case.text);
         apply(&mut object, &patches, &case.name);
         assert_eq!(object, wanted.json(), "{}", case.name);
         patched += 1;

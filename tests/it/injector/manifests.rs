@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::binary::{Ran, groupage};
+use super::binary::{CommandOutput, groupage};
 
 /// Exit code for errors in the user's input.
 const FINDINGS: i32 = 79;
@@ -11,7 +11,7 @@ const USAGE: i32 = 2;
 
 const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: m, image: m, ports: [{containerPort: 8080, name: http}], resources: {requests: {cpu: 1}}}]}\n";
 
-fn inject(more: &[&str], input: &str) -> Ran {
+fn inject(more: &[&str], input: &str) -> CommandOutput {
     groupage(&[&["inject", "-f", "-"], more].concat(), input)
 }
 
@@ -56,7 +56,7 @@ fn a_refusal_names_the_line_of_the_value_that_it_is_about() {
 }
 
 #[test]
-fn words_of_ours_in_a_wrong_place_are_said() {
+fn misplaced_annotations_and_labels_are_reported() {
     let namespace =
         "kind: Namespace\napiVersion: v1\nmetadata: {name: prod, annotations: {groupage.dev/inject: disabled}}\n---\n";
     let ran = inject(&[], &format!("{namespace}{}", pod("p", "labels: {groupage.dev/capture: Redirect}")));
@@ -65,7 +65,7 @@ fn words_of_ours_in_a_wrong_place_are_said() {
 }
 
 #[test]
-fn a_port_to_which_no_service_of_the_files_leads_is_said() {
+fn port_without_service_is_reported() {
     let says = |text: &str| inject(&["--controller", "off"], text).report;
     assert!(says(POD).contains("no Service in these files refers to port 8080"), "{}", says(POD));
     let service = "apiVersion: v1\nkind: Service\nmetadata: {name: s}\nspec: {selector: {app: p}, ports: [{port: 80, targetPort: http}]}\n---\n";
@@ -102,7 +102,7 @@ fn files_are_named_with_and_without_a_flag_and_a_folder_gives_all_of_its_own() {
     std::fs::write(folder.join("a.yaml"), format!("# whose\n---\n{}", pod("a", "labels: {}"))).unwrap();
     std::fs::write(folder.join("notes.md"), "nothing").unwrap();
     let (folder, one) = (folder.to_str().unwrap(), folder.join("b.yml"));
-    let order = |ran: &Ran| ran.report.matches("injected").count();
+    let order = |ran: &CommandOutput| ran.report.matches("injected").count();
     for args in [vec!["inject", folder], vec!["inject", "-f", folder]] {
         let ran = groupage(&args, "");
         assert_eq!((ran.exit, order(&ran)), (0, 2), "{}", ran.report);
@@ -120,14 +120,14 @@ fn files_are_named_with_and_without_a_flag_and_a_folder_gives_all_of_its_own() {
 }
 
 #[test]
-fn a_template_that_nobody_rendered_is_called_one() {
+fn unrendered_template_is_reported() {
     let ran = inject(&[], "kind: Pod\nmetadata: {{ .Values.x }}\n");
     assert_eq!(ran.exit, FINDINGS);
     assert!(ran.report.contains("helm template"), "{}", ran.report);
 }
 
 #[test]
-fn what_is_no_pod_is_said_and_where() {
+fn malformed_pod_is_reported_with_its_field() {
     let says = |container: &str| {
         let ran = inject(
             &[],

@@ -11,15 +11,15 @@ mod waiting;
 
 use std::time::Duration;
 
-use groupage::standin::server::{Running, Server, ServerConfig};
+use groupage::standin::server::{Server, ServerConfig, ServerHandle};
 use serde_json::Value;
 
-use super::setup::{Proxy, learning};
+use super::setup::{TestProxy, learning};
 
 /// Starts a proxy with the adaptive policy in front of a stand-in server.
-async fn before(config: ServerConfig, spec: &Value) -> (Proxy, Running) {
+async fn before(config: ServerConfig, spec: &Value) -> (TestProxy, ServerHandle) {
     let server = Server::start(config).await.unwrap();
-    (Proxy::before(&server.url(), learning(spec)), server)
+    (TestProxy::before(&server.url(), learning(spec)), server)
 }
 
 const fn ms(millis: u64) -> Duration {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use groupage::telemetry::names::{Kind, Metric};
+use groupage::telemetry::names::{Metric, MetricKind};
 use serde_json::{Value, json};
 
-use super::hand::{Port, echo, reply};
-use super::setup::{Proxy, assert_answer, by_hand, count, predictions, within};
+use super::hand::{ReservedPort, echo, reply};
+use super::setup::{TestProxy, assert_answer, by_hand, count, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::Headers;
 
@@ -30,7 +30,7 @@ async fn text(port: SocketAddr, path: &str) -> String {
     String::from_utf8(answer.body).unwrap()
 }
 
-fn ports(proxy: &Proxy) -> (SocketAddr, SocketAddr) {
+fn ports(proxy: &TestProxy) -> (SocketAddr, SocketAddr) {
     (proxy.running.admin.metrics.unwrap(), proxy.running.admin.local.unwrap())
 }
 
@@ -103,7 +103,7 @@ async fn every_metric_is_there_with_its_kind_and_its_labels() {
         let expected: BTreeSet<&str> = metric.labels().split(", ").filter(|label| !label.is_empty()).collect();
         assert_eq!(labels, expected, "{}", metric.name());
         assert!(exposition.contains(&format!("# HELP {} ", metric.name())), "{}", metric.name());
-        assert_eq!(metric.name().ends_with("_total"), metric.kind() == Kind::Counter, "{}", metric.name());
+        assert_eq!(metric.name().ends_with("_total"), metric.kind() == MetricKind::Counter, "{}", metric.name());
     }
     for (name, _) in &samples {
         let known = Metric::ALL.iter().any(|metric| metric.name() == family(name, &kinds));
@@ -153,9 +153,9 @@ async fn whatever_clients_make_up_the_number_of_series_stays_small() {
 
 #[tokio::test]
 async fn live_is_live_and_ready_follows_the_server_there_and_back() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let hand = port.listen();
-    let proxy = Proxy::before(&port.url(), json!({}));
+    let proxy = TestProxy::before(&port.url(), json!({}));
     let (metrics, local) = ports(&proxy);
     for port in [metrics, local] {
         assert_answer(&get(port, "/livez").await, 200, "ok\n");
@@ -178,7 +178,7 @@ async fn live_is_live_and_ready_follows_the_server_there_and_back() {
 #[tokio::test]
 async fn a_full_queue_does_not_make_the_process_unready() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 1}})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1)]).await;
     assert_eq!(proxy.ask(&proxy.predict(2)).await.status, Some(503));
     assert_eq!(get(ports(&proxy).0, "/readyz").await.status, Some(200));
@@ -193,7 +193,7 @@ async fn a_full_queue_does_not_make_the_process_unready() {
 async fn the_stats_say_what_is_going_on() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let local = ports(&proxy).1;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     let stats: Value = serde_json::from_str(&text(local, "/api/stats").await).unwrap();
     assert_eq!(stats["calls"], json!({"seen": 3, "offered": 3, "answered": 0}));
@@ -281,7 +281,8 @@ async fn a_port_that_is_off_is_not_there() {
 async fn a_proxy_without_an_upstream_or_with_a_port_that_is_taken_does_not_start() {
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let start = |spec: Value| Proxy::start("http://127.0.0.1:1", &spec).map(drop).map_err(|error| error.to_string());
+    let start =
+        |spec: Value| TestProxy::start("http://127.0.0.1:1", &spec).map(drop).map_err(|error| error.to_string());
     for spec in
         [json!({"listen": [address]}), json!({"admin": {"metrics": address}}), json!({"admin": {"local": address}})]
     {

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::{Value, json};
 
-use super::hand::{Auto, Hand, reply};
+use super::hand::{AutoResponder, ScriptedServer, reply};
 use super::setup::within;
 use super::support::upstream::Request;
 
@@ -46,8 +46,8 @@ fn said(output: &Output) -> String {
 }
 
 /// Starts a server that answers a list of texts with `many` and one text with `one`.
-async fn server(one: &'static str, many: fn(usize) -> (u16, String)) -> (String, Auto) {
-    let hand = Hand::start().await;
+async fn server(one: &'static str, many: fn(usize) -> (u16, String)) -> (String, AutoResponder) {
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let auto = hand.auto(move |request: &Request| {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
@@ -102,7 +102,7 @@ async fn a_route_whose_batches_fail_is_reported_before_any_caller_meets_it() {
 
 #[tokio::test]
 async fn a_server_that_asks_for_a_credential_is_tried_with_one() {
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let _auto = hand.auto(|request: &Request| {
         let body: Value = serde_json::from_slice(&request.body).unwrap();
@@ -154,7 +154,7 @@ async fn what_cannot_be_tried_is_no_finding_and_names_the_reason() {
     let text = said(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
     assert!(text.contains("KServe V2 calls are not merged yet") && text.contains("--sample PATH=FILE"), "{text}");
-    let nobody = super::hand::Port::reserve();
+    let nobody = super::hand::ReservedPort::reserve();
     let output = validate(&policy(&json!({})), &nobody.url(), None, &[]).await;
     assert_eq!(output.status.code(), Some(66), "{}", said(&output));
     assert!(said(&output).contains("cannot connect"), "{}", said(&output));

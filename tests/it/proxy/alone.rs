@@ -104,7 +104,7 @@ async fn a_call_that_is_too_large_to_be_read_streams_and_holds_no_slot() {
 #[tokio::test]
 async fn a_call_with_more_items_than_a_batch_may_have_goes_alone_and_says_why() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"batchItemsMax": 4}})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let body = "{\"instances\":[1,2, 3,4,5]}";
     let mut callers = proxy.queue([proxy.predict(9), proxy.post(PREDICT, &[], body), proxy.predict(10)]).await;
     turn.echo().await;
@@ -125,7 +125,7 @@ async fn a_call_with_more_items_than_a_batch_may_have_goes_alone_and_says_why() 
 #[tokio::test]
 async fn a_batch_limit_of_one_is_a_plain_proxy() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"batchItemsMax": 1, "queueDelayMax": "0ms"}}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
     turn.echo().await;
     first.answer().await;

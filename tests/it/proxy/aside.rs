@@ -3,18 +3,18 @@
 
 use serde_json::json;
 
-use super::hand::Hand;
-use super::setup::{Caller, Proxy, by_hand, count, learning};
+use super::hand::ScriptedServer;
+use super::setup::{PendingCall, TestProxy, by_hand, count, learning};
 
 const CALLS: usize = 20;
 const INFO: &str = r#"{"model_id": "m", "max_client_batch_size": 32, "max_batch_tokens": 16384}"#;
 
-fn embed(proxy: &Proxy) -> Caller {
+fn embed(proxy: &TestProxy) -> PendingCall {
     proxy.call(proxy.post("/embed", &[], r#"{"inputs": "x"}"#))
 }
 
 /// Sends one call, after which the proxy has read the limits that the server publishes.
-async fn ask(proxy: &Proxy, hand: &mut Hand) {
+async fn learn_published_limits(proxy: &TestProxy, hand: &mut ScriptedServer) {
     let first = embed(proxy);
     let info = hand.turn().await;
     assert_eq!(info.request.target, "/info");
@@ -25,8 +25,8 @@ async fn ask(proxy: &Proxy, hand: &mut Hand) {
 }
 
 /// Sends all calls at once and checks the number that is upstream before any is answered.
-async fn at_once(proxy: &Proxy, hand: &mut Hand, most: usize) {
-    let callers: Vec<Caller> = (0..CALLS).map(|_| embed(proxy)).collect();
+async fn call_simultaneously(proxy: &TestProxy, hand: &mut ScriptedServer, most: usize) {
+    let callers: Vec<PendingCall> = (0..CALLS).map(|_| embed(proxy)).collect();
     let mut turns = Vec::new();
     while turns.len() < most {
         turns.push(hand.turn().await);
@@ -46,15 +46,15 @@ async fn at_once(proxy: &Proxy, hand: &mut Hand, most: usize) {
     proxy.idle().await;
 }
 
-fn passed(proxy: &Proxy) -> u64 {
+fn passed(proxy: &TestProxy) -> u64 {
     proxy.metric(r#"groupage_calls_passed_total{reason="no_gain"}"#)
 }
 
 #[tokio::test]
 async fn calls_to_a_server_that_says_it_batches_are_all_upstream_at_once() {
     let (proxy, mut hand) = by_hand(learning(&json!({}))).await;
-    ask(&proxy, &mut hand).await;
-    at_once(&proxy, &mut hand, CALLS).await;
+    learn_published_limits(&proxy, &mut hand).await;
+    call_simultaneously(&proxy, &mut hand, CALLS).await;
     assert_eq!(passed(&proxy), 1 + CALLS as u64);
     assert_eq!(proxy.metric("groupage_standing_aside"), 1);
     let limit =
@@ -64,23 +64,23 @@ async fn calls_to_a_server_that_says_it_batches_are_all_upstream_at_once() {
     // A policy that does not learn forwards them unbatched, within its slots.
     let fixed = json!({"scheduling": {"policy": "WorkConserving", "slots": 2}});
     proxy.apply(&fixed).await;
-    at_once(&proxy, &mut hand, 2).await;
+    call_simultaneously(&proxy, &mut hand, 2).await;
     assert_eq!(passed(&proxy), 1 + 2 * CALLS as u64);
 }
 
 #[tokio::test]
 async fn standing_aside_ends_at_its_own_wall() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"standAsideMax": 4}}))).await;
-    ask(&proxy, &mut hand).await;
-    at_once(&proxy, &mut hand, 4).await;
+    learn_published_limits(&proxy, &mut hand).await;
+    call_simultaneously(&proxy, &mut hand, 4).await;
     assert_eq!(passed(&proxy), 1 + CALLS as u64);
 }
 
 #[tokio::test]
-async fn beside_a_route_that_names_its_protocol_nobody_stands_aside() {
+async fn explicit_protocol_disables_pass_through() {
     let routes = json!([{"path": "/own/embed", "protocol": "TEI"}, {"path": "/embed"}]);
     let (proxy, mut hand) = by_hand(learning(&json!({"routes": routes, "limits": {"slotsMax": 1}}))).await;
-    ask(&proxy, &mut hand).await;
+    learn_published_limits(&proxy, &mut hand).await;
     assert_eq!((passed(&proxy), proxy.metric("groupage_standing_aside")), (1, 0));
     let own = |text: &str| proxy.post("/own/embed", &[], &format!(r#"{{"inputs": "{text}"}}"#));
     let first = proxy.call(own("a"));

@@ -9,13 +9,15 @@ use serde_json::{Value, json};
 
 use super::h2::{H2Client, full};
 use super::pass::by_name;
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, header, instances, learning, predictions, within};
+use super::setup::{
+    PREDICT, TestProxy, assert_answer, by_hand, count, header, instances, learning, predictions, within,
+};
 use super::support::client::Outgoing;
 use super::support::wire::{Headers, values};
 
 const EMBEDDINGS: &str = "/v1/embeddings";
 
-pub(super) fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
+pub(super) fn predicts(proxy: &TestProxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
     items.map(|item| proxy.predict(item)).collect()
 }
 
@@ -28,7 +30,7 @@ fn generic(route: &Value, declared: &Value) -> Value {
     json!({"routes": [own, {"path": PREDICT}]})
 }
 
-fn texts(proxy: &Proxy, items: &[&str]) -> Outgoing {
+fn texts(proxy: &TestProxy, items: &[&str]) -> Outgoing {
     proxy.post("/g", &[], &json!({"texts": items}).to_string())
 }
 
@@ -93,7 +95,7 @@ async fn only_what_is_equal_in_every_respect_shares_a_call() {
         ),
         other(&a, "", r#"{"parameters": {"t":1}, "instances": [7]}"#),
     ];
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue(requests).await;
     turn.echo().await;
     first.answer().await;
@@ -143,7 +145,7 @@ async fn the_shared_call_has_an_id_of_its_own_and_each_answer_its_callers() {
 async fn clients_of_both_http_versions_share_one_call() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let client = H2Client::connect(proxy.address).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let one = proxy.queue([proxy.predict(1)]).await;
     let request = Request::post(format!("http://{}{PREDICT}", proxy.address))
         .header("content-type", "application/json")
@@ -166,8 +168,8 @@ async fn clients_of_both_http_versions_share_one_call() {
 #[tokio::test]
 async fn two_slots_are_two_calls_at_once_and_no_more() {
     let (proxy, mut hand) = by_hand(json!({"scheduling": {"slots": 2}})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
-    let (second, other) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
+    let (second, other) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue(predicts(&proxy, 1..=3)).await;
     assert_eq!((hand.waiting(), count(&proxy.stats().in_flight)), (0, 2));
     other.echo().await;
@@ -295,7 +297,7 @@ async fn a_limit_that_the_server_publishes_is_never_passed() {
     let mut server = ServerConfig { items_max: Some(3), publish: true, ..ServerConfig::default() };
     server.base = Duration::from_millis(20);
     let server = Server::start(server).await.unwrap();
-    let proxy = Proxy::before(&server.url(), json!({}));
+    let proxy = TestProxy::before(&server.url(), json!({}));
     let one = |n: u32| proxy.post("/embed", &[], &json!({"inputs": format!("text {n}")}).to_string());
     let callers: Vec<_> = (0..12).map(|n| proxy.call(one(n))).collect();
     for caller in callers {
@@ -394,7 +396,7 @@ async fn weights_of_any_size_share_a_batch_without_harm() {
         let (proxy, mut hand) = by_hand(spec).await;
         let heavy = format!(r#"{{"texts":[{{"w":{}}},{{"w":{0}}}]}}"#, u64::MAX);
         let requests = [proxy.post("/g", &[], &heavy), proxy.post("/g", &[], &heavy)];
-        let (first, turn) = proxy.occupy(&mut hand).await;
+        let (first, turn) = proxy.occupy_slot(&mut hand).await;
         let callers = proxy.queue(requests).await;
         turn.echo().await;
         assert_eq!(first.answer().await.status, Some(200));

@@ -20,21 +20,21 @@ pub(super) struct Binary {
     pub(super) listen: SocketAddr,
     pub(super) metrics: SocketAddr,
     pub(super) admin: SocketAddr,
-    pub(super) log: Piped,
-    pub(super) access: Piped,
+    pub(super) log: PipeOutput,
+    pub(super) access: PipeOutput,
     /// Keeps the temporary file until this is dropped.
     policy: Option<tempfile::NamedTempFile>,
 }
 
 /// The output of a pipe.
-pub(super) struct Piped {
+pub(super) struct PipeOutput {
     text: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
 }
 
 // === impl Piped ===
 
-impl Piped {
+impl PipeOutput {
     fn new(mut pipe: impl Read + Send + 'static) -> Self {
         let text = Arc::new(Mutex::new(Vec::new()));
         let kept = text.clone();
@@ -112,7 +112,8 @@ impl Binary {
 
     async fn run(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let (access, log) = (Piped::new(child.stdout.take().unwrap()), Piped::new(child.stderr.take().unwrap()));
+        let (access, log) =
+            (PipeOutput::new(child.stdout.take().unwrap()), PipeOutput::new(child.stderr.take().unwrap()));
         log.until(|line| line["msg"] == "listening").await;
         let first = log.lines().remove(0);
         let address = |value: &Value| value.as_str().unwrap().parse().unwrap();

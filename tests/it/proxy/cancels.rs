@@ -2,22 +2,22 @@
 
 use serde_json::json;
 
-use super::h2::{H2Client, H2Hand, full};
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, instances, predictions, within};
+use super::h2::{H2Client, H2ScriptedServer, full};
+use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, count, instances, predictions, within};
 use super::support::client::{Client, Outgoing};
 
-fn predicts(proxy: &Proxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
+fn predicts(proxy: &TestProxy, items: std::ops::RangeInclusive<u64>) -> Vec<Outgoing> {
     items.map(|item| proxy.predict(item)).collect()
 }
 
-fn cancelled(proxy: &Proxy) -> u64 {
+fn cancelled(proxy: &TestProxy) -> u64 {
     proxy.metric(r#"groupage_calls_total{policy="local",protocol="kserve_v1",outcome="cancelled"}"#)
 }
 
 #[tokio::test]
 async fn a_caller_that_leaves_the_queue_is_never_sent() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue(predicts(&proxy, 1..=5)).await;
     for at in [4, 2, 0] {
         callers.remove(at).leave().await;
@@ -36,9 +36,9 @@ async fn a_caller_that_leaves_the_queue_is_never_sent() {
 }
 
 #[tokio::test]
-async fn when_everybody_leaves_the_queue_nothing_is_sent_at_all() {
+async fn all_queued_calls_cancelled_sends_nothing() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     for caller in proxy.queue(predicts(&proxy, 1..=3)).await {
         caller.leave().await;
     }
@@ -52,7 +52,7 @@ async fn when_everybody_leaves_the_queue_nothing_is_sent_at_all() {
 #[tokio::test]
 async fn a_client_that_ends_its_side_has_left() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut stream = tokio::net::TcpStream::connect(proxy.address).await.unwrap();
     let body = instances(&[1]);
     let head = format!(
@@ -72,7 +72,7 @@ async fn a_client_that_ends_its_side_has_left() {
 #[tokio::test]
 async fn a_stream_that_is_reset_in_the_queue_is_never_sent_and_the_connection_goes_on() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let client = H2Client::connect(proxy.address).await;
     let post = |item| {
         http::Request::post(format!("http://{}{PREDICT}", proxy.address))
@@ -124,15 +124,15 @@ async fn when_all_members_have_left_the_call_is_ended_and_the_slot_is_free() {
     }
     turn.closed().await;
     proxy.idle().await;
-    let (next, turn) = proxy.occupy(&mut hand).await;
+    let (next, turn) = proxy.occupy_slot(&mut hand).await;
     turn.echo().await;
     assert_answer(&next.answer().await, 200, &predictions(&[0]));
 }
 
 #[tokio::test]
 async fn when_all_members_have_left_an_http_2_server_gets_a_reset_of_that_stream_only() {
-    let mut hand = H2Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let first = proxy.call(proxy.predict(0));
     let turn = hand.turn().await;
     let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
@@ -165,7 +165,7 @@ async fn a_call_alone_whose_caller_left_is_ended_upstream_and_its_slot_is_free()
     let (proxy, mut hand) = by_hand(json!({})).await;
     // Before the head of the response, and in the middle of its body.
     for answered in [false, true] {
-        let (caller, mut turn) = proxy.occupy(&mut hand).await;
+        let (caller, mut turn) = proxy.occupy_slot(&mut hand).await;
         if answered {
             turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 1000\r\n\r\n{").await;
         }

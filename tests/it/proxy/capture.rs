@@ -8,9 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::binary::Binary;
-use super::h2::{H2Client, H2Hand, empty, full, with_trailers};
-use super::hand::{Hand, Port, echo};
-use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, instances, lay_over, predictions, within};
+use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
+use super::hand::{ReservedPort, ScriptedServer, echo};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, instances, lay_over, predictions, within};
 use super::support::client::{Client, Outgoing};
 use super::support::wire::Headers;
 
@@ -21,7 +21,7 @@ fn one_slot(over: &Value) -> Value {
     spec
 }
 
-fn at(name: &str, app: SocketAddr) -> String {
+fn capture_arg(name: &str, app: SocketAddr) -> String {
     format!("{name}:{}@0", app.port())
 }
 
@@ -43,7 +43,7 @@ fn call(to: SocketAddr, item: u64) -> tokio::task::JoinHandle<super::support::cl
 
 /// Starts a server that does not speak HTTP. It sends the greeting, and then returns its input in
 /// upper case.
-async fn shouting(greeting: &'static str) -> SocketAddr {
+async fn start_uppercase_server(greeting: &'static str) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -70,9 +70,9 @@ async fn read_exactly(stream: &mut TcpStream, expected: &[u8]) {
 
 #[tokio::test]
 async fn ports_share_no_batch_and_no_slot_and_one_registry() {
-    let (mut one, mut two) = (Hand::start().await, Hand::start().await);
-    let captures = [at("a", one.address), at("", two.address)];
-    let proxy = Proxy::captured(&captures, "", &one_slot(&json!({})));
+    let (mut one, mut two) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    let captures = [capture_arg("a", one.address), capture_arg("", two.address)];
+    let proxy = TestProxy::captured(&captures, "", &one_slot(&json!({})));
     let [a, b] = [0, 1].map(|port| arrive(proxy.running.listen[port]));
     let first = call(a, 0);
     let held = one.turn().await;
@@ -104,11 +104,11 @@ async fn ports_share_no_batch_and_no_slot_and_one_registry() {
 
 #[tokio::test]
 async fn a_route_holds_for_the_ports_that_it_names_and_a_port_without_one_carries_bytes() {
-    let (mut http, shouts) = (Hand::start().await, shouting("").await);
-    let mut other = Hand::start().await;
-    let captures = [at("http", http.address), at("", other.address), at("raw", shouts)];
+    let (mut http, shouts) = (ScriptedServer::start().await, start_uppercase_server("").await);
+    let mut other = ScriptedServer::start().await;
+    let captures = [capture_arg("http", http.address), capture_arg("", other.address), capture_arg("raw", shouts)];
     let routes = |ports: Value| one_slot(&json!({"routes": [{"path": "/v1/models/*", "ports": ports}]}));
-    let proxy = Proxy::captured(&captures, "", &routes(json!(["http", other.address.port()])));
+    let proxy = TestProxy::captured(&captures, "", &routes(json!(["http", other.address.port()])));
     let [a, b, c] = [0, 1, 2].map(|port| arrive(proxy.running.listen[port]));
     for (hand, to) in [(&mut http, a), (&mut other, b)] {
         let caller = call(to, 7);
@@ -138,8 +138,8 @@ async fn a_kubelet_learns_whether_the_application_accepts_connections_and_nothin
     let loading = TcpSocket::new_v4().unwrap();
     loading.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let app = loading.local_addr().unwrap();
-    let other = Hand::start().await;
-    let proxy = Proxy::captured(&[at("http", app)], "", &one_slot(&json!({})));
+    let other = ScriptedServer::start().await;
+    let proxy = TestProxy::captured(&[capture_arg("http", app)], "", &one_slot(&json!({})));
     let metrics = arrive(proxy.running.admin.metrics.unwrap());
     let probe = |port: String| async move {
         let call = Outgoing::new("GET", &format!("/connect/{port}"), metrics, &Vec::new(), None);
@@ -155,9 +155,9 @@ async fn a_kubelet_learns_whether_the_application_accepts_connections_and_nothin
 }
 
 #[tokio::test]
-async fn what_is_not_http_is_carried_on_whoever_speaks_first() {
-    let (quiet, greets) = (shouting("").await, shouting("220 ready\r\n").await);
-    let proxy = Proxy::captured(&[at("q", quiet), at("g", greets)], "", &one_slot(&json!({})));
+async fn non_http_is_relayed() {
+    let (quiet, greets) = (start_uppercase_server("").await, start_uppercase_server("220 ready\r\n").await);
+    let proxy = TestProxy::captured(&[capture_arg("q", quiet), capture_arg("g", greets)], "", &one_slot(&json!({})));
     let [q, g] = [0, 1].map(|port| arrive(proxy.running.listen[port]));
     let relayed = |why: &str| proxy.metric(&format!("groupage_connections_relayed_total{{reason=\"{why}\"}}"));
     let mut tls = TcpStream::connect(q).await.unwrap();
@@ -184,10 +184,10 @@ async fn what_is_not_http_is_carried_on_whoever_speaks_first() {
 
 #[tokio::test]
 async fn a_client_that_connects_ahead_is_merged_all_the_same_and_one_without_a_server_is_told() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let mut hand = port.listen();
     let spec = one_slot(&json!({}));
-    let proxy = Proxy::captured(&[at("", hand.address)], "", &spec);
+    let proxy = TestProxy::captured(&[capture_arg("", hand.address)], "", &spec);
     let address = arrive(proxy.address);
     let mut early = within(Client::connect(address)).await.unwrap();
     // The application accepts the connection that probes for a server that speaks first.
@@ -216,9 +216,9 @@ async fn a_client_that_connects_ahead_is_merged_all_the_same_and_one_without_a_s
 
 #[tokio::test]
 async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on() {
-    let mut hand = H2Hand::start().await;
+    let mut hand = H2ScriptedServer::start().await;
     let spec = one_slot(&json!({"proxy": {"connection": {"http2": "Auto"}}}));
-    let proxy = Proxy::captured(&[at("grpc", hand.address)], "", &spec);
+    let proxy = TestProxy::captured(&[capture_arg("grpc", hand.address)], "", &spec);
     let client = H2Client::connect(arrive(proxy.address)).await;
     let mut trailers = http::HeaderMap::new();
     trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
@@ -238,9 +238,9 @@ async fn http_2_reaches_a_server_that_speaks_nothing_else_from_the_first_call_on
 
 #[tokio::test]
 async fn an_application_on_loopback_keeps_its_number_and_callers_arrive_at_the_pods_addresses() {
-    let mut hand = Hand::start().await;
+    let mut hand = ScriptedServer::start().await;
     let capture = format!("http:{}@pod", hand.address.port());
-    let proxy = Proxy::captured(&[capture], "127.0.0.2,127.0.0.3", &one_slot(&json!({})));
+    let proxy = TestProxy::captured(&[capture], "127.0.0.2,127.0.0.3", &one_slot(&json!({})));
     let listen: Vec<String> = proxy.running.listen.iter().map(ToString::to_string).collect();
     assert_eq!(listen, ["127.0.0.2", "127.0.0.3"].map(|ip| format!("{ip}:{}", hand.address.port())));
     for to in proxy.running.listen.clone() {
@@ -252,11 +252,11 @@ async fn an_application_on_loopback_keeps_its_number_and_callers_arrive_at_the_p
 
 #[tokio::test]
 async fn one_server_makes_a_process_ready_and_named_ports_all_have_to_have_theirs() {
-    let (port, unused) = (Port::reserve(), Port::reserve());
+    let (port, unused) = (ReservedPort::reserve(), ReservedPort::reserve());
     let numbers = [&port, &unused].map(|port| port.url().rsplit(':').next().unwrap().parse::<u16>().unwrap());
     let hand = port.listen();
     let captures = numbers.map(|number| format!(":{number}@0"));
-    let proxy = Proxy::captured(&captures, "", &one_slot(&json!({})));
+    let proxy = TestProxy::captured(&captures, "", &one_slot(&json!({})));
     let metrics = proxy.running.admin.metrics.unwrap();
     let ready = async |status: u16| {
         let asked = async {
@@ -328,8 +328,8 @@ async fn ended(mut binary: Binary) {
 async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_else_as_a_plain_proxy() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
-    let hand = Hand::start().await;
-    let captures = [at("http", hand.address)];
+    let hand = ScriptedServer::start().await;
+    let captures = [capture_arg("http", hand.address)];
     let _auto = hand.auto(echo);
     let mode = async |binary: &Binary| {
         let config: Value = serde_json::from_slice(&binary.get(binary.admin, "/api/config").await.body).unwrap();
@@ -364,8 +364,8 @@ async fn a_sidecar_begins_with_the_last_good_settings_else_with_the_snapshot_els
 async fn what_is_learned_is_kept_for_each_port() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().to_str().unwrap();
-    let (one, two) = (Hand::start().await, Hand::start().await);
-    let captures = [at("a", one.address), at("b", two.address)];
+    let (one, two) = (ScriptedServer::start().await, ScriptedServer::start().await);
+    let captures = [capture_arg("a", one.address), capture_arg("b", two.address)];
     let numbers = [one.address.port(), two.address.port()];
     let _auto = (one.auto(echo), two.auto(echo));
     let snapshot = [("GROUPAGE_POLICY", "{\"proxy\": {\"drain\": {\"delay\": \"0s\"}}}")];

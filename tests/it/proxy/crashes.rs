@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::Hand;
+use super::hand::ScriptedServer;
 use super::setup::{assert_answer, predictions, within};
 
 /// Returns settings under which a call is held for other calls that never arrive, unless it passes
@@ -31,28 +31,28 @@ async fn guard(binary: &Binary) -> f64 {
     line.unwrap().parse().unwrap()
 }
 
-async fn ended(mut binary: Binary, by: Signal) {
+async fn signal_and_wait(mut binary: Binary, by: Signal) {
     binary.signal(by);
     binary.end().await;
 }
 
 /// Starts a process, checks that it batches, and kills it.
-async fn crashed(url: &str, state: &Path) {
+async fn start_and_kill(url: &str, state: &Path) {
     let binary = Binary::start(url, &spec(state), &[]).await;
     assert_eq!(api(&binary, "/api/config").await["mode"]["value"], "Batch");
     assert_eq!(api(&binary, "/api/scheduler").await["crash_guard"], Value::Null);
     assert!((guard(&binary).await).abs() < 0.5);
-    ended(binary, Signal::KILL).await;
+    signal_and_wait(binary, Signal::KILL).await;
 }
 
 #[tokio::test]
 async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere() {
     let dir = tempfile::tempdir().unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let _auto = hand.auto(super::hand::echo);
     for _ in 0..3 {
-        crashed(&url, dir.path()).await;
+        start_and_kill(&url, dir.path()).await;
     }
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
     binary
@@ -77,20 +77,20 @@ async fn killed_three_times_it_passes_everything_through_and_says_so_everywhere(
     let out = String::from_utf8(out.stdout).unwrap();
     assert!(out.contains("because the process crashed 3 times in 60 s"), "{out}");
     // An end by SIGTERM is no crash, and the next process starts with its configured mode.
-    ended(binary, Signal::TERM).await;
+    signal_and_wait(binary, Signal::TERM).await;
     assert!(!dir.path().join("run.json").exists());
-    crashed(&url, dir.path()).await;
+    start_and_kill(&url, dir.path()).await;
 }
 
 #[tokio::test]
 async fn settings_that_come_meanwhile_wait_and_are_in_force_when_it_is_over() {
     let dir = tempfile::tempdir().unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
     let path = dir.path().join("run.json");
     let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-    ended(binary, Signal::KILL).await;
+    signal_and_wait(binary, Signal::KILL).await;
     // Three crashes long ago, with eight seconds left. A process starts within one second, on a
     // busy machine within a few.
     let boot = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

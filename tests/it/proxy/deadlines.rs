@@ -10,7 +10,7 @@ use super::support::wire::values;
 
 const LATE: &str = "x-request-timeout-ms";
 
-fn due(proxy: &super::setup::Proxy, name: &str, value: &str, item: u64) -> Outgoing {
+fn due(proxy: &super::setup::TestProxy, name: &str, value: &str, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[(name, value)], &instances(&[item]))
 }
 
@@ -20,7 +20,7 @@ async fn the_callers_own_deadline_ends_its_wait_in_the_queue_and_it_is_never_sen
     for (name, value) in
         [(LATE, "30"), ("x-envoy-expected-rq-timeout-ms", "30"), ("grpc-timeout", "30m"), ("grpc-timeout", "30000u")]
     {
-        let (first, turn) = proxy.occupy(&mut hand).await;
+        let (first, turn) = proxy.occupy_slot(&mut hand).await;
         let caller = proxy.call(due(&proxy, name, value, 1));
         let answer = caller.answer().await;
         assert_failure(&answer, 504, "GRP3201", "deadline");
@@ -50,7 +50,7 @@ async fn the_callers_own_deadline_ends_its_wait_in_flight_and_gives_the_slot_bac
 }
 
 #[tokio::test]
-async fn one_members_deadline_in_flight_is_nobody_elses() {
+async fn member_deadline_affects_no_other_member() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let requests = vec![proxy.predict(1), due(&proxy, LATE, "500", 2), proxy.predict(3)];
     let (mut callers, turn) = proxy.share(&mut hand, requests).await;
@@ -84,7 +84,7 @@ async fn a_shared_call_carries_the_latest_deadline_where_every_member_has_one() 
 #[tokio::test]
 async fn the_slo_ends_calls_in_the_queue_only() {
     let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "300ms", "late": "Refuse"}})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let late = proxy.call(proxy.predict(1));
     assert_failure(&late.answer().await, 504, "GRP3201", "deadline");
     // The call in flight has passed the SLO too by now, and is delivered.
@@ -98,12 +98,12 @@ async fn an_slo_that_no_execution_can_meet_sheds_nothing() {
     let (proxy, mut hand) = by_hand(json!({"slo": {"latencyP99": "20ms", "late": "Refuse"}})).await;
     // The proxy learns that one execution alone takes longer than the SLO: it completes after a
     // queued call has expired.
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     assert_failure(&proxy.call(proxy.predict(1)).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
     first.answer().await;
     proxy.idle().await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let started = super::support::upstream::now();
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     // The deadline of another call shows that the SLO has passed for those two.
@@ -141,7 +141,7 @@ async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline
     let short = "/v1/models/short:predict";
     let spec = json!({"routes": [{"path": PREDICT}, {"path": short, "timeout": "60ms"}]});
     let (proxy, mut hand) = by_hand(spec).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     for own in [&[][..], &[(LATE, "90000")]] {
         let answer = proxy.ask(&proxy.post(short, own, &instances(&[1]))).await;
         assert_failure(&answer, 504, "GRP3201", "deadline");
@@ -155,7 +155,7 @@ async fn a_routes_timeout_is_the_longest_wait_in_the_queue_and_a_longer_deadline
 #[tokio::test]
 async fn many_deadlines_in_the_past_leave_the_normal_calls_alone() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let normal = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     let hasty: Vec<_> = (0..100).map(|_| proxy.call(due(&proxy, LATE, "0", 3))).collect();
     for caller in hasty {

@@ -12,8 +12,10 @@ use tokio::task::JoinHandle;
 
 use super::binary::Binary;
 use super::h2::{H2Client, empty};
-use super::hand::{Hand, Port, echo};
-use super::setup::{PREDICT, Proxy, TOKEN, assert_answer, by_hand, count, instances, lay_over, predictions, within};
+use super::hand::{ReservedPort, ScriptedServer, echo};
+use super::setup::{
+    PREDICT, TOKEN, TestProxy, assert_answer, by_hand, count, instances, lay_over, predictions, within,
+};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
@@ -51,12 +53,12 @@ async fn stage(port: SocketAddr) -> String {
     stats["stage"].as_str().unwrap().to_owned()
 }
 
-fn ports(proxy: &Proxy) -> (SocketAddr, SocketAddr) {
+fn ports(proxy: &TestProxy) -> (SocketAddr, SocketAddr) {
     (proxy.running.admin.metrics.unwrap(), proxy.running.admin.local.unwrap())
 }
 
 #[tokio::test]
-async fn who_does_not_know_the_token_finds_no_hook() {
+async fn drain_hook_without_token_is_404() {
     let (proxy, _hand) = by_hand(json!({})).await;
     let (metrics, local) = ports(&proxy);
     for path in
@@ -83,7 +85,7 @@ async fn who_does_not_know_the_token_finds_no_hook() {
 }
 
 #[tokio::test]
-async fn the_hook_sends_what_is_held_and_is_answered_when_nobody_is_left() {
+async fn hook_flushes_held_calls_and_waits_for_them() {
     let (proxy, mut hand) = by_hand(held(&json!({"proxy": {"drain": {"delay": "300ms"}}}))).await;
     let (metrics, _) = ports(&proxy);
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
@@ -113,9 +115,9 @@ async fn the_hook_sends_what_is_held_and_is_answered_when_nobody_is_left() {
 
 #[tokio::test]
 async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_back() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let mut hand = port.listen();
-    let proxy = Proxy::before(&port.url(), held(&json!({"proxy": {"drain": {"delay": "100ms"}}})));
+    let proxy = TestProxy::before(&port.url(), held(&json!({"proxy": {"drain": {"delay": "100ms"}}})));
     let (metrics, local) = ports(&proxy);
     within(async { while !is_ready(metrics).await {} }).await;
     for _ in 0..2 {
@@ -146,9 +148,9 @@ async fn an_application_that_is_restarted_alone_is_served_as_before_once_it_is_b
 }
 
 #[tokio::test]
-async fn the_hook_is_answered_at_the_limit_whoever_is_left() {
+async fn hook_returns_at_drain_limit() {
     let (proxy, mut hand) = by_hand(json!({"proxy": {"drain": {"limit": "300ms"}}})).await;
-    let (caller, turn) = proxy.occupy(&mut hand).await;
+    let (caller, turn) = proxy.occupy_slot(&mut hand).await;
     let answer = within(hook(ports(&proxy).0)).await.unwrap();
     assert_eq!(answer.status, Some(200));
     assert!(String::from_utf8(answer.body).unwrap().contains("not answered yet"));
@@ -158,7 +160,7 @@ async fn the_hook_is_answered_at_the_limit_whoever_is_left() {
 }
 
 #[tokio::test]
-async fn clients_are_told_to_go_after_the_delay_and_not_before() {
+async fn connections_close_after_drain_delay() {
     let (proxy, hand) = by_hand(json!({"proxy": {"drain": {"delay": "700ms"}}})).await;
     let (metrics, local) = ports(&proxy);
     let _auto = hand.auto(|_| super::hand::reply(200, "{}"));
@@ -207,7 +209,7 @@ fn drain_command(admin: SocketAddr) -> std::process::Output {
 }
 
 #[test]
-fn the_command_says_so_when_nobody_can_be_told() {
+fn drain_command_reports_unreachable_admin_port() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let out = drain_command(nobody);
     assert_eq!(out.status.code(), Some(69));
@@ -216,8 +218,8 @@ fn the_command_says_so_when_nobody_can_be_told() {
 
 /// Starts a sidecar in front of an application that answers at once. Only the sidecar has the
 /// address of the application.
-async fn pod(snapshot: &Value) -> (Binary, SocketAddr, super::hand::Auto) {
-    let hand = Hand::start().await;
+async fn start_sidecar(snapshot: &Value) -> (Binary, SocketAddr, super::hand::AutoResponder) {
+    let hand = ScriptedServer::start().await;
     let captures = [format!("http:{}@0", hand.address.port())];
     let policy = snapshot.to_string();
     let env = [("GROUPAGE_POLICY", policy.as_str()), ("GROUPAGE_DRAIN_TOKEN", TOKEN), ("GROUPAGE_GRACE", "20s")];
@@ -228,7 +230,7 @@ async fn pod(snapshot: &Value) -> (Binary, SocketAddr, super::hand::Auto) {
 
 #[tokio::test]
 async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() {
-    let mut hand = Hand::start().await;
+    let mut hand = ScriptedServer::start().await;
     let captures = [format!(":{}@0", hand.address.port())];
     let policy = json!({
         "scheduling": {"policy": "WorkConserving", "slots": 4},
@@ -263,7 +265,7 @@ async fn a_term_while_the_hook_waits_ends_nothing_before_the_hook_is_answered() 
 
 /// The clients' view of a service: its endpoints, and the results of their calls.
 #[derive(Debug, Default)]
-struct Service {
+struct ServiceClients {
     endpoints: Mutex<Vec<SocketAddr>>,
     turn: AtomicU64,
     served: AtomicU64,
@@ -273,7 +275,7 @@ struct Service {
 
 /// Sends one call after the other on a kept connection, and reconnects only after
 /// `connection: close`.
-async fn keep_calling(service: Arc<Service>, client: u64) {
+async fn keep_calling(service: Arc<ServiceClients>, client: u64) {
     let mut item = client * 1_000_000;
     while !service.over.load(Ordering::Relaxed) {
         let to = {
@@ -308,9 +310,9 @@ async fn a_pod_ends_under_load_and_no_call_of_a_client_that_keeps_its_connection
         "limits": {"queueDelayMax": "1m"},
         "proxy": {"drain": {"delay": "600ms"}, "connection": {"http2": "Never"}},
     });
-    let (mut ends, old, app) = pod(&snapshot).await;
-    let (stays, new, _other) = pod(&snapshot).await;
-    let service = Arc::new(Service::default());
+    let (mut ends, old, app) = start_sidecar(&snapshot).await;
+    let (stays, new, _other) = start_sidecar(&snapshot).await;
+    let service = Arc::new(ServiceClients::default());
     *service.endpoints.lock().unwrap() = vec![old, new];
     let clients: Vec<_> = (0..16).map(|client| tokio::spawn(keep_calling(service.clone(), client))).collect();
     let served = |more: u64| {

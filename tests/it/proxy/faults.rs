@@ -3,22 +3,22 @@
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use super::hand::Port;
+use super::hand::ReservedPort;
 use super::setup::{
-    PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
+    PREDICT, TestProxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
 };
 use super::support::client::{Answer, Client};
 use super::support::wire::End;
 
-async fn ready(proxy: &Proxy) -> Option<u16> {
+async fn ready(proxy: &TestProxy) -> Option<u16> {
     let mut client = Client::connect(proxy.running.admin.metrics.unwrap()).await.unwrap();
     within(client.ask(&proxy.request("GET", "/readyz", &[], None))).await.status
 }
 
 #[tokio::test]
 async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is() {
-    let port = Port::reserve();
-    let proxy = Proxy::before(&port.url(), learning(&json!({})));
+    let port = ReservedPort::reserve();
+    let proxy = TestProxy::before(&port.url(), learning(&json!({})));
     assert_eq!(ready(&proxy).await, Some(503));
     for path in [PREDICT, "/elsewhere"] {
         let mut took = Vec::new();
@@ -38,17 +38,17 @@ async fn a_server_that_is_not_there_is_a_503_at_once_and_served_as_soon_as_it_is
         }
     })
     .await;
-    let (caller, turn) = proxy.occupy(&mut hand).await;
+    let (caller, turn) = proxy.occupy_slot(&mut hand).await;
     turn.echo().await;
     assert_answer(&caller.answer().await, 200, &predictions(&[0]));
 }
 
 #[tokio::test]
 async fn a_batch_for_a_server_that_went_away_is_a_503_to_every_member_and_nothing_hangs() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let mut hand = port.listen();
-    let proxy = Proxy::before(&port.url(), json!({}));
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let proxy = TestProxy::before(&port.url(), json!({}));
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     drop(hand);
     drop(turn);
@@ -68,7 +68,7 @@ async fn a_server_that_does_not_accept_is_given_up_after_the_connect_timeout() {
     let address = listener.local_addr().unwrap();
     let _held = within(tokio::net::TcpStream::connect(address)).await.unwrap();
     let spec = json!({"proxy": {"connection": {"connectTimeout": "50ms"}}});
-    let proxy = Proxy::before(&format!("http://{address}"), spec);
+    let proxy = TestProxy::before(&format!("http://{address}"), spec);
     let answer = proxy.ask(&proxy.predict(1)).await;
     assert_failure(&answer, 503, "GRP3301", "upstream_refused");
     let took = answer.done.unwrap().duration_since(answer.sent.unwrap());
@@ -84,7 +84,7 @@ async fn a_call_alone_whose_answer_breaks_off_is_an_honest_502() {
         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{\"pred",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ] {
-        let (caller, mut turn) = proxy.occupy(&mut hand).await;
+        let (caller, mut turn) = proxy.occupy_slot(&mut hand).await;
         turn.part(said.as_bytes()).await;
         drop(turn);
         assert_failure(&caller.answer().await, 502, "GRP3302", "upstream_broken");
@@ -200,7 +200,7 @@ async fn an_answer_to_a_call_alone_over_the_cap_streams_on_and_its_slot_is_free(
 #[tokio::test]
 async fn an_answer_that_goes_silent_in_its_body_is_a_504_and_is_not_sent_again() {
     let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"bodyIdleTimeout": "60ms"}}})).await;
-    let (alone, mut turn) = proxy.occupy(&mut hand).await;
+    let (alone, mut turn) = proxy.occupy_slot(&mut hand).await;
     turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{").await;
     assert_failure(&alone.answer().await, 504, "GRP3303", "upstream_timeout");
     turn.closed().await;
@@ -217,7 +217,7 @@ async fn an_answer_that_goes_silent_in_its_body_is_a_504_and_is_not_sent_again()
 #[tokio::test]
 async fn a_server_that_answers_before_it_has_read_the_body_is_heard() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = Proxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let caller = proxy.call(proxy.request("POST", "/x", &[("transfer-encoding", "chunked")], Some(&[b'x'; 4000])));
     let text = b"HTTP/1.1 413 Too Large\r\nconnection: close\r\ncontent-length: 2\r\n\r\nno";
     let served = async {
@@ -241,7 +241,7 @@ async fn an_answer_whose_head_is_too_large_is_a_502() {
     // hyper's own bound is soft: a head that arrives at once may be up to twice the limit.
     let large = format!("x-large: {}\r\n", "a".repeat(130 << 10));
     for headers in [many, large] {
-        let (caller, turn) = proxy.occupy(&mut hand).await;
+        let (caller, turn) = proxy.occupy_slot(&mut hand).await;
         turn.raw(format!("HTTP/1.1 200 OK\r\n{headers}content-length: 0\r\n\r\n").as_bytes()).await;
         assert_failure(&caller.answer().await, 502, "GRP3302", "upstream_broken");
     }

@@ -23,7 +23,7 @@ pub(super) type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 /// A message that was read completely.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct ReceivedMessage {
     pub(super) body: Bytes,
     pub(super) trailers: Option<HeaderMap>,
 }
@@ -34,17 +34,17 @@ pub(super) struct H2Client(pub(super) SendRequest<Body>);
 
 /// A server that speaks HTTP/2 and HTTP/1.
 #[derive(Debug)]
-pub(super) struct H2Hand {
+pub(super) struct H2ScriptedServer {
     pub(super) address: SocketAddr,
-    turns: mpsc::Receiver<H2Turn>,
+    turns: mpsc::Receiver<H2PendingRequest>,
     accepting: JoinHandle<()>,
 }
 
 /// A request that waits for its response. Dropping it resets the stream.
 #[derive(Debug)]
-pub(super) struct H2Turn {
+pub(super) struct H2PendingRequest {
     pub(super) head: http::request::Parts,
-    pub(super) whole: Whole,
+    pub(super) whole: ReceivedMessage,
     pub(super) connection: usize,
     back: oneshot::Sender<Response<Body>>,
 }
@@ -63,10 +63,10 @@ pub(super) fn with_trailers(body: impl Into<Bytes>, trailers: HeaderMap) -> Body
     StreamBody::new(futures_util::stream::iter(frames)).boxed_unsync()
 }
 
-async fn whole(body: Incoming) -> Result<Whole, hyper::Error> {
+async fn whole(body: Incoming) -> Result<ReceivedMessage, hyper::Error> {
     let collected = body.collect().await?;
     let trailers = collected.trailers().cloned();
-    Ok(Whole { body: collected.to_bytes(), trailers })
+    Ok(ReceivedMessage { body: collected.to_bytes(), trailers })
 }
 
 // === impl H2Client ===
@@ -82,7 +82,7 @@ impl H2Client {
     }
 
     /// Sends a request and reads its response completely.
-    pub(super) fn ask(&self, request: Request<Body>) -> JoinHandle<(http::response::Parts, Whole)> {
+    pub(super) fn ask(&self, request: Request<Body>) -> JoinHandle<(http::response::Parts, ReceivedMessage)> {
         let mut send = self.0.clone();
         tokio::spawn(async move {
             let (head, body) = send.send_request(request).await.unwrap().into_parts();
@@ -93,7 +93,7 @@ impl H2Client {
 
 // === impl H2Hand ===
 
-impl H2Hand {
+impl H2ScriptedServer {
     pub(super) async fn start() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -119,7 +119,7 @@ impl H2Hand {
         format!("http://{}", self.address)
     }
 
-    pub(super) async fn turn(&mut self) -> H2Turn {
+    pub(super) async fn turn(&mut self) -> H2PendingRequest {
         within(self.turns.recv()).await.unwrap()
     }
 
@@ -128,7 +128,7 @@ impl H2Hand {
     }
 }
 
-impl Drop for H2Hand {
+impl Drop for H2ScriptedServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
@@ -137,18 +137,18 @@ impl Drop for H2Hand {
 async fn serve(
     request: Request<Incoming>,
     connection: usize,
-    turns: mpsc::Sender<H2Turn>,
+    turns: mpsc::Sender<H2PendingRequest>,
 ) -> Result<Response<Body>, Box<dyn std::error::Error + Send + Sync>> {
     let (head, body) = request.into_parts();
     let whole = whole(body).await?;
     let (back, answer) = oneshot::channel();
-    turns.send(H2Turn { head, whole, connection, back }).await?;
+    turns.send(H2PendingRequest { head, whole, connection, back }).await?;
     Ok(answer.await?)
 }
 
 // === impl H2Turn ===
 
-impl H2Turn {
+impl H2PendingRequest {
     pub(super) fn answer(self, response: Response<Body>) {
         // Sending fails if the proxy has cancelled the request, which some tests cause.
         self.back.send(response).ok();

@@ -16,16 +16,16 @@ use super::support::wire::{self, End, Framing, Wire};
 
 /// The server. Dropping it closes every connection.
 #[derive(Debug)]
-pub(super) struct Hand {
+pub(super) struct ScriptedServer {
     pub(super) address: SocketAddr,
-    turns: mpsc::Receiver<Turn>,
+    turns: mpsc::Receiver<PendingRequest>,
     open: Arc<AtomicUsize>,
     accepting: JoinHandle<()>,
 }
 
 /// A request that waits for its response. Dropping it closes the connection.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct PendingRequest {
     pub(super) request: Request,
     /// Number of the server connection on which it arrived.
     pub(super) connection: usize,
@@ -35,55 +35,55 @@ pub(super) struct Turn {
 
 /// A reserved port. It refuses connections unless a server listens on it.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct ReservedPort {
     reserved: TcpSocket,
 }
 
 /// A server that answers every request automatically and records it.
 #[derive(Debug)]
-pub(super) struct Auto {
+pub(super) struct AutoResponder {
     seen: mpsc::Receiver<Request>,
     serving: JoinHandle<()>,
 }
 
-struct Open(Arc<AtomicUsize>);
+struct OpenConnectionGuard(Arc<AtomicUsize>);
 
 // === impl Open ===
 
-impl Drop for Open {
+impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-// === impl Port ===
+// === impl ReservedPort ===
 
-impl Port {
+impl ReservedPort {
     pub(super) fn reserve() -> Self {
-        Self { reserved: bound(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) }
+        Self { reserved: bind_reserved(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))) }
     }
 
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.reserved.local_addr().unwrap())
     }
 
-    pub(super) fn listen(&self) -> Hand {
-        Hand::on(bound(self.reserved.local_addr().unwrap()).listen(64).unwrap())
+    pub(super) fn listen(&self) -> ScriptedServer {
+        ScriptedServer::on(bind_reserved(self.reserved.local_addr().unwrap()).listen(64).unwrap())
     }
 }
 
 /// Several sockets may be bound to one port as long as none of them listens. One of them may listen
 /// afterwards.
-fn bound(address: SocketAddr) -> TcpSocket {
+fn bind_reserved(address: SocketAddr) -> TcpSocket {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_reuseaddr(true).unwrap();
     socket.bind(address).unwrap();
     socket
 }
 
-// === impl Hand ===
+// === impl ScriptedServer ===
 
-impl Hand {
+impl ScriptedServer {
     pub(super) async fn start() -> Self {
         Self::on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap())
     }
@@ -99,7 +99,7 @@ impl Hand {
             for connection in 0.. {
                 let Ok((stream, _)) = listener.accept().await else { return };
                 counted.fetch_add(1, Ordering::Relaxed);
-                let open = Open(counted.clone());
+                let open = OpenConnectionGuard(counted.clone());
                 let turns = sender.clone();
                 connections.spawn(async move {
                     let _open = open;
@@ -115,7 +115,7 @@ impl Hand {
     }
 
     /// Waits for the next request.
-    pub(super) async fn turn(&mut self) -> Turn {
+    pub(super) async fn turn(&mut self) -> PendingRequest {
         within(self.turns.recv()).await.unwrap()
     }
 
@@ -130,7 +130,7 @@ impl Hand {
     }
 
     /// Answers every request from now on with this function, without delay.
-    pub(super) fn auto(mut self, answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> Auto {
+    pub(super) fn auto(mut self, answer: impl Fn(&Request) -> Vec<u8> + Send + Sync + 'static) -> AutoResponder {
         let (seen, requests) = mpsc::channel(4096);
         let serving = tokio::spawn(async move {
             while let Some(turn) = self.turns.recv().await {
@@ -139,34 +139,34 @@ impl Hand {
                 turn.raw(&text).await;
             }
         });
-        Auto { seen: requests, serving }
+        AutoResponder { seen: requests, serving }
     }
 }
 
-impl Drop for Hand {
+impl Drop for ScriptedServer {
     fn drop(&mut self) {
         self.accepting.abort();
     }
 }
 
-// === impl Auto ===
+// === impl AutoResponder ===
 
-impl Auto {
+impl AutoResponder {
     /// Returns the requests received since the last call.
     pub(super) fn seen(&mut self) -> Vec<Request> {
         std::iter::from_fn(|| self.seen.try_recv().ok()).collect()
     }
 }
 
-impl Drop for Auto {
+impl Drop for AutoResponder {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
-// === impl Turn ===
+// === impl PendingRequest ===
 
-impl Turn {
+impl PendingRequest {
     /// Sends these bytes and keeps the connection open.
     pub(super) async fn raw(mut self, text: &[u8]) {
         // The write fails only if the proxy has closed the connection, which some tests cause.
@@ -240,10 +240,10 @@ pub(super) fn echo(request: &Request) -> Vec<u8> {
     reply(200, &super::setup::predictions(&instances(request)))
 }
 
-async fn serve(mut wire: Wire, connection: usize, turns: &mpsc::Sender<Turn>) {
+async fn serve(mut wire: Wire, connection: usize, turns: &mpsc::Sender<PendingRequest>) {
     while let Ok(Some(request)) = read(&mut wire).await {
         let (back, given_back) = oneshot::channel();
-        if turns.send(Turn { request, connection, wire, back }).await.is_err() {
+        if turns.send(PendingRequest { request, connection, wire, back }).await.is_err() {
             return;
         }
         match given_back.await {

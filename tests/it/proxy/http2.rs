@@ -3,8 +3,8 @@
 use http::{HeaderMap, HeaderValue, Request, Response, Version};
 use serde_json::json;
 
-use super::h2::{H2Client, H2Hand, empty, full, with_trailers};
-use super::setup::{Proxy, by_hand, header, within};
+use super::h2::{H2Client, H2ScriptedServer, empty, full, with_trailers};
+use super::setup::{TestProxy, by_hand, header, within};
 use super::support::wire::values;
 
 fn get(target: &str) -> Request<super::h2::Body> {
@@ -90,8 +90,8 @@ async fn a_call_becomes_http_1_1_with_host_whole_cookie_and_trailers() {
 
 #[tokio::test]
 async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients_own() {
-    let mut hand = H2Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let clients = [H2Client::connect(proxy.address).await, H2Client::connect(proxy.address).await];
     let mut connections = Vec::new();
     for client in clients.iter().chain(&clients) {
@@ -135,8 +135,8 @@ async fn a_call_before_an_http_2_server_stays_one_on_a_connection_of_its_clients
 
 #[tokio::test]
 async fn an_http_1_client_is_served_by_a_server_that_speaks_http_2_only() {
-    let mut hand = H2Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let caller = proxy.call(proxy.request("PUT", "/x?y", &[("host", "model.example")], Some(b"abc")));
     let turn = hand.turn().await;
     assert_eq!(turn.head.uri, "http://model.example/x?y");

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::h2::{H2Client, empty};
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, count, predictions, within};
+use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, count, predictions, within};
 use super::support::client::{Answer, Client};
 use super::support::upstream::now;
 use super::support::wire::{End, nominates};
@@ -16,12 +16,12 @@ fn client_limits(limits: &Value) -> Value {
     json!({"proxy": {"client": limits}})
 }
 
-async fn connect(proxy: &Proxy) -> TcpStream {
+async fn connect(proxy: &TestProxy) -> TcpStream {
     within(TcpStream::connect(proxy.address)).await.unwrap()
 }
 
 /// Waits until the proxy closes the connection, and returns the bytes that it sent before.
-async fn closed(stream: &mut TcpStream) -> Vec<u8> {
+async fn read_until_closed(stream: &mut TcpStream) -> Vec<u8> {
     let mut rest = Vec::new();
     // A reset is a close too.
     within(stream.read_to_end(&mut rest)).await.ok();
@@ -35,7 +35,7 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
         let started = now();
         let mut stream = connect(&proxy).await;
         stream.write_all(begun.as_bytes()).await.unwrap();
-        closed(&mut stream).await;
+        read_until_closed(&mut stream).await;
         assert!(started.elapsed() >= Duration::from_millis(45));
     }
     assert_eq!(hand.waiting(), 0);
@@ -45,7 +45,7 @@ async fn a_head_that_does_not_end_is_closed_at_the_head_timeout() {
 async fn a_connection_that_never_says_anything_is_closed_too() {
     let limits = json!({"headTimeout": "50ms", "keepAliveTimeout": "50ms"});
     let (proxy, _hand) = by_hand(client_limits(&limits)).await;
-    assert_eq!(closed(&mut connect(&proxy).await).await, b"");
+    assert_eq!(read_until_closed(&mut connect(&proxy).await).await, b"");
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn an_idle_connection_is_closed_after_the_keep_alive_timeout() {
 async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let limits = json!({"keepAliveTimeout": "30ms", "headTimeout": "30ms", "writeTimeout": "30ms"});
     let (proxy, mut hand) = by_hand(client_limits(&limits)).await;
-    let (caller, turn) = proxy.occupy(&mut hand).await;
+    let (caller, turn) = proxy.occupy_slot(&mut hand).await;
     let passes = proxy.call(proxy.request("GET", "/slow", &[], None));
     let slow = hand.turn().await;
     let h2 = H2Client::connect(proxy.address).await;
@@ -116,7 +116,7 @@ async fn a_connection_that_waits_for_its_answer_is_not_idle() {
     let other = hand.turn().await;
     // Other connections exceed every one of these limits meanwhile.
     for _ in 0..3 {
-        closed(&mut connect(&proxy).await).await;
+        read_until_closed(&mut connect(&proxy).await).await;
     }
     turn.echo().await;
     slow.answer(200, "{}").await;
@@ -140,14 +140,14 @@ async fn a_client_that_does_not_take_its_answer_is_closed_and_its_server_let_go(
     let piece = vec![b'x'; 1 << 20];
     let poured = async { while wire.write(&piece).await.is_ok() {} };
     within(poured).await;
-    let got = closed(&mut stream).await;
+    let got = read_until_closed(&mut stream).await;
     assert!(got.len() < 1_000_000_000);
 }
 
 #[tokio::test]
 async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
     let (proxy, mut hand) = by_hand(client_limits(&json!({"writeTimeout": "100ms"}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut slow = connect(&proxy).await;
     let body = super::setup::instances(&[1]);
     let head = format!(
@@ -176,7 +176,7 @@ async fn a_slow_reader_of_a_shared_answer_keeps_no_slot_and_no_neighbour() {
 }
 
 #[tokio::test]
-async fn after_its_last_request_a_connection_says_goodbye_politely() {
+async fn last_request_closes_connection_gracefully() {
     let (proxy, hand) = by_hand(client_limits(&json!({"requestsPerConnectionMax": 3}))).await;
     let _auto = hand.auto(super::hand::echo);
     let mut client = proxy.client().await;
@@ -208,7 +208,7 @@ async fn connections_over_the_limit_are_closed_at_once_while_all_are_busy() {
     let (proxy, mut hand) = by_hand(json!({"proxy": {"process": {"connectionsMax": 2}}})).await;
     let callers = ["/one", "/other"].map(|path| proxy.call(proxy.post(path, &[], "1")));
     let turns = [hand.turn().await, hand.turn().await];
-    assert_eq!(closed(&mut connect(&proxy).await).await, b"");
+    assert_eq!(read_until_closed(&mut connect(&proxy).await).await, b"");
     assert_eq!(proxy.metric("groupage_connections_shed_total"), 1);
     for turn in turns {
         turn.answer(200, "{}").await;
@@ -228,7 +228,7 @@ async fn the_connection_that_was_idle_longest_makes_room_for_another() {
     let mut client = proxy.client().await;
     assert_answer(&within(client.ask(&proxy.predict(1))).await, 200, &predictions(&[1]));
     assert_answer(&proxy.ask(&proxy.predict(2)).await, 200, &predictions(&[2]));
-    assert_eq!(closed(&mut silent).await, b"");
+    assert_eq!(read_until_closed(&mut silent).await, b"");
     assert_answer(&within(client.ask(&proxy.predict(3))).await, 200, &predictions(&[3]));
 }
 
@@ -320,7 +320,7 @@ async fn a_flood_of_resets_ends_its_connection_and_harms_no_other() {
     if let Some(goaway) = until_frame(&mut stream, 7).await {
         assert_eq!(goaway.get(4..8), Some(&11_u32.to_be_bytes()[..]), "ENHANCE_YOUR_CALM");
     }
-    closed(&mut stream).await;
+    read_until_closed(&mut stream).await;
     assert_answer(&proxy.ask(&proxy.predict(1)).await, 200, &predictions(&[1]));
     proxy.idle().await;
 }
@@ -336,7 +336,7 @@ async fn answers_that_an_http_2_client_never_lets_in_end_its_connection() {
     }
     let mut stream = connect(&proxy).await;
     stream.write_all(&text).await.unwrap();
-    closed(&mut stream).await;
+    read_until_closed(&mut stream).await;
     within(async {
         while proxy.metric("groupage_connections") > 0 {
             tokio::task::yield_now().await;
@@ -358,5 +358,5 @@ async fn an_http_2_client_that_stops_in_the_middle_of_a_body_is_ended_too() {
     let mut wire = turn.into_wire();
     let piece = super::support::upstream::chunk(&vec![b'x'; 1 << 20]);
     let poured = async { while wire.write(&piece).await.is_ok() {} };
-    within(async { tokio::join!(poured, closed(&mut stream)) }).await;
+    within(async { tokio::join!(poured, read_until_closed(&mut stream)) }).await;
 }

@@ -3,20 +3,22 @@
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::hand::{Auto, Turn, reply};
-use super::setup::{Caller, PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, predictions};
+use super::hand::{AutoResponder, PendingRequest, reply};
+use super::setup::{
+    PREDICT, PendingCall, TestProxy, assert_answer, assert_failure, by_hand, count, instances, predictions,
+};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
 const BAD: u64 = 666;
 
-fn predicts(proxy: &Proxy, items: &[u64]) -> Vec<Outgoing> {
+fn predicts(proxy: &TestProxy, items: &[u64]) -> Vec<Outgoing> {
     items.iter().map(|item| proxy.predict(*item)).collect()
 }
 
 /// Returns the response of a server that fails every call with the bad item. The error contains the
 /// items of the call.
-fn poisoned(request: &Request) -> Vec<u8> {
+fn poisoned_response(request: &Request) -> Vec<u8> {
     let items = super::hand::instances(request);
     if items.contains(&BAD) {
         return reply(500, &format!("{{\"error\":\"cannot: {items:?}\"}}"));
@@ -24,11 +26,11 @@ fn poisoned(request: &Request) -> Vec<u8> {
     super::hand::echo(request)
 }
 
-fn sizes(auto: &mut Auto) -> Vec<usize> {
+fn sizes(auto: &mut AutoResponder) -> Vec<usize> {
     auto.seen().iter().map(|request| super::hand::instances(request).len()).collect()
 }
 
-async fn ok(callers: Vec<Caller>, items: &[u64]) {
+async fn ok(callers: Vec<PendingCall>, items: &[u64]) {
     for (item, caller) in items.iter().zip(callers) {
         assert_answer(&caller.answer().await, 200, &predictions(&[*item]));
     }
@@ -40,9 +42,9 @@ async fn a_poison_item_fails_its_own_caller_only_whoever_that_is() {
         let (proxy, mut hand) = by_hand(json!({})).await;
         let items: Vec<u64> = (0..8).map(|n| if n == bad { BAD } else { n }).collect();
         let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &items)).await;
-        let text = poisoned(&turn.request);
+        let text = poisoned_response(&turn.request);
         turn.raw(&text).await;
-        let mut auto = hand.auto(poisoned);
+        let mut auto = hand.auto(poisoned_response);
         for (item, caller) in items.iter().zip(callers) {
             let answer = caller.answer().await;
             if *item == BAD {
@@ -83,7 +85,7 @@ async fn up_to_four_members_are_sent_again_one_by_one_on_the_batchs_own_slot() {
 }
 
 #[tokio::test]
-async fn a_failure_of_everybody_is_everybodys_own_failure() {
+async fn all_failing_members_get_their_own_error() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2])).await;
     turn.answer(500, "{\"error\":\"both\"}").await;
@@ -96,13 +98,13 @@ async fn a_failure_of_everybody_is_everybodys_own_failure() {
 }
 
 #[tokio::test]
-async fn an_empty_replay_budget_keeps_nobody_from_its_own_answer() {
+async fn empty_budget_still_allows_one_replay_each() {
     let spec = json!({"failure": {"isolateAbove": 1, "replayBudget": "0%"}, "limits": {"batchItemsMax": 32}});
     let (proxy, mut hand) = by_hand(spec).await;
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[BAD; 32])).await;
-    let text = poisoned(&turn.request);
+    let text = poisoned_response(&turn.request);
     turn.raw(&text).await;
-    let mut auto = hand.auto(poisoned);
+    let mut auto = hand.auto(poisoned_response);
     for caller in callers {
         assert_answer(&caller.answer().await, 500, "{\"error\":\"cannot: [666]\"}");
     }
@@ -118,14 +120,14 @@ fn generic(idempotent: &str, on_mismatch: &str) -> Value {
     json!({"routes": [{"path": "/g", "protocol": "Generic", "idempotent": idempotent, "generic": declared}, {"path": PREDICT}]})
 }
 
-fn texts(proxy: &Proxy) -> Vec<Outgoing> {
+fn texts(proxy: &TestProxy) -> Vec<Outgoing> {
     ["a", "b"].iter().map(|text| proxy.post("/g", &[], &json!({"texts": [text]}).to_string())).collect()
 }
 
 /// The response breaks off after the batch was sent, on a route that is not declared idempotent.
 #[tokio::test]
 async fn a_declared_route_sends_nothing_again_unless_its_operator_says_so() {
-    type Answer = fn(Turn) -> BoxFuture<'static, ()>;
+    type Answer = fn(PendingRequest) -> BoxFuture<'static, ()>;
     let broken: [(Answer, &str, &str); 3] = [
         (|turn| Box::pin(async { turn.answer(500, "{}").await }), "GRP3305", "batch_failed"),
         (|turn| Box::pin(async { drop(turn) }), "GRP3302", "upstream_broken"),
@@ -171,7 +173,7 @@ async fn a_route_may_fail_a_mismatch_instead_of_isolating_it() {
 
 /// Checks that a broken response to a batch is not delivered to any member, and that its members
 /// are sent again alone.
-async fn replayed(broken: impl AsyncFn(Turn)) -> Proxy {
+async fn check_replayed(broken: impl AsyncFn(PendingRequest)) -> TestProxy {
     let (proxy, mut hand) = by_hand(json!({})).await;
     proxy.grow(&mut hand, 3).await;
     let (callers, turn) = proxy.share(&mut hand, predicts(&proxy, &[1, 2, 3])).await;
@@ -187,9 +189,9 @@ async fn replayed(broken: impl AsyncFn(Turn)) -> Proxy {
 }
 
 #[tokio::test]
-async fn a_wrong_number_of_results_is_nobodys_result() {
+async fn wrong_result_count_is_never_delivered() {
     for wrong in ["[]", "[1,2]", "[1,2,3,4]", "{\"1\":1}", "null"] {
-        let proxy = replayed(async |turn| turn.answer(200, &format!("{{\"predictions\":{wrong}}}")).await).await;
+        let proxy = check_replayed(async |turn| turn.answer(200, &format!("{{\"predictions\":{wrong}}}")).await).await;
         let kinds =
             ["count", "shape"].map(|kind| proxy.metric(&format!("groupage_mismatches_total{{kind=\"{kind}\"}}")));
         assert_eq!(kinds.iter().sum::<u64>(), 1, "{wrong}");
@@ -197,20 +199,20 @@ async fn a_wrong_number_of_results_is_nobodys_result() {
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_json_for_these_items_is_nobodys() {
+async fn non_json_batch_response_is_never_delivered() {
     for said in
         ["<html>busy</html>", "", "{\"predictions\":[1,2,3]", "{\"predictions\":[1,2,3]} {}", "{\"other\":[1,2,3]}"]
     {
-        replayed(async |turn| turn.answer(200, said).await).await;
+        check_replayed(async |turn| turn.answer(200, said).await).await;
     }
-    replayed(async |turn| turn.raw(b"HTTP/1.1 204 No Content\r\n\r\n").await).await;
-    replayed(async |turn| {
+    check_replayed(async |turn| turn.raw(b"HTTP/1.1 204 No Content\r\n\r\n").await).await;
+    check_replayed(async |turn| {
         turn.raw(b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n").await;
     })
     .await;
     let squeezed = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: gzip\r\ncontent-length: 23\r\n\r\n{\"predictions\":[1,2,3]}";
-    replayed(async |turn| turn.raw(squeezed.as_bytes()).await).await;
-    replayed(async |turn| turn.raw(b"not HTTP at all\r\n\r\n").await).await;
+    check_replayed(async |turn| turn.raw(squeezed.as_bytes()).await).await;
+    check_replayed(async |turn| turn.raw(b"not HTTP at all\r\n\r\n").await).await;
 }
 
 /// The response breaks off after the batch was sent, on a route that may be replayed.
@@ -218,11 +220,11 @@ async fn an_answer_that_is_no_json_for_these_items_is_nobodys() {
 async fn an_answer_that_is_cut_anywhere_is_never_delivered() {
     let whole = reply(200, &predictions(&[1, 2, 3]));
     for at in (0..whole.len()).step_by(7) {
-        replayed(async |mut turn| turn.part(whole.get(..at).unwrap()).await).await;
+        check_replayed(async |mut turn| turn.part(whole.get(..at).unwrap()).await).await;
     }
-    replayed(async |turn| turn.reset()).await;
+    check_replayed(async |turn| turn.reset()).await;
     // The last chunk is missing, although every byte of the JSON has arrived.
-    replayed(async |mut turn| {
+    check_replayed(async |mut turn| {
         turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n").await;
         turn.chunk(predictions(&[1, 2, 3]).as_bytes()).await;
     })

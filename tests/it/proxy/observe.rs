@@ -7,22 +7,22 @@ use groupage::standin::Route;
 use groupage::standin::server::{Server, ServerConfig};
 use serde_json::{Value, json};
 
-use super::hand::Hand;
-use super::setup::{Caller, PREDICT, Proxy, by_hand, instances, learning, predictions, within};
+use super::hand::ScriptedServer;
+use super::setup::{PREDICT, PendingCall, TestProxy, by_hand, instances, learning, predictions, within};
 use super::support::wire::values;
 use super::why::scheduler;
 
 /// Number of calls after which predictions start (`batching::Shadow`).
 const LEARNED: u64 = 8;
 
-fn observing(more: &Value) -> Value {
+fn observe_spec(more: &Value) -> Value {
     let mut spec = learning(more);
     spec["mode"] = json!("Observe");
     spec
 }
 
 /// Sends one call after the other and answers each of them.
-async fn one_by_one(proxy: &Proxy, hand: &mut Hand, items: std::ops::Range<u64>) {
+async fn one_by_one(proxy: &TestProxy, hand: &mut ScriptedServer, items: std::ops::Range<u64>) {
     for item in items {
         let caller = proxy.call(proxy.predict(item));
         let turn = hand.turn().await;
@@ -35,11 +35,11 @@ async fn one_by_one(proxy: &Proxy, hand: &mut Hand, items: std::ops::Range<u64>)
 }
 
 /// Returns the predictions, once the shadow has processed this many calls.
-async fn predicted(proxy: &Proxy, calls: u64) -> Value {
-    within(heard(proxy, calls)).await
+async fn predicted(proxy: &TestProxy, calls: u64) -> Value {
+    within(wait_predictions(proxy, calls)).await
 }
 
-async fn heard(proxy: &Proxy, calls: u64) -> Value {
+async fn wait_predictions(proxy: &TestProxy, calls: u64) -> Value {
     loop {
         let told = scheduler(proxy).await["predicted"].clone();
         let left_out: u64 = told["unpredicted"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
@@ -51,7 +51,7 @@ async fn heard(proxy: &Proxy, calls: u64) -> Value {
 
 #[tokio::test]
 async fn bytes_pass_as_they_are_both_ways() {
-    let (proxy, mut hand) = by_hand(observing(&json!({}))).await;
+    let (proxy, mut hand) = by_hand(observe_spec(&json!({}))).await;
     let odd = "{ \"instances\" :\t[ [1.0, 2.50e0 ] ],\n\"parameters\":{}}  ";
     let caller = proxy.call(proxy.post(PREDICT, &[("x-odd", "A  b"), ("x-groupage-debug", "1")], odd));
     let turn = hand.turn().await;
@@ -67,9 +67,9 @@ async fn bytes_pass_as_they_are_both_ways() {
 
 #[tokio::test]
 async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
-    let (proxy, mut hand) = by_hand(observing(&json!({"limits": {"slotsMax": 1}}))).await;
+    let (proxy, mut hand) = by_hand(observe_spec(&json!({"limits": {"slotsMax": 1}}))).await;
     one_by_one(&proxy, &mut hand, 0..LEARNED).await;
-    let callers: Vec<Caller> = (100..140).map(|item| proxy.call(proxy.predict(item))).collect();
+    let callers: Vec<PendingCall> = (100..140).map(|item| proxy.call(proxy.predict(item))).collect();
     let mut turns = Vec::new();
     while turns.len() < callers.len() {
         turns.push(hand.turn().await);
@@ -93,19 +93,20 @@ async fn calls_are_all_upstream_at_once_and_each_is_counted_once() {
 }
 
 #[tokio::test]
-async fn what_batching_would_have_made_of_calls_that_pass_is_told() {
+async fn predicted_batches_are_reported() {
     // Long enough that a busy machine hardly affects the time of a call, and that forty
     // simultaneous calls fall within one execution.
     let takes = ServerConfig { base: Duration::from_millis(50), slots: 40, ..ServerConfig::default() };
     let server = Server::start(takes).await.unwrap();
-    let proxy = Proxy::before(&server.url(), observing(&json!({"limits": {"slotsMax": 1}})));
+    let proxy = TestProxy::before(&server.url(), observe_spec(&json!({"limits": {"slotsMax": 1}})));
     let path = Route::Predict.path();
     let mut alone = 0;
     while scheduler(&proxy).await["predicted"]["calls"].as_u64().unwrap_or(0) == 0 {
         assert_eq!(proxy.ask(&proxy.post(path, &[], &instances(&[alone]))).await.status, Some(200));
         alone += 1;
     }
-    let callers: Vec<Caller> = (0..40).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
+    let callers: Vec<PendingCall> =
+        (0..40).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
     for caller in callers {
         assert_eq!(caller.answer().await.status, Some(200));
     }
@@ -125,7 +126,7 @@ async fn what_batching_would_have_made_of_calls_that_pass_is_told() {
 #[tokio::test]
 async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
     let routes = json!([{"path": "/v1/models/a:predict", "mode": "Batch"}, {"path": "/*"}]);
-    let (proxy, mut hand) = by_hand(observing(&json!({"routes": routes}))).await;
+    let (proxy, mut hand) = by_hand(observe_spec(&json!({"routes": routes}))).await;
     one_by_one(&proxy, &mut hand, 0..3).await;
     let caller = proxy.call(proxy.post("/v1/models/a:predict", &[], &instances(&[1])));
     hand.turn().await.echo().await;
@@ -145,7 +146,7 @@ async fn the_mode_changes_while_it_runs_and_holds_route_by_route() {
 #[tokio::test]
 async fn what_cannot_be_looked_at_passes_all_the_same_and_is_counted() {
     let limits = json!({"limits": {"itemBytesMax": "1Ki"}, "proxy": {"process": {"bufferedBytesMax": "4Ki"}}});
-    let (proxy, mut hand) = by_hand(observing(&limits)).await;
+    let (proxy, mut hand) = by_hand(observe_spec(&limits)).await;
     let long = format!(r#"{{"instances": ["{}"]}}"#, "x".repeat(20_000));
     for body in [long.as_str(), "no JSON"] {
         let caller = proxy.call(proxy.post(PREDICT, &[], body));
@@ -162,7 +163,7 @@ async fn what_cannot_be_looked_at_passes_all_the_same_and_is_counted() {
 
 #[tokio::test]
 async fn callers_that_leave_and_servers_that_fail_teach_nothing() {
-    let (proxy, mut hand) = by_hand(observing(&json!({}))).await;
+    let (proxy, mut hand) = by_hand(observe_spec(&json!({}))).await;
     for item in 0..2 * LEARNED {
         let caller = proxy.call(proxy.predict(item));
         let turn = hand.turn().await;

@@ -15,7 +15,7 @@ use super::support::wire::{End, nominates};
 async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
     proxy.grow(&mut hand, 4).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     let mut quickest = super::setup::HANG;
     for _ in 0..50 {
@@ -47,7 +47,7 @@ async fn a_full_queue_refuses_at_once_and_takes_calls_again_when_it_has_room() {
 #[tokio::test]
 async fn what_passes_is_not_refused_by_a_full_queue() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 1}})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
     let passes = proxy.call(proxy.request("GET", "/health", &[], None));
     hand.turn().await.answer(200, "{}").await;
@@ -63,7 +63,7 @@ async fn what_passes_is_not_refused_by_a_full_queue() {
 #[tokio::test]
 async fn a_queue_is_full_of_bytes_too() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"queueBytesMax": 60}})).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     // Each body has 18 bytes.
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     let answer = proxy.ask(&proxy.predict(4)).await;
@@ -100,7 +100,7 @@ async fn a_body_that_cannot_be_held_is_refused_and_so_is_nothing_else() {
 async fn one_identity_cannot_fill_the_queue_while_another_waits() {
     let (proxy, mut hand) = by_hand(json!({"limits": {"queueItemsMax": 8}, "tenants": {"header": "x-team"}})).await;
     let of = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     // While it is alone in the queue, a tenant may exceed its share.
     let mut callers = proxy.queue((1..=5).map(|item| of("a", item))).await;
     callers.extend(proxy.queue([of("b", 6)]).await);
@@ -175,7 +175,7 @@ async fn a_dialect_of_its_own_for_every_caller() {
     let generic = json!({"path": "/g", "protocol": "Generic", "generic": {"items": "/texts", "results": "/vectors"}});
     let others = [PREDICT, "/v1/embeddings", "/embed"].map(|path| json!({"path": path}));
     let routes: Vec<_> = others.into_iter().chain([generic]).collect();
-    let proxy = super::setup::Proxy::before(&url, json!({"routes": routes}));
+    let proxy = super::setup::TestProxy::before(&url, json!({"routes": routes}));
     let open_ai = r#"{"error":{"message":"upstream not reachable","type":"upstream_refused","param":null,"code":503}}"#;
     let problem = r#"{"type":"about:blank","title":"upstream not reachable","status":503,"detail":"upstream not reachable","code":"GRP3301","reason":"upstream_refused"}"#;
     let cases = [

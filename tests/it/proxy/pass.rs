@@ -262,7 +262,7 @@ async fn a_target_in_absolute_form_wins_over_the_host_header() {
 }
 
 #[tokio::test]
-async fn compressed_bodies_are_nobody_elses_business() {
+async fn compressed_bodies_pass_through_unchanged() {
     let (proxy, mut hand) = by_hand(json!({})).await;
     let squeezed: Vec<u8> = (0..=255).rev().collect();
     let own = [("content-encoding", "gzip"), ("content-type", "application/json"), ("accept-encoding", "gzip, zstd")];

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::setup::{PREDICT, Proxy, assert_answer, assert_failure, by_hand, instances, predictions};
+use super::setup::{PREDICT, TestProxy, assert_answer, assert_failure, by_hand, instances, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::values;
 
@@ -19,14 +19,14 @@ fn adaptive(items: u32, more: Value) -> Value {
     spec
 }
 
-fn of(proxy: &Proxy, class: &str, item: u64) -> Outgoing {
+fn of(proxy: &TestProxy, class: &str, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[("x-priority", class)], &instances(&[item]))
 }
 
 #[tokio::test]
 async fn an_interactive_call_joins_the_first_batch_and_what_is_left_of_bulk_waits() {
     let (proxy, mut hand) = by_hand(adaptive(2, json!({}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([of(&proxy, "bulk", 1), of(&proxy, "bulk", 2), of(&proxy, "interactive", 3)]).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
@@ -48,7 +48,7 @@ async fn a_strict_class_goes_before_all_others() {
     let classes = json!([{"name": "bulk"}, {"name": "urgent", "strict": true}]);
     let spec = adaptive(1, json!({"priority": {"header": "x-priority", "classes": classes}}));
     let (proxy, mut hand) = by_hand(spec).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue([of(&proxy, "no such class", 1), of(&proxy, "bulk", 2)]).await;
     callers.extend(proxy.queue([of(&proxy, "urgent", 3), of(&proxy, "urgent", 4)]).await);
     turn.echo().await;
@@ -69,7 +69,7 @@ async fn the_target_of_its_class_is_a_calls_slo() {
     let more = json!({"slo": {"latencyP99": "50ms", "late": "Refuse"}, "priority": {"header": "x-priority", "classes": classes}});
     let (proxy, mut hand) = by_hand(adaptive(8, more)).await;
     // The call belongs to the first class, like every call that names none.
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let patient = proxy.queue([of(&proxy, "patient", 1)]).await;
     let hasty = proxy.queue([of(&proxy, "hasty", 2)]).await;
     for caller in hasty {
@@ -97,7 +97,7 @@ async fn tenants_share_by_weight() {
     let tenants = json!({"header": "x-team", "weights": {"a": 3}});
     let (proxy, mut hand) = by_hand(adaptive(1, json!({"tenants": tenants}))).await;
     let team = |team: &str, item| proxy.post(PREDICT, &[("x-team", team)], &instances(&[item]));
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue((1..=9).map(|item| team("a", item))).await;
     callers.extend(proxy.queue((10..=12).map(|item| team("b", item))).await);
     turn.echo().await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::binary::Binary;
 use super::h2::{H2Client, full};
-use super::hand::{Hand, Port, echo, reply};
+use super::hand::{ReservedPort, ScriptedServer, echo, reply};
 use super::setup::{PREDICT, assert_answer, instances, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers};
@@ -28,8 +28,8 @@ fn held() -> Value {
 }
 
 #[tokio::test]
-async fn told_to_stop_it_sends_what_it_holds_answers_everything_and_ends() {
-    let mut hand = Hand::start().await;
+async fn sigterm_flushes_answers_and_exits() {
+    let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &held(), &[]).await;
     let mut idle = binary.client().await;
     let passes = ask(&binary, Outgoing::new("GET", "/slow", binary.listen, &Headers::new(), None));
@@ -54,16 +54,16 @@ async fn told_to_stop_it_sends_what_it_holds_answers_everything_and_ends() {
 }
 
 #[tokio::test]
-async fn told_by_ctrl_c_it_ends_just_so() {
-    let hand = Hand::start().await;
+async fn sigint_drains_like_sigterm() {
+    let hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({}), &[]).await;
     binary.signal(Signal::INT);
     assert_eq!(binary.end().await.code(), Some(0));
 }
 
 #[tokio::test]
-async fn told_to_stop_twice_it_ends_at_once() {
-    let mut hand = Hand::start().await;
+async fn second_sigterm_exits_at_once() {
+    let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({}), &[]).await;
     let caller = ask(&binary, binary.predict(1));
     let _turn = hand.turn().await;
@@ -78,7 +78,7 @@ async fn told_to_stop_twice_it_ends_at_once() {
 
 #[tokio::test]
 async fn it_ends_within_the_drain_limit_whatever_is_left() {
-    let mut hand = Hand::start().await;
+    let mut hand = ScriptedServer::start().await;
     let mut binary = Binary::start(&hand.url(), &json!({"proxy": {"drain": {"limit": "150ms"}}}), &[]).await;
     let caller = ask(&binary, binary.predict(1));
     let _turn = hand.turn().await;
@@ -93,7 +93,7 @@ async fn it_ends_within_the_drain_limit_whatever_is_left() {
 
 #[tokio::test]
 async fn for_the_drain_delay_it_is_ready_and_takes_calls_without_holding_them() {
-    let mut hand = Hand::start().await;
+    let mut hand = ScriptedServer::start().await;
     let mut spec = held();
     spec["proxy"] = json!({"drain": {"delay": "700ms"}});
     let mut binary = Binary::start(&hand.url(), &spec, &[]).await;
@@ -140,7 +140,7 @@ const FIELDS: [&str; 18] = [
 
 #[tokio::test]
 async fn the_access_log_has_a_record_for_every_call() {
-    let mut hand = Hand::start().await;
+    let mut hand = ScriptedServer::start().await;
     let mut binary =
         Binary::start(&hand.url(), &json!({"routes": [{"path": "/v1/models/*"}]}), &["--log-access", "100%"]).await;
     let alone = ask(&binary, binary.predict(1));
@@ -206,7 +206,7 @@ async fn the_access_log_has_a_record_for_every_call() {
 
 /// Returns the response of a server that fails or garbles some calls and includes secrets of its
 /// own.
-fn leaky(request: &super::support::upstream::Request) -> Vec<u8> {
+fn leaky_response(request: &super::support::upstream::Request) -> Vec<u8> {
     if request.method != "POST" || request.target.contains("canary-path") {
         return b"HTTP/1.1 500 canary-status\r\nx-secret: canary-answer\r\nset-cookie: canary-cookie\r\ncontent-length: 11\r\n\r\ncanary-body".to_vec();
     }
@@ -221,7 +221,7 @@ fn leaky(request: &super::support::upstream::Request) -> Vec<u8> {
 
 #[tokio::test]
 async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic() {
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let spec = json!({
         "proxy": {"client": {"bodyIdleTimeout": "100ms"}},
         "tenants": {"header": "x-canary-tenant"},
@@ -233,7 +233,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
     // values are secrets.
     let name = "x-canary-tenant";
     let mut binary = Binary::start(&hand.url(), &spec, &["--log-level", "trace", "--log-access", "100%"]).await;
-    let _auto = hand.auto(leaky);
+    let _auto = hand.auto(leaky_response);
     let own: Headers = [
         ("content-type", "application/json"),
         ("authorization", "Bearer canary-token"),
@@ -316,7 +316,7 @@ async fn nothing_of_a_caller_or_of_the_server_is_in_any_log_metric_or_statistic(
 
 #[tokio::test]
 async fn the_level_of_the_log_changes_while_it_runs() {
-    let port = Port::reserve();
+    let port = ReservedPort::reserve();
     let binary = Binary::start(&port.url(), &json!({}), &["--log-level", "warn,groupage=info"]).await;
     let set = async |level: &str| {
         let own = vec![("content-type".to_owned(), b"application/json".to_vec())];

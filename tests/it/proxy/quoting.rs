@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::hand::Hand;
-use super::setup::{Caller, PREDICT, Proxy, by_hand};
+use super::hand::ScriptedServer;
+use super::setup::{PREDICT, PendingCall, TestProxy, by_hand};
 use super::support::client::{Answer, Outgoing};
 use super::support::upstream::Request;
 
@@ -15,22 +15,22 @@ const CALLERS: usize = 5;
 
 /// A route, with the names of its items and results.
 #[derive(Debug, Clone, Copy)]
-struct Adapter {
+struct RouteShape {
     path: &'static str,
     items: &'static str,
     results: &'static str,
 }
 
-const ADAPTERS: [Adapter; 4] = [
-    Adapter { path: PREDICT, items: "instances", results: "predictions" },
-    Adapter { path: "/v1/embeddings", items: "input", results: "data" },
-    Adapter { path: "/embed", items: "inputs", results: "" },
-    Adapter { path: "/g", items: "texts", results: "vectors" },
+const ADAPTERS: [RouteShape; 4] = [
+    RouteShape { path: PREDICT, items: "instances", results: "predictions" },
+    RouteShape { path: "/v1/embeddings", items: "input", results: "data" },
+    RouteShape { path: "/embed", items: "inputs", results: "" },
+    RouteShape { path: "/g", items: "texts", results: "vectors" },
 ];
 
 /// Position at which the server quotes its inputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum QuotePosition {
     Text,
     List,
     OneOf,
@@ -39,16 +39,16 @@ enum Place {
     Header(&'static str),
 }
 
-const PLACES: [Place; 9] = [
-    Place::Text,
-    Place::List,
-    Place::OneOf,
-    Place::Map,
-    Place::Nested,
-    Place::Header("server"),
-    Place::Header("www-authenticate"),
-    Place::Header("openai-note"),
-    Place::Header("x-ratelimit-note"),
+const PLACES: [QuotePosition; 9] = [
+    QuotePosition::Text,
+    QuotePosition::List,
+    QuotePosition::OneOf,
+    QuotePosition::Map,
+    QuotePosition::Nested,
+    QuotePosition::Header("server"),
+    QuotePosition::Header("www-authenticate"),
+    QuotePosition::Header("openai-note"),
+    QuotePosition::Header("x-ratelimit-note"),
 ];
 
 fn spec(policy: &str) -> Value {
@@ -61,10 +61,10 @@ fn spec(policy: &str) -> Value {
     ]})
 }
 
-// === impl Adapter ===
+// === impl RouteShape ===
 
-impl Adapter {
-    fn call(self, proxy: &Proxy, text: &str) -> Outgoing {
+impl RouteShape {
+    fn call(self, proxy: &TestProxy, text: &str) -> Outgoing {
         proxy.post(self.path, &[], &json!({self.items: [text]}).to_string())
     }
 
@@ -74,7 +74,7 @@ impl Adapter {
     }
 
     /// Returns the server's response to these texts: header lines and body.
-    fn answer(self, place: Place, status: u16, texts: &[String]) -> (String, String) {
+    fn answer(self, place: QuotePosition, status: u16, texts: &[String]) -> (String, String) {
         let quoted = texts.join(" ");
         let mut body = json!({});
         if status == 200 && !self.results.is_empty() {
@@ -82,15 +82,15 @@ impl Adapter {
             body[self.results] = (0..texts.len()).map(result).collect();
         }
         match place {
-            Place::Text => body["detail"] = json!(quoted),
-            Place::List => body["detail"] = json!(texts),
-            Place::OneOf => body["detail"] = json!([texts[0], 1, 2]),
-            Place::Map => body["detail"] = json!({&texts[0]: 1}),
-            Place::Nested => body["usage"] = json!({"details": {"of": quoted}}),
-            Place::Header(_) => {}
+            QuotePosition::Text => body["detail"] = json!(quoted),
+            QuotePosition::List => body["detail"] = json!(texts),
+            QuotePosition::OneOf => body["detail"] = json!([texts[0], 1, 2]),
+            QuotePosition::Map => body["detail"] = json!({&texts[0]: 1}),
+            QuotePosition::Nested => body["usage"] = json!({"details": {"of": quoted}}),
+            QuotePosition::Header(_) => {}
         }
         let lines = match place {
-            Place::Header(name) => format!("{name}: realm=\"{quoted}\"\r\n"),
+            QuotePosition::Header(name) => format!("{name}: realm=\"{quoted}\"\r\n"),
             _ => String::new(),
         };
         // A bare list has no room beside the results.
@@ -101,7 +101,7 @@ impl Adapter {
 }
 
 /// Answers every call and quotes all of its texts.
-fn serve(mut hand: Hand, adapter: Adapter, place: Place, status: u16) -> JoinHandle<()> {
+fn serve(mut hand: ScriptedServer, adapter: RouteShape, place: QuotePosition, status: u16) -> JoinHandle<()> {
     tokio::spawn(async move {
         loop {
             let turn = hand.turn().await;
@@ -135,17 +135,16 @@ async fn no_caller_gets_a_byte_of_anothers_input() {
             // The other policies form batches at other times but answer them in the same way.
             let all = policy == "WorkConserving";
             let successes = PLACES.map(|place| (200, place)).into_iter().take(if all { PLACES.len() } else { 2 });
-            let errors = errors
-                .into_iter()
-                .take(if all { errors.len() } else { 1 })
-                .flat_map(|status| [(status, Place::Text), (status, Place::Header("www-authenticate"))]);
+            let errors = errors.into_iter().take(if all { errors.len() } else { 1 }).flat_map(|status| {
+                [(status, QuotePosition::Text), (status, QuotePosition::Header("www-authenticate"))]
+            });
             for (status, place) in successes.chain(errors) {
                 let seen = format!("{place:?} of {status} at {} under {policy}", adapter.path);
                 let (proxy, hand) = by_hand(spec(policy)).await;
                 let serving = serve(hand, adapter, place, status);
                 for round in 0..ROUNDS {
                     let texts: Vec<String> = (0..CALLERS).map(|n| format!("private-{round}-{n}")).collect();
-                    let callers: Vec<Caller> =
+                    let callers: Vec<PendingCall> =
                         texts.iter().map(|text| proxy.call(adapter.call(&proxy, text))).collect();
                     for (caller, own) in callers.into_iter().zip(&texts) {
                         let answer = caller.answer().await;
@@ -184,7 +183,7 @@ async fn a_constant_member_is_merged_and_one_that_differs_ends_merging_of_its_ke
         let mut round = 0;
         while !serving.is_finished() {
             let texts = (0..CALLERS).map(|n| format!("{round}-{n}"));
-            let callers: Vec<Caller> = texts.map(|text| proxy.call(adapter.call(&proxy, &text))).collect();
+            let callers: Vec<PendingCall> = texts.map(|text| proxy.call(adapter.call(&proxy, &text))).collect();
             for caller in callers {
                 caller.answer().await;
             }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::hand::{Hand, reply};
-use super::setup::{Caller, PREDICT, Proxy, assert_answer, by_hand};
+use super::hand::{ScriptedServer, reply};
+use super::setup::{PREDICT, PendingCall, TestProxy, assert_answer, by_hand};
 use super::support::client::Outgoing;
 use super::support::upstream::Request;
 
@@ -22,7 +22,7 @@ const LISTS_TOO_LARGE: usize = 4;
 
 /// The way in which a server refuses a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+enum ListRefusal {
     Status(u16),
     Reset,
     /// Only the first result is returned.
@@ -35,7 +35,7 @@ enum Refusal {
 
 /// A route, with the field that contains its items.
 #[derive(Debug, Clone, Copy)]
-struct Adapter {
+struct RouteShape {
     path: &'static str,
     items: &'static str,
     /// The response to one item.
@@ -44,17 +44,18 @@ struct Adapter {
     scalar: bool,
 }
 
-const KSERVE: Adapter = Adapter { path: PREDICT, items: "instances", one: r#"{"predictions":[1]}"#, scalar: false };
-const ADAPTERS: [Adapter; 4] = [
+const KSERVE: RouteShape =
+    RouteShape { path: PREDICT, items: "instances", one: r#"{"predictions":[1]}"#, scalar: false };
+const ADAPTERS: [RouteShape; 4] = [
     KSERVE,
-    Adapter {
+    RouteShape {
         path: "/v1/embeddings",
         items: "input",
         one: r#"{"object":"list","data":[{"index":0,"embedding":[1]}]}"#,
         scalar: true,
     },
-    Adapter { path: "/embed", items: "inputs", one: "[[1]]", scalar: true },
-    Adapter { path: "/g", items: "texts", one: r#"{"vectors":[1]}"#, scalar: false },
+    RouteShape { path: "/embed", items: "inputs", one: "[[1]]", scalar: true },
+    RouteShape { path: "/g", items: "texts", one: r#"{"vectors":[1]}"#, scalar: false },
 ];
 
 fn spec() -> Value {
@@ -67,10 +68,10 @@ fn spec() -> Value {
     ]})
 }
 
-// === impl Adapter ===
+// === impl RouteShape ===
 
-impl Adapter {
-    fn call(self, proxy: &Proxy, item: usize) -> (Outgoing, String) {
+impl RouteShape {
+    fn call(self, proxy: &TestProxy, item: usize) -> (Outgoing, String) {
         let text = format!("item {item}");
         let items = if self.scalar { json!(text) } else { json!([text]) };
         let body = json!({self.items: items}).to_string();
@@ -88,7 +89,11 @@ impl Adapter {
 
 /// Answers single calls with their own bytes and refuses lists. Returns the recorded sizes of the
 /// lists.
-fn serve(mut hand: Hand, adapter: Adapter, refusal: Refusal) -> (Arc<Mutex<Vec<usize>>>, JoinHandle<()>) {
+fn serve(
+    mut hand: ScriptedServer,
+    adapter: RouteShape,
+    refusal: ListRefusal,
+) -> (Arc<Mutex<Vec<usize>>>, JoinHandle<()>) {
     let lists = Arc::new(Mutex::new(Vec::new()));
     let sizes = lists.clone();
     let serving = tokio::spawn(async move {
@@ -106,12 +111,12 @@ fn serve(mut hand: Hand, adapter: Adapter, refusal: Refusal) -> (Arc<Mutex<Vec<u
             }
             sizes.lock().unwrap().push(items);
             match refusal {
-                Refusal::Status(status) => turn.answer(status, r#"{"error":"one item a call"}"#).await,
-                Refusal::First => turn.answer(200, adapter.one).await,
-                Refusal::NotJson => turn.answer(200, "one item a call").await,
-                Refusal::FirstUsage => turn.raw(&first_usage(items)).await,
-                Refusal::Reset => turn.reset(),
-                Refusal::Never => held.push(turn),
+                ListRefusal::Status(status) => turn.answer(status, r#"{"error":"one item a call"}"#).await,
+                ListRefusal::First => turn.answer(200, adapter.one).await,
+                ListRefusal::NotJson => turn.answer(200, "one item a call").await,
+                ListRefusal::FirstUsage => turn.raw(&first_usage(items)).await,
+                ListRefusal::Reset => turn.reset(),
+                ListRefusal::Never => held.push(turn),
             }
         }
     });
@@ -126,11 +131,11 @@ fn first_usage(items: usize) -> Vec<u8> {
 }
 
 /// Sends simultaneous calls in rounds, and returns the statuses other than 200.
-async fn drive(proxy: &Proxy, adapter: Adapter) -> Vec<Option<u16>> {
+async fn call_in_rounds(proxy: &TestProxy, adapter: RouteShape) -> Vec<Option<u16>> {
     let mut others = Vec::new();
     for round in 0..ROUNDS {
         let calls = (0..CALLERS).map(|caller| adapter.call(proxy, round * CALLERS + caller));
-        let callers: Vec<(Caller, String)> = calls.map(|(request, own)| (proxy.call(request), own)).collect();
+        let callers: Vec<(PendingCall, String)> = calls.map(|(request, own)| (proxy.call(request), own)).collect();
         for (caller, own) in callers {
             let answer = caller.answer().await;
             if answer.status == Some(200) {
@@ -145,15 +150,15 @@ async fn drive(proxy: &Proxy, adapter: Adapter) -> Vec<Option<u16>> {
 
 #[tokio::test]
 async fn every_caller_gets_its_own_answer_and_two_batches_end_merging() {
-    let statuses = [400, 404, 413, 422, 500, 501].map(Refusal::Status);
-    for refusal in statuses.into_iter().chain([Refusal::Reset, Refusal::First, Refusal::NotJson]) {
+    let statuses = [400, 404, 413, 422, 500, 501].map(ListRefusal::Status);
+    for refusal in statuses.into_iter().chain([ListRefusal::Reset, ListRefusal::First, ListRefusal::NotJson]) {
         for adapter in ADAPTERS {
             let (proxy, hand) = by_hand(spec()).await;
             let (lists, serving) = serve(hand, adapter, refusal);
-            let others = drive(&proxy, adapter).await;
+            let others = call_in_rounds(&proxy, adapter).await;
             assert_eq!(others, [], "{refusal:?} at {}", adapter.path);
             let lists = lists.lock().unwrap().clone();
-            let most = if refusal == Refusal::Status(413) { LISTS_TOO_LARGE } else { 2 };
+            let most = if refusal == ListRefusal::Status(413) { LISTS_TOO_LARGE } else { 2 };
             assert!((1..=most).contains(&lists.len()), "{lists:?} were sent, {refusal:?} at {}", adapter.path);
             serving.abort();
         }
@@ -164,8 +169,8 @@ async fn every_caller_gets_its_own_answer_and_two_batches_end_merging() {
 async fn a_server_whose_usage_counts_the_first_item_alone_is_not_merged() {
     let embeddings = ADAPTERS[1];
     let (proxy, hand) = by_hand(spec()).await;
-    let (lists, serving) = serve(hand, embeddings, Refusal::FirstUsage);
-    assert_eq!(drive(&proxy, embeddings).await, [], "each caller gets its own usage");
+    let (lists, serving) = serve(hand, embeddings, ListRefusal::FirstUsage);
+    assert_eq!(call_in_rounds(&proxy, embeddings).await, [], "each caller gets its own usage");
     let lists = lists.lock().unwrap().clone();
     assert!((1..=2).contains(&lists.len()), "{lists:?} were sent");
     assert!(proxy.metric(r#"groupage_mismatches_total{kind="usage"}"#) > 0);
@@ -180,8 +185,8 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
     }
     for adapter in ADAPTERS {
         let (proxy, hand) = by_hand(spec.clone()).await;
-        let (lists, serving) = serve(hand, adapter, Refusal::Never);
-        let others = drive(&proxy, adapter).await;
+        let (lists, serving) = serve(hand, adapter, ListRefusal::Never);
+        let others = call_in_rounds(&proxy, adapter).await;
         let lists = lists.lock().unwrap().clone();
         assert!((1..=2).contains(&lists.len()), "{lists:?} were sent at {}", adapter.path);
         // Calls that wait for the only slot behind such a batch may expire with it.
@@ -193,8 +198,8 @@ async fn a_list_that_is_never_answered_costs_two_batches() {
 #[tokio::test]
 async fn the_end_of_merging_is_a_gauge_and_a_reason() {
     let (proxy, hand) = by_hand(spec()).await;
-    let (_, serving) = serve(hand, KSERVE, Refusal::Status(422));
-    drive(&proxy, KSERVE).await;
+    let (_, serving) = serve(hand, KSERVE, ListRefusal::Status(422));
+    call_in_rounds(&proxy, KSERVE).await;
     proxy.idle().await;
     assert_eq!(proxy.metric("groupage_merging_suspended"), 1);
     assert!(proxy.metric(r#"groupage_calls_passed_total{reason="merge_refused"}"#) > 0);

@@ -8,8 +8,8 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::{Hand, echo};
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, header, instances, policy_text, predictions};
+use super::hand::{ScriptedServer, echo};
+use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, header, instances, policy_text, predictions};
 use super::support::client::Outgoing;
 use super::support::wire::Headers;
 
@@ -21,7 +21,7 @@ fn spec(limits: &Value) -> Value {
 #[tokio::test]
 async fn batches_follow_a_limit_that_is_edited_under_load_and_those_in_flight_are_untouched() {
     let (proxy, mut hand) = by_hand(spec(&json!({"batchItemsMax": 4}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=40).map(|item| proxy.predict(item))).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
@@ -47,9 +47,9 @@ async fn batches_follow_a_limit_that_is_edited_under_load_and_those_in_flight_ar
 }
 
 #[tokio::test]
-async fn a_smaller_queue_refuses_who_comes_and_keeps_who_waits() {
+async fn smaller_queue_rejects_new_and_keeps_queued_calls() {
     let (proxy, mut hand) = by_hand(spec(&json!({}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=5).map(|item| proxy.predict(item))).await;
     proxy.apply(&spec(&json!({"queueItemsMax": 3}))).await;
     let refused = proxy.ask(&proxy.predict(9)).await;
@@ -65,7 +65,7 @@ async fn a_smaller_queue_refuses_who_comes_and_keeps_who_waits() {
 async fn more_slots_are_used_at_once_and_fewer_as_they_come_back() {
     let of = |slots: u32| json!({"scheduling": {"policy": "WorkConserving", "slots": slots}, "limits": {"batchItemsMax": 1}});
     let (proxy, mut hand) = by_hand(of(1)).await;
-    let (first, one) = proxy.occupy(&mut hand).await;
+    let (first, one) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue((1..=3).map(|item| proxy.predict(item))).await;
     proxy.apply(&of(3)).await;
     let (two, three) = (hand.turn().await, hand.turn().await);
@@ -83,7 +83,7 @@ async fn more_slots_are_used_at_once_and_fewer_as_they_come_back() {
 }
 
 #[tokio::test]
-async fn who_waits_on_a_route_that_goes_leaves_by_its_limits_and_who_comes_passes_through() {
+async fn removed_route_drains_and_new_calls_pass() {
     let other = "/v1/models/other:predict";
     let route = |path: &str, max: u32| json!({"path": path, "protocol": "KServeV1", "limits": {"batchItemsMax": max}});
     let with = |routes: Value| {
@@ -92,7 +92,7 @@ async fn who_waits_on_a_route_that_goes_leaves_by_its_limits_and_who_comes_passe
         spec
     };
     let (proxy, mut hand) = by_hand(with(json!([route(PREDICT, 2), route(other, 3)]))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let gone = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     // The other route moves to its place.
     let applied = proxy.apply(&with(json!([route(other, 3)]))).await;
@@ -116,9 +116,9 @@ async fn who_waits_on_a_route_that_goes_leaves_by_its_limits_and_who_comes_passe
 }
 
 #[tokio::test]
-async fn who_comes_after_new_limits_joins_who_waited_unless_the_route_is_read_otherwise() {
+async fn calls_merge_across_reload_unless_key_changes() {
     let (proxy, mut hand) = by_hand(spec(&json!({"batchItemsMax": 8}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue([proxy.predict(1)]).await;
     proxy.apply(&spec(&json!({"batchItemsMax": 9}))).await;
     callers.extend(proxy.queue([proxy.predict(2)]).await);
@@ -141,7 +141,7 @@ async fn who_comes_after_new_limits_joins_who_waited_unless_the_route_is_read_ot
 #[tokio::test]
 async fn the_kill_switch_works_while_calls_wait() {
     let (proxy, mut hand) = by_hand(spec(&json!({}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     let mut off = spec(&json!({}));
     off["mode"] = json!("Passthrough");
@@ -175,7 +175,7 @@ async fn how_failed_batches_are_taken_apart_can_be_edited_too() {
 }
 
 #[tokio::test]
-async fn what_is_fixed_at_the_start_is_told_as_pending_and_not_applied() {
+async fn startup_only_settings_are_reported_pending() {
     let (proxy, _hand) = by_hand(json!({})).await;
     let local = proxy.running.admin.local.unwrap();
     let wanted =
@@ -206,7 +206,7 @@ async fn what_is_fixed_at_the_start_is_told_as_pending_and_not_applied() {
     assert_eq!(proxy.metric("groupage_config_pending_settings"), 0);
 }
 
-async fn get(proxy: &Proxy, port: std::net::SocketAddr, path: &str) -> Value {
+async fn get(proxy: &TestProxy, port: std::net::SocketAddr, path: &str) -> Value {
     let request = Outgoing::new("GET", path, port, &Headers::new(), None);
     let mut client = super::support::client::Client::connect(port).await.unwrap();
     let answer = super::setup::within(client.ask(&request)).await;
@@ -251,7 +251,7 @@ async fn a_file_that_is_written_or_replaced_is_in_force_and_an_invalid_one_is_re
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("policy.yaml");
     fs::write(&path, limits(4)).unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let binary = Binary::with(&hand.url(), Some(&path), &[]).await;
     assert_eq!(in_force(&binary).await, "4");
     fs::write(&path, limits(16)).unwrap();
@@ -295,7 +295,7 @@ async fn a_configmap_that_is_swapped_is_in_force_each_time() {
     };
     publish("..2026_11_20", 4);
     symlink("..data/policy.yaml", at("policy.yaml")).unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let binary = Binary::with(&hand.url(), Some(&at("policy.yaml")), &[]).await;
     for (version, gone, items_max) in [("..2026_11_21", "..2026_11_20", 16), ("..2026_11_22", "..2026_11_21", 2)] {
         publish(version, items_max);
@@ -305,8 +305,8 @@ async fn a_configmap_that_is_swapped_is_in_force_each_time() {
 }
 
 #[tokio::test]
-async fn told_by_sighup_it_reads_the_file_again_and_what_flags_say_stays_on_top() {
-    let hand = Hand::start().await;
+async fn sighup_reloads_file_below_flags() {
+    let hand = ScriptedServer::start().await;
     let mut auto = hand.auto(echo);
     let spec = json!({"proxy": {"log": {"level": "warn"}}});
     let url = "http://127.0.0.1:1";
@@ -319,7 +319,7 @@ async fn told_by_sighup_it_reads_the_file_again_and_what_flags_say_stays_on_top(
 
 #[tokio::test]
 async fn without_a_file_sighup_changes_nothing_and_ends_nothing() {
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let any = "127.0.0.1:0";
     let args = ["--listen", any, "--metrics", any, "--admin", any];
     let mut binary = Binary::with(&hand.url(), None, &args).await;

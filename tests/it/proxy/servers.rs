@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use groupage::standin::server::{Server, ServerConfig};
-use groupage::standin::{Route, Target};
+use groupage::standin::{Route, ServerAddr};
 use http::{Request, Response, Version};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::batches::predicts;
-use super::h2::{H2Client, H2Hand, full};
-use super::hand::Turn;
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, instances, predictions, within};
+use super::h2::{H2Client, H2ScriptedServer, full};
+use super::hand::PendingRequest;
+use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, instances, predictions, within};
 
 fn echo_h2(body: &[u8]) -> String {
     let body: Value = serde_json::from_slice(body).unwrap();
@@ -27,9 +27,9 @@ fn echo_h2(body: &[u8]) -> String {
 #[tokio::test]
 async fn a_server_on_a_unix_socket_is_served_like_any_other() {
     let folder = tempfile::tempdir().unwrap();
-    let target = Target::Unix(folder.path().join("model.sock"));
+    let target = ServerAddr::Unix(folder.path().join("model.sock"));
     let server = Server::start(ServerConfig { listen: target, ..ServerConfig::default() }).await.unwrap();
-    let proxy = Proxy::before(&server.url(), json!({}));
+    let proxy = TestProxy::before(&server.url(), json!({}));
     let path = Route::Predict.path();
     let callers: Vec<_> = (0..20).map(|item| proxy.call(proxy.post(path, &[], &instances(&[item])))).collect();
     let mut bodies = Vec::new();
@@ -51,8 +51,8 @@ async fn a_server_on_a_unix_socket_is_served_like_any_other() {
 
 #[tokio::test]
 async fn a_server_that_is_known_to_speak_http_2_gets_every_batch_as_a_stream_of_one_connection() {
-    let mut hand = H2Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Always"}}}));
     let mut connections = Vec::new();
     for _ in 0..2 {
         let first = proxy.call(proxy.predict(0));
@@ -106,7 +106,7 @@ async fn recording_server() -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
 #[tokio::test]
 async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
     let (url, begun) = recording_server().await;
-    let proxy = Proxy::before(&url, json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let proxy = TestProxy::before(&url, json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let prefaces = || begun.lock().unwrap().iter().filter(|first| first.starts_with(b"PRI")).count();
     for item in 0..20 {
         assert_answer(&proxy.ask(&proxy.predict(item)).await, 200, &predictions(&[item]));
@@ -123,8 +123,8 @@ async fn a_server_sees_no_preface_until_a_client_speaks_http_2_and_then_one() {
 
 #[tokio::test]
 async fn one_probe_finds_out_that_a_server_speaks_http_2() {
-    let mut hand = H2Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
+    let mut hand = H2ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"connection": {"http2": "Auto"}}}));
     let client = H2Client::connect(proxy.address).await;
     // The first call that passes through waits for the probe.
     let asked = client.ask(Request::get("http://model.example/x").body(full("")).unwrap());
@@ -160,7 +160,7 @@ async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept
         let (proxy, mut hand) = by_hand(json!({"proxy": {"connection": {"reuse": reuse}}})).await;
         let mut used = std::collections::BTreeSet::new();
         for _ in 0..2 {
-            let (first, turn) = proxy.occupy(&mut hand).await;
+            let (first, turn) = proxy.occupy_slot(&mut hand).await;
             used.insert(turn.connection);
             let callers = proxy.queue(predicts(&proxy, 1..=2)).await;
             turn.echo().await;
@@ -178,16 +178,16 @@ async fn a_batch_has_a_connection_of_its_own_unless_the_operator_lets_it_be_kept
 }
 
 #[tokio::test]
-async fn a_second_answer_that_nobody_asked_for_reaches_nobody() {
+async fn unsolicited_second_response_is_discarded() {
     let (proxy, mut hand) = by_hand(json!({})).await;
-    let twice = |turn: &Turn| {
+    let twice = |turn: &PendingRequest| {
         let mut text = super::hand::echo(&turn.request);
         let stray: Vec<u64> = turn.instances().iter().map(|_| 666).collect();
         text.extend(super::hand::reply(200, &predictions(&stray)));
         text
     };
     for round in 0..20 {
-        let (first, turn) = proxy.occupy(&mut hand).await;
+        let (first, turn) = proxy.occupy_slot(&mut hand).await;
         let callers = proxy.queue(predicts(&proxy, round..=round + 1)).await;
         let text = twice(&turn);
         turn.raw(&text).await;

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use groupage::cli::{Applied, Running, Starting, start};
-use groupage::config::{self, Given, Machine, Overrides, Policy};
+use groupage::cli::{AppOptions, AppliedSettings, RunningApp, start};
+use groupage::config::{self, MachineLimits, Overrides, Policy, Sourced};
 use groupage::error::BoxError;
-use groupage::telemetry::Stats;
+use groupage::telemetry::LiveCounts;
 use groupage::telemetry::log::LevelHandle;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::hand::{Hand, Turn};
+use super::hand::{PendingRequest, ScriptedServer};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{End, Headers, values};
 
@@ -26,8 +26,8 @@ pub(super) const TOKEN: &str = "6f1c0e2d9a";
 
 /// A proxy that runs in this process.
 #[derive(Debug)]
-pub(super) struct Proxy {
-    pub(super) running: Running,
+pub(super) struct TestProxy {
+    pub(super) running: RunningApp,
     /// Address of the data port.
     pub(super) address: SocketAddr,
     /// Overrides that apply to every policy of this proxy.
@@ -36,7 +36,7 @@ pub(super) struct Proxy {
 
 /// A call in progress on a connection of its own. Aborting it closes the connection.
 #[derive(Debug)]
-pub(super) struct Caller(pub(super) JoinHandle<Answer>);
+pub(super) struct PendingCall(pub(super) JoinHandle<Answer>);
 
 /// Waits for an effect that the test caused, for at most [`HANG`].
 #[track_caller]
@@ -67,7 +67,8 @@ pub(super) fn policy_text(spec: &Value) -> String {
 fn policy(flags: &Overrides, spec: &Value) -> Policy {
     let loaded =
         config::load(&policy_text(spec), "test.yaml").unwrap_or_else(|errors| panic!("{}", errors.render(false)));
-    config::build(Some(&loaded), flags, &Machine::default()).unwrap_or_else(|errors| panic!("{}", errors.render(false)))
+    config::build(Some(&loaded), flags, &MachineLimits::default())
+        .unwrap_or_else(|errors| panic!("{}", errors.render(false)))
 }
 
 /// Merges the keys of `over` into `under`.
@@ -90,14 +91,14 @@ pub(super) fn learning(spec: &Value) -> Value {
 }
 
 /// Starts a proxy in front of a model server that the test controls.
-pub(super) async fn by_hand(spec: Value) -> (Proxy, Hand) {
-    let hand = Hand::start().await;
-    (Proxy::before(&hand.url(), spec), hand)
+pub(super) async fn by_hand(spec: Value) -> (TestProxy, ScriptedServer) {
+    let hand = ScriptedServer::start().await;
+    (TestProxy::before(&hand.url(), spec), hand)
 }
 
-// === impl Proxy ===
+// === impl TestProxy ===
 
-impl Proxy {
+impl TestProxy {
     pub(super) fn before(upstream: &str, spec: Value) -> Self {
         let started = Self::start(upstream, &spec);
         drop(spec);
@@ -105,37 +106,37 @@ impl Proxy {
     }
 
     pub(super) fn start(upstream: &str, spec: &Value) -> Result<Self, BoxError> {
-        let upstream = Some(Given::flag("--upstream", upstream.to_owned()));
+        let upstream = Some(Sourced::flag("--upstream", upstream.to_owned()));
         Self::with(Overrides { upstream, ..Overrides::default() }, spec)
     }
 
     /// Starts a proxy as a sidecar that captures these ports of its pod.
     pub(super) fn captured(captures: &[String], pod_ips: &str, spec: &Value) -> Self {
-        let capture = Some(Given::flag("--capture", captures.to_vec()));
-        let pod_ips = Some(Given::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
+        let capture = Some(Sourced::flag("--capture", captures.to_vec()));
+        let pod_ips = Some(Sourced::flag("GROUPAGE_POD_IPS", pod_ips.to_owned()));
         Self::with(Overrides { capture, pod_ips, ..Overrides::default() }, spec).unwrap()
     }
 
     fn with(flags: Overrides, spec: &Value) -> Result<Self, BoxError> {
         let drain_token = Some(TOKEN.to_owned());
         let running =
-            start(Starting { policy: policy(&flags, spec), level: LevelHandle::none(), seed: 1, drain_token })?;
+            start(AppOptions { policy: policy(&flags, spec), level: LevelHandle::none(), seed: 1, drain_token })?;
         let address = *running.listen.first().unwrap();
         Ok(Self { running, address, flags })
     }
 
     /// Applies other settings.
-    pub(super) async fn apply(&self, spec: &Value) -> Applied {
+    pub(super) async fn apply(&self, spec: &Value) -> AppliedSettings {
         within(self.running.control().apply(policy(&self.flags, spec))).await.unwrap()
     }
 
-    pub(super) fn stats(&self) -> &Stats {
+    pub(super) fn stats(&self) -> &LiveCounts {
         &self.running.metrics.stats
     }
 
     /// Waits until the proxy's counters satisfy a condition.
     #[track_caller]
-    pub(super) fn until(&self, holds: impl Fn(&Stats) -> bool) -> impl Future<Output = ()> {
+    pub(super) fn until(&self, holds: impl Fn(&LiveCounts) -> bool) -> impl Future<Output = ()> {
         let metrics = Arc::clone(&self.running.metrics);
         within(async move {
             while !holds(&metrics.stats) {
@@ -185,22 +186,22 @@ impl Proxy {
     }
 
     /// Sends a request on a connection of its own without waiting for the answer.
-    pub(super) fn call(&self, request: Outgoing) -> Caller {
+    pub(super) fn call(&self, request: Outgoing) -> PendingCall {
         let address = self.address;
-        Caller(tokio::spawn(async move {
+        PendingCall(tokio::spawn(async move {
             let mut client = Client::connect(address).await.unwrap();
             client.ask(&request).await
         }))
     }
 
     /// Occupies the only slot with a call. The call is upstream when this returns.
-    pub(super) async fn occupy(&self, hand: &mut Hand) -> (Caller, Turn) {
+    pub(super) async fn occupy_slot(&self, hand: &mut ScriptedServer) -> (PendingCall, PendingRequest) {
         let caller = self.call(self.predict(0));
         (caller, hand.turn().await)
     }
 
     /// Queues calls behind a busy slot, in this order.
-    pub(super) async fn queue(&self, requests: impl IntoIterator<Item = Outgoing>) -> Vec<Caller> {
+    pub(super) async fn queue(&self, requests: impl IntoIterator<Item = Outgoing>) -> Vec<PendingCall> {
         let mut callers = Vec::new();
         for request in requests {
             let before = count(&self.stats().items_accepted);
@@ -212,11 +213,11 @@ impl Proxy {
 
     /// Lets the proxy see that batches of this many items are answered: the adaptive policy starts
     /// with one item and doubles the size.
-    pub(super) async fn grow(&self, hand: &mut Hand, items: u64) {
+    pub(super) async fn grow(&self, hand: &mut ScriptedServer, items: u64) {
         let mut size = 1;
         while size < items {
             size = (2 * size).min(items);
-            let (first, turn) = self.occupy(hand).await;
+            let (first, turn) = self.occupy_slot(hand).await;
             let callers = self.queue((0..size).map(|item| self.predict(item))).await;
             turn.echo().await;
             assert_eq!(first.answer().await.status, Some(200));
@@ -235,8 +236,12 @@ impl Proxy {
 
     /// Makes these calls share one batch: they collect behind a busy slot, which then becomes free.
     /// The returned turn is the shared call.
-    pub(super) async fn share(&self, hand: &mut Hand, requests: Vec<Outgoing>) -> (Vec<Caller>, Turn) {
-        let (first, turn) = self.occupy(hand).await;
+    pub(super) async fn share(
+        &self,
+        hand: &mut ScriptedServer,
+        requests: Vec<Outgoing>,
+    ) -> (Vec<PendingCall>, PendingRequest) {
+        let (first, turn) = self.occupy_slot(hand).await;
         let callers = self.queue(requests).await;
         turn.echo().await;
         assert_eq!(first.answer().await.status, Some(200));
@@ -251,9 +256,9 @@ impl Proxy {
     }
 }
 
-// === impl Caller ===
+// === impl PendingCall ===
 
-impl Caller {
+impl PendingCall {
     #[track_caller]
     pub(super) fn answer(self) -> impl Future<Output = Answer> {
         let done = within(self.0);
@@ -275,7 +280,7 @@ pub(super) fn instances(items: &[u64]) -> String {
     format!(r#"{{"instances": {items:?}}}"#)
 }
 
-/// Returns the response to it, as [`Turn::echo`] sends it.
+/// Returns the response to it, as [`PendingRequest::echo`] sends it.
 pub(super) fn predictions(items: &[u64]) -> String {
     format!(r#"{{"predictions":{items:?}}}"#).replace(' ', "")
 }

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::{Hand, instances, reply};
+use super::hand::{ScriptedServer, instances, reply};
 use super::setup::{PREDICT, policy_text, predictions, within};
 use super::support::client::Client;
 use super::support::upstream::Request;
@@ -32,7 +32,7 @@ async fn ask(binary: &Binary, items: std::ops::Range<u64>) {
     }
 }
 
-async fn learned(binary: &Binary) -> Value {
+async fn scheduler_state(binary: &Binary) -> Value {
     serde_json::from_slice(&binary.get(binary.admin, "/api/scheduler").await.body).unwrap()
 }
 
@@ -42,11 +42,11 @@ async fn end(mut binary: Binary) {
 }
 
 /// Runs a process that serves this many calls and drains. Its state remains in the folder.
-async fn served(url: &str, state: &Path, calls: u64) {
+async fn run_and_drain(url: &str, state: &Path, calls: u64) {
     let binary = Binary::start(url, &spec(state), &[]).await;
     binary.log.until(|line| line["msg"] == "no learned values are saved").await;
     ask(&binary, 0..calls).await;
-    assert_eq!(learned(&binary).await["cost_classes"].as_array().unwrap().len(), 1);
+    assert_eq!(scheduler_state(&binary).await["cost_classes"].as_array().unwrap().len(), 1);
     end(binary).await;
 }
 
@@ -54,10 +54,10 @@ async fn served(url: &str, state: &Path, calls: u64) {
 async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let _auto = hand.auto(named("one/1"));
-    served(&url, &state, 12).await;
+    run_and_drain(&url, &state, 12).await;
     let text = fs::read_to_string(state.join("learned.json")).unwrap();
     let file: Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&file["format"], &file["upstream"], &file["server"]), (&json!(1), &json!(url), &json!("one/1")));
@@ -69,22 +69,22 @@ async fn what_was_learned_is_kept_on_drain_and_the_next_process_begins_with_it()
 
     let binary = Binary::start(&url, &spec(&state), &[]).await;
     binary.log.until(|line| line["msg"] == "starting with the saved learned values" && line["classes"] == 1).await;
-    let before = learned(&binary).await;
+    let before = scheduler_state(&binary).await;
     let class = &before["cost_classes"][0];
     assert!((1..=3).contains(&class["samples"].as_u64().unwrap()), "it has a low weight: {class}");
     assert!(class["points"][0]["us"].as_u64().unwrap() > 0);
     assert_eq!(class["path"], PREDICT, "its origin is known before the first call");
     ask(&binary, 0..3).await;
-    let after = learned(&binary).await;
+    let after = scheduler_state(&binary).await;
     assert_eq!(after["cost_classes"].as_array().unwrap().len(), 1, "later calls are of the same class");
     assert!(after["cost_classes"][0]["samples"].as_u64() > class["samples"].as_u64());
     end(binary).await;
 }
 
 #[tokio::test]
-async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing_while_the_first_one_lives() {
+async fn locked_state_dir_is_reported_and_unused() {
     let dir = tempfile::tempdir().unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let _auto = hand.auto(named("one/1"));
     let first = Binary::start(&url, &spec(dir.path()), &[]).await;
@@ -114,10 +114,10 @@ async fn a_second_process_on_the_folder_says_whose_it_is_and_keeps_nothing_while
 #[tokio::test]
 async fn what_is_about_another_server_or_broken_is_not_used_and_it_says_why() {
     let dir = tempfile::tempdir().unwrap();
-    let (hand, other) = (Hand::start().await, Hand::start().await);
+    let (hand, other) = (ScriptedServer::start().await, ScriptedServer::start().await);
     let (url, foreign) = (hand.url(), other.url());
     let _auto = (hand.auto(named("one/1")), other.auto(named("one/1")));
-    served(&url, dir.path(), 3).await;
+    run_and_drain(&url, dir.path(), 3).await;
     let file = dir.path().join("learned.json");
     let text = fs::read_to_string(&file).unwrap();
     let broken = text.get(..text.len() / 2).unwrap();
@@ -134,7 +134,7 @@ async fn what_is_about_another_server_or_broken_is_not_used_and_it_says_why() {
                 && line["why"].as_str().is_some_and(|text| text.contains(why))
         };
         binary.log.until(says).await;
-        assert_eq!(learned(&binary).await["cost_classes"], json!([]));
+        assert_eq!(scheduler_state(&binary).await["cost_classes"], json!([]));
         ask(&binary, 0..1).await;
     }
 }
@@ -142,24 +142,24 @@ async fn what_is_about_another_server_or_broken_is_not_used_and_it_says_why() {
 #[tokio::test]
 async fn what_was_learned_of_another_version_of_the_server_is_forgotten_at_its_first_answer() {
     let dir = tempfile::tempdir().unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let (sender, name) = tokio::sync::watch::channel("one/1");
     let _auto = hand.auto(move |request| named(*name.borrow())(request));
-    served(&url, dir.path(), 6).await;
+    run_and_drain(&url, dir.path(), 6).await;
     sender.send("one/2").unwrap();
     let binary = Binary::start(&url, &spec(dir.path()), &[]).await;
     binary.log.until(|line| line["msg"] == "starting with the saved learned values").await;
     ask(&binary, 0..1).await;
     let line = binary.log.until(|line| line["before"] == "one/1").await;
     assert_eq!(line["now"], "one/2");
-    within(async { while learned(&binary).await["cost_classes"] != json!([]) {} }).await;
+    within(async { while scheduler_state(&binary).await["cost_classes"] != json!([]) {} }).await;
 }
 
 #[tokio::test]
 async fn what_was_learned_of_another_revision_of_a_published_model_is_forgotten_once_it_is_said() {
     let dir = tempfile::tempdir().unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let url = hand.url();
     let (sender, revision) = tokio::sync::watch::channel("a1");
     let _auto = hand.auto(move |request| match request.target.as_str() {
@@ -191,7 +191,11 @@ async fn what_was_learned_of_another_revision_of_a_published_model_is_forgotten_
             assert_eq!(line["now"], "bge b2");
         }
         let known = || async {
-            learned(&binary).await["cost_classes"].as_array().unwrap().iter().any(|class| class["path"] == PREDICT)
+            scheduler_state(&binary).await["cost_classes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|class| class["path"] == PREDICT)
         };
         if forgotten {
             within(async { while known().await {} }).await;
@@ -208,7 +212,7 @@ async fn the_last_good_settings_stand_in_where_the_file_is_wrong_at_the_start() 
     let (path, state) = (dir.path().join("policy.yaml"), dir.path().join("state"));
     let good = policy_text(&json!({"limits": {"batchItemsMax": 16}}));
     fs::write(&path, &good).unwrap();
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let args = ["--state", state.to_str().unwrap()];
     let binary = Binary::with(&hand.url(), Some(&path), &args).await;
     within(async { while fs::read_to_string(state.join("settings.yaml")).ok().as_ref() != Some(&good) {} }).await;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::hand::Hand;
-use super::setup::{PREDICT, Proxy, assert_answer, by_hand, header, instances, within};
+use super::hand::ScriptedServer;
+use super::setup::{PREDICT, TestProxy, assert_answer, by_hand, header, instances, within};
 use super::support::client::Client;
 use super::support::wire::Framing;
 
@@ -20,7 +20,7 @@ const PIECE: usize = 64 << 10;
 /// Period of the test pattern. It is prime, so that a misplaced piece is detected.
 const PERIOD: usize = 251;
 
-async fn connect(proxy: &Proxy, text: &str) -> TcpStream {
+async fn connect(proxy: &TestProxy, text: &str) -> TcpStream {
     let mut stream = within(TcpStream::connect(proxy.address)).await.unwrap();
     within(stream.write_all(text.as_bytes())).await.unwrap();
     stream
@@ -35,7 +35,7 @@ async fn until(stream: &mut TcpStream, needle: &[u8]) -> Vec<u8> {
     came
 }
 
-async fn events(proxy: &Proxy, hand: &mut Hand, request: &str) {
+async fn events(proxy: &TestProxy, hand: &mut ScriptedServer, request: &str) {
     let mut stream = connect(proxy, request).await;
     let mut turn = hand.turn().await;
     turn.part(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n").await;
@@ -70,7 +70,7 @@ async fn events_arrive_one_by_one_on_a_recognised_route_too() {
 #[tokio::test]
 async fn a_request_is_sent_on_as_it_comes() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = Proxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let mut client = connect(&proxy, "POST /x HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n").await;
     let mut stream = within(accept(&server)).await;
     for piece in ["first", "second"] {
@@ -148,7 +148,7 @@ fn at(offset: u64) -> usize {
 }
 
 /// Writes the large body, and checks that the bytes in flight never exceed the buffers.
-async fn pour(to: &mut (impl AsyncWrite + Unpin), sent: &AtomicU64, seen: &AtomicU64) {
+async fn write_large_body(to: &mut (impl AsyncWrite + Unpin), sent: &AtomicU64, seen: &AtomicU64) {
     let pattern = pattern();
     let mut offset = 0;
     while offset < LARGE {
@@ -162,7 +162,7 @@ async fn pour(to: &mut (impl AsyncWrite + Unpin), sent: &AtomicU64, seen: &Atomi
 }
 
 /// Reads the large body, more slowly than it can be written, and checks every byte.
-async fn sip(from: &mut (impl AsyncRead + Unpin), seen: &AtomicU64) {
+async fn read_large_body(from: &mut (impl AsyncRead + Unpin), seen: &AtomicU64) {
     let pattern = pattern();
     let mut buffer = vec![0; PIECE];
     let mut offset = 0;
@@ -180,7 +180,7 @@ async fn sip(from: &mut (impl AsyncRead + Unpin), seen: &AtomicU64) {
     }
 }
 
-async fn buffered(proxy: &Proxy) -> u64 {
+async fn buffered(proxy: &TestProxy) -> u64 {
     let mut client = Client::connect(proxy.running.admin.local.unwrap()).await.unwrap();
     let answer = client.ask(&proxy.request("GET", "/api/stats", &[("host", "localhost")], None)).await;
     let stats: Value = serde_json::from_slice(&answer.body).unwrap();
@@ -205,7 +205,7 @@ async fn accept(server: &TcpListener) -> TcpStream {
 #[tokio::test]
 async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = Proxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let (sent, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     // The path is a recognised one: a body that is too large to be read holds no slot and is
     // streamed.
@@ -215,7 +215,7 @@ async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
     let mut client = connect(&proxy, &head).await;
     let serve = async {
         let mut stream = accept(&server).await;
-        sip(&mut stream, &seen).await;
+        read_large_body(&mut stream, &seen).await;
         stream.write_all(b"HTTP/1.1 201 Created\r\ncontent-length: 0\r\n\r\n").await.unwrap();
     };
     let looks = async {
@@ -224,20 +224,20 @@ async fn an_upload_of_200_mb_flows_and_is_held_nowhere() {
         }
         assert!(buffered(&proxy).await < 4 << 20);
     };
-    within(async { tokio::join!(pour(&mut client, &sent, &seen), serve, looks) }).await;
+    within(async { tokio::join!(write_large_body(&mut client, &sent, &seen), serve, looks) }).await;
     until(&mut client, b"201 Created\r\n").await;
 }
 
 #[tokio::test]
 async fn a_download_of_200_mb_flows_and_is_held_nowhere() {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let proxy = Proxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
+    let proxy = TestProxy::before(&format!("http://{}", server.local_addr().unwrap()), json!({}));
     let (sent, seen) = (AtomicU64::new(0), AtomicU64::new(0));
     let mut client = connect(&proxy, "GET /x HTTP/1.1\r\nhost: h\r\n\r\n").await;
     let serve = async {
         let mut stream = accept(&server).await;
         stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE}\r\n\r\n").as_bytes()).await.unwrap();
-        pour(&mut stream, &sent, &seen).await;
+        write_large_body(&mut stream, &sent, &seen).await;
     };
     let read = async {
         let mut byte = [0];
@@ -246,7 +246,7 @@ async fn a_download_of_200_mb_flows_and_is_held_nowhere() {
             client.read_exact(&mut byte).await.unwrap();
             head.extend(byte);
         }
-        sip(&mut client, &seen).await;
+        read_large_body(&mut client, &seen).await;
     };
     let looks = async {
         while seen.load(Ordering::Relaxed) < LARGE / 2 {

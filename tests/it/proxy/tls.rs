@@ -13,25 +13,25 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::binary::Binary;
-use super::h2::{H2Client, H2Hand, full};
-use super::hand::Hand;
+use super::h2::{H2Client, H2ScriptedServer, full};
+use super::hand::ScriptedServer;
 use super::setup::{
-    PREDICT, Proxy, assert_answer, assert_failure, count, instances, lay_over, policy_text, predictions, within,
+    PREDICT, TestProxy, assert_answer, assert_failure, count, instances, lay_over, policy_text, predictions, within,
 };
 use super::support::client::Outgoing;
 use super::support::wire::Framing;
-use super::tunnel::{Authority, Pair, Tunnel};
+use super::tunnel::{CertAuthority, CertKeyPair, TlsTunnelEnd};
 
 const HTTP1: &[&str] = &["http/1.1"];
 const BOTH: &[&str] = &["h2", "http/1.1"];
 
 /// A folder with a certificate for 127.0.0.1 and `localhost`, and the settings that refer to it.
-struct Folder {
+struct CertFolder {
     dir: tempfile::TempDir,
 }
 
-impl Folder {
-    fn with(pair: &Pair) -> Self {
+impl CertFolder {
+    fn with(pair: &CertKeyPair) -> Self {
         let dir = tempfile::tempdir().unwrap();
         pair.write(dir.path());
         Self { dir }
@@ -59,12 +59,12 @@ impl Folder {
     }
 }
 
-fn here(authority: &Authority) -> Pair {
+fn local_certificate(authority: &CertAuthority) -> CertKeyPair {
     authority.sign(&["127.0.0.1", "localhost"])
 }
 
 /// Returns a call with a host that is independent of the port that it is sent to.
-fn predict(proxy: &Proxy, item: u64) -> Outgoing {
+fn predict(proxy: &TestProxy, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[("host", "model.example")], &instances(&[item]))
 }
 
@@ -75,7 +75,7 @@ fn h2_predict(item: u64) -> Request<super::h2::Body> {
         .unwrap()
 }
 
-async fn until_metric(proxy: &Proxy, series: &str, value: u64) {
+async fn until_metric(proxy: &TestProxy, series: &str, value: u64) {
     within(async {
         while proxy.metric(series) != value {
             tokio::task::yield_now().await;
@@ -86,14 +86,14 @@ async fn until_metric(proxy: &Proxy, series: &str, value: u64) {
 
 #[tokio::test]
 async fn calls_through_tls_share_a_batch_whatever_version_they_speak_and_get_their_own_bytes() {
-    let authority = Authority::new("ca");
-    let folder = Folder::with(&here(&authority));
-    let mut hand = Hand::start().await;
-    let mut proxy = Proxy::before(&hand.url(), folder.shown(&json!({})));
-    let mut one = Tunnel::into_tls(proxy.address, "localhost", authority.client(HTTP1, None)).await;
-    let mut two = Tunnel::into_tls(proxy.address, "localhost", authority.client(BOTH, None)).await;
+    let authority = CertAuthority::new("ca");
+    let folder = CertFolder::with(&local_certificate(&authority));
+    let mut hand = ScriptedServer::start().await;
+    let mut proxy = TestProxy::before(&hand.url(), folder.shown(&json!({})));
+    let mut one = TlsTunnelEnd::start_client_end(proxy.address, "localhost", authority.client(HTTP1, None)).await;
+    let mut two = TlsTunnelEnd::start_client_end(proxy.address, "localhost", authority.client(BOTH, None)).await;
     proxy.address = one.address;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     assert_eq!(one.shaken().await.unwrap().as_deref(), Some("http/1.1"));
     let h2 = H2Client::connect(two.address).await;
     let mut callers = Vec::new();
@@ -144,14 +144,14 @@ fn publish(folder: &Path, version: &str, files: &[(&str, &str)]) {
 
 #[tokio::test]
 async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lost() {
-    let (old, new) = (Authority::new("old"), Authority::new("new"));
-    let (first, second) = (here(&old), here(&new));
+    let (old, new) = (CertAuthority::new("old"), CertAuthority::new("new"));
+    let (first, second) = (local_certificate(&old), local_certificate(&new));
     let dir = tempfile::tempdir().unwrap();
     publish(dir.path(), "..1", &[("tls.crt", &first.cert), ("tls.key", &first.key)]);
     let tls = json!({"certFile": dir.path().join("tls.crt"), "keyFile": dir.path().join("tls.key")});
-    let mut hand = Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), json!({"proxy": {"tls": tls}}));
-    let before = Tunnel::into_tls(proxy.address, "localhost", old.client(BOTH, None)).await;
+    let mut hand = ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), json!({"proxy": {"tls": tls}}));
+    let before = TlsTunnelEnd::start_client_end(proxy.address, "localhost", old.client(BOTH, None)).await;
     let h2 = H2Client::connect(before.address).await;
     let waits = h2.ask(h2_predict(1));
     let turn = hand.turn().await;
@@ -165,7 +165,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     let (head, whole) = within(waits).await.unwrap();
     assert_eq!((head.status.as_u16(), whole.body.as_ref()), (200, predictions(&[1]).as_bytes()));
     // The connection stays open, and a new one gets the new certificate.
-    let mut after = Tunnel::into_tls(proxy.address, "localhost", new.client(BOTH, None)).await;
+    let mut after = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
     let next = H2Client::connect(after.address).await;
     for (client, item) in [(&h2, 2), (&next, 3)] {
         let asked = client.ask(h2_predict(item));
@@ -185,7 +185,7 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
     {
         publish(dir.path(), version, &[("tls.crt", cert), ("tls.key", key)]);
         until_metric(&proxy, refused, 1 + number as u64).await;
-        let mut still = Tunnel::into_tls(proxy.address, "localhost", new.client(BOTH, None)).await;
+        let mut still = TlsTunnelEnd::start_client_end(proxy.address, "localhost", new.client(BOTH, None)).await;
         let client = H2Client::connect(still.address).await;
         assert!(still.shaken().await.is_ok(), "{version}");
         let asked = client.ask(h2_predict(4));
@@ -199,9 +199,9 @@ async fn certificates_that_change_are_shown_to_the_next_client_and_no_call_is_lo
 
 #[tokio::test]
 async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
-    let authority = Authority::new("ca");
-    let (pair, other) = (here(&authority), here(&authority));
-    let folder = Folder::with(&pair);
+    let authority = CertAuthority::new("ca");
+    let (pair, other) = (local_certificate(&authority), local_certificate(&authority));
+    let folder = CertFolder::with(&pair);
     let other_key = folder.file("other.key", &other.key);
     let none = folder.file("none", "nothing");
     let large = folder.file("large", &"x".repeat((1 << 20) + 1));
@@ -215,7 +215,7 @@ async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
         (json!({"clientCaFile": none}), ["proxy.tls.clientCaFile", &none, "no certificate", "PEM"]),
     ] {
         let spec = folder.shown(&json!({"proxy": {"tls": keys}}));
-        let error = Proxy::start("http://127.0.0.1:1", &spec).unwrap_err().to_string();
+        let error = TestProxy::start("http://127.0.0.1:1", &spec).unwrap_err().to_string();
         assert!(error.starts_with("GRP1106") && says.iter().all(|word| error.contains(word)), "{error}");
     }
     for (keys, says) in [
@@ -228,27 +228,27 @@ async fn files_that_cannot_be_used_end_the_start_with_what_is_wrong() {
     ] {
         let mut spec = json!({"proxy": {"upstreamTls": {"caFile": folder.file("ca", &authority.pem)}}});
         lay_over(&mut spec, &json!({"proxy": {"upstreamTls": keys}}));
-        let error = Proxy::start("https://127.0.0.1:1", &spec).unwrap_err().to_string();
+        let error = TestProxy::start("https://127.0.0.1:1", &spec).unwrap_err().to_string();
         assert!(says.iter().all(|word| error.contains(word)), "{error}");
     }
 }
 
 #[tokio::test]
 async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is_no_call() {
-    let (authority, callers) = (Authority::new("ca"), Authority::new("callers"));
-    let folder = Folder::with(&here(&authority));
+    let (authority, callers) = (CertAuthority::new("ca"), CertAuthority::new("callers"));
+    let folder = CertFolder::with(&local_certificate(&authority));
     let ca = folder.file("callers.crt", &callers.pem);
-    let mut hand = Hand::start().await;
-    let mut proxy = Proxy::before(&hand.url(), folder.shown(&json!({"proxy": {"tls": {"clientCaFile": ca}}})));
+    let mut hand = ScriptedServer::start().await;
+    let mut proxy = TestProxy::before(&hand.url(), folder.shown(&json!({"proxy": {"tls": {"clientCaFile": ca}}})));
     let port = proxy.address;
     let [ann, ben] = ["ann", "ben"].map(|name| authority.client(HTTP1, Some(&callers.sign(&[name]))));
     let [ann, again, ben] = [
-        Tunnel::into_tls(port, "localhost", ann.clone()).await,
-        Tunnel::into_tls(port, "localhost", ann).await,
-        Tunnel::into_tls(port, "localhost", ben).await,
+        TlsTunnelEnd::start_client_end(port, "localhost", ann.clone()).await,
+        TlsTunnelEnd::start_client_end(port, "localhost", ann).await,
+        TlsTunnelEnd::start_client_end(port, "localhost", ben).await,
     ];
     proxy.address = ann.address;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut waiting = Vec::new();
     for (item, address) in [(1, ann.address), (2, ben.address), (3, again.address)] {
         proxy.address = address;
@@ -269,9 +269,9 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
     }
     // A client without a certificate, and one with a certificate of another authority.
     let strangers =
-        [authority.client(HTTP1, None), authority.client(HTTP1, Some(&Authority::new("other").sign(&["eve"])))];
+        [authority.client(HTTP1, None), authority.client(HTTP1, Some(&CertAuthority::new("other").sign(&["eve"])))];
     for (number, stranger) in strangers.into_iter().enumerate() {
-        let tunnel = Tunnel::into_tls(port, "localhost", stranger).await;
+        let tunnel = TlsTunnelEnd::start_client_end(port, "localhost", stranger).await;
         proxy.address = tunnel.address;
         assert_eq!(proxy.ask(&predict(&proxy, 9)).await.status, None);
         let refused = r#"groupage_tls_handshakes_failed_total{reason="client_certificate"}"#;
@@ -287,11 +287,11 @@ async fn callers_with_other_certificates_share_no_batch_and_without_one_there_is
 }
 
 #[tokio::test]
-async fn a_client_that_speaks_plain_is_told_so_in_its_own_version_and_gets_nothing_else() {
-    let authority = Authority::new("ca");
-    let folder = Folder::with(&here(&authority));
-    let hand = Hand::start().await;
-    let proxy = Proxy::before(&hand.url(), folder.shown(&json!({})));
+async fn plaintext_client_gets_400_or_goaway() {
+    let authority = CertAuthority::new("ca");
+    let folder = CertFolder::with(&local_certificate(&authority));
+    let hand = ScriptedServer::start().await;
+    let proxy = TestProxy::before(&hand.url(), folder.shown(&json!({})));
     let answer = proxy.ask(&predict(&proxy, 1)).await;
     assert_answer(&answer, 400, "this port requires TLS: use https://\n");
     let mut stream = TcpStream::connect(proxy.address).await.unwrap();
@@ -315,11 +315,11 @@ async fn a_client_that_speaks_plain_is_told_so_in_its_own_version_and_gets_nothi
 
 #[tokio::test]
 async fn a_handshake_that_does_not_begin_or_end_is_over_in_time_and_gives_its_place_back() {
-    let authority = Authority::new("ca");
-    let folder = Folder::with(&here(&authority));
-    let hand = Hand::start().await;
+    let authority = CertAuthority::new("ca");
+    let folder = CertFolder::with(&local_certificate(&authority));
+    let hand = ScriptedServer::start().await;
     let limits = json!({"proxy": {"client": {"headTimeout": "100ms"}, "process": {"connectionsMax": 2}}});
-    let proxy = Proxy::before(&hand.url(), folder.shown(&limits));
+    let proxy = TestProxy::before(&hand.url(), folder.shown(&limits));
     let mut silent = TcpStream::connect(proxy.address).await.unwrap();
     let mut slow = TcpStream::connect(proxy.address).await.unwrap();
     slow.write_all(b"\x16\x03\x01\x02\0\x01").await.unwrap();
@@ -334,38 +334,38 @@ async fn a_handshake_that_does_not_begin_or_end_is_over_in_time_and_gives_its_pl
 }
 
 /// A model server behind TLS, and the settings of a proxy that trusts its authority.
-struct Behind {
-    authority: Authority,
-    folder: Folder,
+struct TlsUpstream {
+    authority: CertAuthority,
+    folder: CertFolder,
     ca: String,
 }
 
-impl Behind {
+impl TlsUpstream {
     fn new() -> Self {
-        let authority = Authority::new("ca");
-        let folder = Folder::with(&here(&authority));
+        let authority = CertAuthority::new("ca");
+        let folder = CertFolder::with(&local_certificate(&authority));
         let ca = folder.file("ca.crt", &authority.pem);
         Self { authority, folder, ca }
     }
 
-    async fn server(&self, to: SocketAddr, protocols: &[&str], clients: Option<&Authority>) -> Tunnel {
-        Tunnel::out_of_tls(to, here(&self.authority).server(protocols, clients)).await
+    async fn server(&self, to: SocketAddr, protocols: &[&str], clients: Option<&CertAuthority>) -> TlsTunnelEnd {
+        TlsTunnelEnd::start_server_end(to, local_certificate(&self.authority).server(protocols, clients)).await
     }
 
-    fn proxy(&self, server: &Tunnel, over: &Value) -> Proxy {
+    fn proxy(&self, server: &TlsTunnelEnd, over: &Value) -> TestProxy {
         let mut spec = json!({"proxy": {"upstreamTls": {"caFile": self.ca}}});
         lay_over(&mut spec, over);
-        Proxy::before(&server.url(), spec)
+        TestProxy::before(&server.url(), spec)
     }
 }
 
 #[tokio::test]
 async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
-    let behind = Behind::new();
-    let mut hand = Hand::start().await;
+    let behind = TlsUpstream::new();
+    let mut hand = ScriptedServer::start().await;
     let mut server = behind.server(hand.address, BOTH, None).await;
     let proxy = behind.proxy(&server, &json!({}));
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
     turn.echo().await;
     assert_answer(&first.answer().await, 200, &predictions(&[0]));
@@ -394,11 +394,11 @@ async fn batches_go_to_an_https_upstream_and_so_does_what_passes_through() {
 
 #[tokio::test]
 async fn a_switch_of_protocols_and_the_end_of_either_side_go_through_tls_on_both() {
-    let behind = Behind::new();
-    let mut hand = Hand::start().await;
+    let behind = TlsUpstream::new();
+    let mut hand = ScriptedServer::start().await;
     let server = behind.server(hand.address, HTTP1, None).await;
     let proxy = behind.proxy(&server, &json!({"proxy": {"tls": behind.folder.tls()}}));
-    let tunnel = Tunnel::into_tls(proxy.address, "localhost", behind.authority.client(HTTP1, None)).await;
+    let tunnel = TlsTunnelEnd::start_client_end(proxy.address, "localhost", behind.authority.client(HTTP1, None)).await;
     let mut client = TcpStream::connect(tunnel.address).await.unwrap();
     client
         .write_all(b"GET /ws HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
@@ -432,8 +432,8 @@ async fn a_switch_of_protocols_and_the_end_of_either_side_go_through_tls_on_both
 
 #[tokio::test]
 async fn inside_tls_the_server_says_which_version_it_speaks() {
-    let behind = Behind::new();
-    let mut hand = H2Hand::start().await;
+    let behind = TlsUpstream::new();
+    let mut hand = H2ScriptedServer::start().await;
     for (http2, protocols, version) in [
         ("Auto", BOTH, Version::HTTP_2),
         ("Always", BOTH, Version::HTTP_2),
@@ -476,7 +476,7 @@ async fn inside_tls_the_server_says_which_version_it_speaks() {
         if http2 == "Auto" && version == Version::HTTP_2 {
             // Another server behind the same address speaks HTTP/1 only. Its choice applies, and
             // the call is forwarded.
-            server.speak(here(&behind.authority).server(HTTP1, None));
+            server.speak(local_certificate(&behind.authority).server(HTTP1, None));
             let client = H2Client::connect(proxy.address).await;
             let asked = client.ask(Request::get("http://model.example/elsewhere").body(super::h2::empty()).unwrap());
             let turn = hand.turn().await;
@@ -489,10 +489,10 @@ async fn inside_tls_the_server_says_which_version_it_speaks() {
 
 #[tokio::test]
 async fn a_server_of_another_name_or_authority_gets_no_call_and_the_caller_an_honest_answer() {
-    let behind = Behind::new();
-    let stranger = Authority::new("stranger");
+    let behind = TlsUpstream::new();
+    let stranger = CertAuthority::new("stranger");
     let other = behind.folder.file("other.crt", &stranger.pem);
-    let hand = Hand::start().await;
+    let hand = ScriptedServer::start().await;
     let server = behind.server(hand.address, BOTH, None).await;
     for keys in [json!({"serverName": "model.example"}), json!({"caFile": other})] {
         let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": keys}}));
@@ -513,9 +513,9 @@ async fn a_server_of_another_name_or_authority_gets_no_call_and_the_caller_an_ho
 
 #[tokio::test]
 async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_are_used() {
-    let behind = Behind::new();
-    let callers = Authority::new("callers");
-    let mut hand = Hand::start().await;
+    let behind = TlsUpstream::new();
+    let callers = CertAuthority::new("callers");
+    let mut hand = ScriptedServer::start().await;
     let server = behind.server(hand.address, BOTH, Some(&callers)).await;
     for http2 in ["Never", "Always"] {
         let without = behind.proxy(&server, &json!({"proxy": {"connection": {"http2": http2}}}));
@@ -523,7 +523,7 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
     }
     // The proxy has a certificate, at first of another authority.
     let own = tempfile::tempdir().unwrap();
-    let (cert, key) = Authority::new("other").sign(&["groupage"]).write(own.path());
+    let (cert, key) = CertAuthority::new("other").sign(&["groupage"]).write(own.path());
     let proxy = behind.proxy(&server, &json!({"proxy": {"upstreamTls": {"certFile": cert, "keyFile": key}}}));
     assert_failure(&proxy.ask(&proxy.predict(1)).await, 502, "GRP3307", "upstream_tls");
     let applied = r#"groupage_tls_reloads_total{side="upstream",result="applied"}"#;
@@ -543,12 +543,12 @@ async fn an_upstream_that_wants_a_certificate_gets_ours_and_files_that_change_ar
 
 #[tokio::test]
 async fn the_logs_say_in_words_what_is_wrong_with_the_upstreams_certificate_and_sighup_reads_ours_again() {
-    let behind = Behind::new();
-    let hand = Hand::start().await;
+    let behind = TlsUpstream::new();
+    let hand = ScriptedServer::start().await;
     let server = behind.server(hand.address, BOTH, None).await;
     let spec = json!({"proxy": {"tls": behind.folder.tls(), "upstreamTls": {"caFile": behind.ca, "serverName": "model.example"}}});
     let binary = Binary::start(&server.url(), &spec, &["--log-access", "100%"]).await;
-    let tunnel = Tunnel::into_tls(binary.listen, "localhost", behind.authority.client(HTTP1, None)).await;
+    let tunnel = TlsTunnelEnd::start_client_end(binary.listen, "localhost", behind.authority.client(HTTP1, None)).await;
     let mut client = within(super::support::client::Client::connect(tunnel.address)).await.unwrap();
     let answer = within(client.ask(&binary.predict(1))).await;
     assert_failure(&answer, 502, "GRP3307", "upstream_tls");
@@ -587,15 +587,15 @@ async fn a_start_without_its_certificate_ends_with_the_code_for_settings() {
 
 #[tokio::test]
 async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_its_own() {
-    let authority = Authority::new("ca");
-    let mut hand = Hand::start().await;
+    let authority = CertAuthority::new("ca");
+    let mut hand = ScriptedServer::start().await;
     // The application speaks TLS itself.
-    let app = Tunnel::out_of_tls(hand.address, here(&authority).server(HTTP1, None)).await;
+    let app = TlsTunnelEnd::start_server_end(hand.address, local_certificate(&authority).server(HTTP1, None)).await;
     let captures = [format!(":{}@0", app.address.port())];
     let spec = json!({"scheduling": {"policy": "WorkConserving"}, "proxy": {"drain": {"delay": "0s"}}});
-    let proxy = Proxy::captured(&captures, "", &spec);
+    let proxy = TestProxy::captured(&captures, "", &spec);
     let arrive = SocketAddr::from(([127, 0, 0, 1], proxy.address.port()));
-    let tunnel = Tunnel::into_tls(arrive, "localhost", authority.client(HTTP1, None)).await;
+    let tunnel = TlsTunnelEnd::start_client_end(arrive, "localhost", authority.client(HTTP1, None)).await;
     let mut through = proxy;
     through.address = tunnel.address;
     let asked = through.call(predict(&through, 1));
@@ -605,13 +605,13 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
 
     // The sidecar has certificates, and the application speaks plain HTTP: calls inside TLS are
     // merged.
-    let folder = Folder::with(&here(&authority));
+    let folder = CertFolder::with(&local_certificate(&authority));
     let mut spec = spec;
     lay_over(&mut spec, &folder.shown(&json!({})));
     let captures = [format!(":{}@0", hand.address.port())];
-    let mut proxy = Proxy::captured(&captures, "", &spec);
+    let mut proxy = TestProxy::captured(&captures, "", &spec);
     let arrive = SocketAddr::from(([127, 0, 0, 1], proxy.address.port()));
-    let tunnel = Tunnel::into_tls(arrive, "localhost", authority.client(HTTP1, None)).await;
+    let tunnel = TlsTunnelEnd::start_client_end(arrive, "localhost", authority.client(HTTP1, None)).await;
     proxy.address = tunnel.address;
     let requests = vec![predict(&proxy, 1), predict(&proxy, 2)];
     let (callers, turn) = proxy.share(&mut hand, requests).await;
@@ -623,9 +623,9 @@ async fn a_captured_port_carries_tls_on_as_it_is_unless_it_has_certificates_of_i
     // Data inside TLS that is not HTTP is relayed to the application, without the TLS.
     let app = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let captures = [format!(":{}@0", app.local_addr().unwrap().port())];
-    let binary = Proxy::captured(&captures, "", &spec);
+    let binary = TestProxy::captured(&captures, "", &spec);
     let arrive_binary = SocketAddr::from(([127, 0, 0, 1], binary.address.port()));
-    let tunnel = Tunnel::into_tls(arrive_binary, "localhost", authority.client(HTTP1, None)).await;
+    let tunnel = TlsTunnelEnd::start_client_end(arrive_binary, "localhost", authority.client(HTTP1, None)).await;
     let mut stream = TcpStream::connect(tunnel.address).await.unwrap();
     stream.write_all(b"\0\x01binary").await.unwrap();
     let mut came = [0; 8];

@@ -19,21 +19,21 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 use super::setup::within;
 
 /// A certificate authority.
-pub(super) struct Authority {
+pub(super) struct CertAuthority {
     issuer: Issuer<'static, KeyPair>,
     pub(super) pem: String,
 }
 
 /// A certificate and its key, as PEM.
 #[derive(Debug, Clone)]
-pub(super) struct Pair {
+pub(super) struct CertKeyPair {
     pub(super) cert: String,
     pub(super) key: String,
 }
 
 /// One end of a tunnel: a port in front of another one.
 #[derive(Debug)]
-pub(super) struct Tunnel {
+pub(super) struct TlsTunnelEnd {
     pub(super) address: SocketAddr,
     /// Result of each handshake: the negotiated protocol, or the error.
     pub(super) shaken: mpsc::Receiver<Result<Option<String>, String>>,
@@ -42,9 +42,9 @@ pub(super) struct Tunnel {
     running: JoinHandle<()>,
 }
 
-// === impl Authority ===
+// === impl CertAuthority ===
 
-impl Authority {
+impl CertAuthority {
     pub(super) fn new(name: &str) -> Self {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -55,13 +55,13 @@ impl Authority {
     }
 
     /// Returns a certificate for these names or addresses.
-    pub(super) fn sign(&self, names: &[&str]) -> Pair {
+    pub(super) fn sign(&self, names: &[&str]) -> CertKeyPair {
         let key = KeyPair::generate().unwrap();
         let mut params =
             CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap();
         params.distinguished_name.push(DnType::CommonName, names.join(" "));
         let cert = params.signed_by(&key, &self.issuer).unwrap().pem();
-        Pair { cert, key: key.serialize_pem() }
+        CertKeyPair { cert, key: key.serialize_pem() }
     }
 
     fn roots(&self) -> RootCertStore {
@@ -72,7 +72,7 @@ impl Authority {
 
     /// Returns the configuration of a client that trusts only this authority and offers these
     /// protocols in order of preference. It presents a certificate if `shows` is set.
-    pub(super) fn client(&self, protocols: &[&str], shows: Option<&Pair>) -> Arc<ClientConfig> {
+    pub(super) fn client(&self, protocols: &[&str], shows: Option<&CertKeyPair>) -> Arc<ClientConfig> {
         let builder = ClientConfig::builder_with_provider(groupage::tls::provider())
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -86,9 +86,9 @@ impl Authority {
     }
 }
 
-// === impl Pair ===
+// === impl CertKeyPair ===
 
-impl Pair {
+impl CertKeyPair {
     fn chain(&self) -> Vec<CertificateDer<'static>> {
         CertificateDer::pem_slice_iter(self.cert.as_bytes()).collect::<Result<_, _>>().unwrap()
     }
@@ -107,7 +107,7 @@ impl Pair {
 
     /// Returns the configuration of a server that presents this certificate and speaks these
     /// protocols. With `clients` it requires a client certificate of that authority.
-    pub(super) fn server(&self, protocols: &[&str], clients: Option<&Authority>) -> Arc<ServerConfig> {
+    pub(super) fn server(&self, protocols: &[&str], clients: Option<&CertAuthority>) -> Arc<ServerConfig> {
         let provider = groupage::tls::provider();
         let builder =
             ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
@@ -128,15 +128,15 @@ fn alpn(protocols: &[&str]) -> Vec<Vec<u8>> {
     protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect()
 }
 
-fn named(protocol: Option<&[u8]>) -> Option<String> {
+fn protocol_name(protocol: Option<&[u8]>) -> Option<String> {
     protocol.map(|protocol| String::from_utf8(protocol.to_vec()).unwrap())
 }
 
 // === impl Tunnel ===
 
-impl Tunnel {
+impl TlsTunnelEnd {
     /// Starts an end that accepts plain connections and connects with TLS.
-    pub(super) async fn into_tls(to: SocketAddr, name: &str, config: Arc<ClientConfig>) -> Self {
+    pub(super) async fn start_client_end(to: SocketAddr, name: &str, config: Arc<ClientConfig>) -> Self {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         Self::start(move |mut plain, told| {
             let (connector, name) = (TlsConnector::from(config.clone()), name.clone());
@@ -145,7 +145,7 @@ impl Tunnel {
                 stream.set_nodelay(true).unwrap();
                 match connector.connect(name, stream).await {
                     Ok(mut tls) => {
-                        told.send(Ok(named(tls.get_ref().1.alpn_protocol()))).await.ok();
+                        told.send(Ok(protocol_name(tls.get_ref().1.alpn_protocol()))).await.ok();
                         // Tests check how the end of one side appears on the other, so an error is
                         // reported.
                         if let Err(error) = copy_bidirectional(&mut plain, &mut tls).await {
@@ -160,7 +160,7 @@ impl Tunnel {
     }
 
     /// Starts an end that accepts TLS connections and connects without TLS.
-    pub(super) async fn out_of_tls(to: SocketAddr, config: Arc<ServerConfig>) -> Self {
+    pub(super) async fn start_server_end(to: SocketAddr, config: Arc<ServerConfig>) -> Self {
         let config = Arc::new(Mutex::new(config));
         let shown = config.clone();
         let mut this = Self::start(move |stream, told| {
@@ -168,7 +168,7 @@ impl Tunnel {
             async move {
                 match acceptor.accept(stream).await {
                     Ok(mut tls) => {
-                        told.send(Ok(named(tls.get_ref().1.alpn_protocol()))).await.ok();
+                        told.send(Ok(protocol_name(tls.get_ref().1.alpn_protocol()))).await.ok();
                         let mut plain = TcpStream::connect(to).await.unwrap();
                         plain.set_nodelay(true).unwrap();
                         copy_bidirectional(&mut tls, &mut plain).await.ok();
@@ -214,7 +214,7 @@ impl Tunnel {
     }
 }
 
-impl Drop for Tunnel {
+impl Drop for TlsTunnelEnd {
     fn drop(&mut self) {
         self.running.abort();
     }

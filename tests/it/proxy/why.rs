@@ -7,23 +7,23 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::binary::Binary;
-use super::hand::{Hand, echo};
-use super::setup::{PREDICT, Proxy, assert_failure, by_hand, instances, predictions, within};
+use super::hand::{ScriptedServer, echo};
+use super::setup::{PREDICT, TestProxy, assert_failure, by_hand, instances, predictions, within};
 use super::support::client::{Answer, Client, Outgoing};
 use super::support::wire::{Headers, values};
 
 const DEBUG: (&str, &str) = ("x-groupage-debug", "1");
 
 /// Returns settings with one slot and without holds, so that every event is caused by the test.
-fn plain() -> Value {
+fn work_conserving_spec() -> Value {
     json!({"scheduling": {"policy": "WorkConserving"}})
 }
 
-fn asking(proxy: &Proxy, item: u64) -> Outgoing {
+fn debug_call(proxy: &TestProxy, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[DEBUG], &instances(&[item]))
 }
 
-/// Returns the value that the proxy adds to `Server-Timing`.
+/// Returns the value that the proxy adds to `Server-WatchTiming`.
 #[track_caller]
 fn timing(answer: &Answer) -> String {
     let lines = values(&answer.headers, "server-timing");
@@ -37,7 +37,7 @@ fn millis(timing: &str, name: &str) -> f64 {
     rest.unwrap_or_else(|| panic!("no {name} in {timing}")).parse().unwrap()
 }
 
-pub(super) async fn scheduler(proxy: &Proxy) -> Value {
+pub(super) async fn scheduler(proxy: &TestProxy) -> Value {
     let port = proxy.running.admin.local.unwrap();
     let mut client = within(Client::connect(port)).await.unwrap();
     let answer = within(client.ask(&Outgoing::new("GET", "/api/scheduler", port, &Headers::new(), None))).await;
@@ -46,10 +46,11 @@ pub(super) async fn scheduler(proxy: &Proxy) -> Value {
 }
 
 #[tokio::test]
-async fn a_call_that_asks_is_told_its_batch_cause_wait_and_prediction() {
-    let (proxy, mut hand) = by_hand(plain()).await;
+async fn debug_header_reports_batch_cause_wait_prediction() {
+    let (proxy, mut hand) = by_hand(work_conserving_spec()).await;
     // Calls with and without the debug header still share a batch.
-    let (callers, turn) = proxy.share(&mut hand, vec![asking(&proxy, 1), proxy.predict(2), asking(&proxy, 3)]).await;
+    let (callers, turn) =
+        proxy.share(&mut hand, vec![debug_call(&proxy, 1), proxy.predict(2), debug_call(&proxy, 3)]).await;
     assert_eq!(turn.instances(), [1, 2, 3]);
     assert!(values(&turn.request.headers, "x-groupage-debug").is_empty());
     turn.echo().await;
@@ -77,7 +78,7 @@ async fn a_call_that_asks_is_told_its_batch_cause_wait_and_prediction() {
 
 #[tokio::test]
 async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
-    let mut spec = plain();
+    let mut spec = work_conserving_spec();
     spec["limits"] = json!({"queueItemsMax": 1});
     let (proxy, mut hand) = by_hand(spec).await;
     let strange = proxy.post(PREDICT, &[DEBUG, ("if-match", "x")], &instances(&[1]));
@@ -103,9 +104,9 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
         "{told}"
     );
 
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let queued = proxy.queue([proxy.predict(1)]).await;
-    let refused = proxy.ask(&asking(&proxy, 2)).await;
+    let refused = proxy.ask(&debug_call(&proxy, 2)).await;
     assert_failure(&refused, 503, "GRP3101", "queue_full");
     assert_eq!(timing(&refused), "groupage;desc=\"reason=queue_full\"");
     turn.echo().await;
@@ -118,11 +119,11 @@ async fn calls_that_go_alone_pass_or_are_refused_are_told_the_reason() {
 
 #[tokio::test]
 async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
-    let mut spec = plain();
+    let mut spec = work_conserving_spec();
     spec["slo"] = json!({"latencyP99": "50ms", "late": "Refuse"});
     let (proxy, mut hand) = by_hand(spec).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
-    let late = proxy.ask(&asking(&proxy, 1)).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
+    let late = proxy.ask(&debug_call(&proxy, 1)).await;
     assert_failure(&late, 504, "GRP3201", "deadline");
     let told = timing(&late);
     assert!(millis(&told, "queue") >= 45.0 && told.ends_with("desc=\"reason=deadline\""), "{told}");
@@ -139,8 +140,8 @@ async fn what_ends_early_is_counted_by_reason_and_against_the_slo() {
 
 #[tokio::test]
 async fn the_scheduler_shows_where_it_works_why_and_what_keeps_calls_apart() {
-    let (proxy, mut hand) = by_hand(plain()).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (proxy, mut hand) = by_hand(work_conserving_spec()).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let user = |n: u64| proxy.post(PREDICT, &[("x-user", &format!("secret-{n}"))], &instances(&[n]));
     let queued = proxy.queue([user(1), user(2), user(3)]).await;
     turn.echo().await;
@@ -185,8 +186,8 @@ fn printed(output: &Output) -> String {
 
 #[tokio::test]
 async fn explain_names_the_header_live_and_says_from_the_log_what_a_log_holds() {
-    let mut hand = Hand::start().await;
-    let mut binary = Binary::start(&hand.url(), &plain(), &["--log-access", "100%"]).await;
+    let mut hand = ScriptedServer::start().await;
+    let mut binary = Binary::start(&hand.url(), &work_conserving_spec(), &["--log-access", "100%"]).await;
     let admin = binary.admin.to_string();
     let nothing = printed(&explain(&["--admin", &admin], None).await);
     assert!(nothing.contains("no call has arrived yet"), "{nothing}");
@@ -252,8 +253,8 @@ async fn explain_says_what_a_code_means_and_which_there_are() {
 }
 
 #[tokio::test]
-async fn explain_says_what_is_wrong_when_there_is_nobody_to_ask() {
-    let port = super::hand::Port::reserve();
+async fn explain_reports_unreachable_admin_port() {
+    let port = super::hand::ReservedPort::reserve();
     let address = port.url().trim_start_matches("http://").to_owned();
     let output = explain(&["--admin", &address], None).await;
     assert_eq!(output.status.code(), Some(66));

@@ -2,34 +2,37 @@
 
 use std::collections::BTreeSet;
 
-use groupage::batching::{Batch, Cause, InvariantId, Lone, Tick};
+use groupage::batching::{Batch, DispatchCause, InvariantId, Tick, UnbatchedReason};
 
-use super::line::{Leaving, Rules, Waiting};
-use super::promise::{Held, promise};
+use super::line::{DecisionInputs, ExpectedBatch, QueuedCall};
+use super::promise::{CheckResult, promise};
 
 /// Checks that the batch reports the limit that bounded it, or the reason why its queue was due.
-pub(crate) fn named(batch: &Batch, leaving: &Leaving, due: Cause) -> Held {
+pub(crate) fn named(batch: &Batch, leaving: &ExpectedBatch, due: DispatchCause) -> CheckResult {
     // Batches of a drain report the drain, whatever bounded them.
     let cause = match due {
-        Cause::Drain => due,
-        _ if leaving.retest.is_some() || leaving.trial => Cause::Probe,
+        DispatchCause::Drain => due,
+        _ if leaving.retest.is_some() || leaving.trial => DispatchCause::Probe,
         _ => leaving.bound.unwrap_or(due),
     };
     let said = (batch.cause, batch.lone);
     // A batch that holds too many calls is reported by the checks below, which name the exceeded
     // limit.
-    let broken =
-        if leaving.lone == Some(Lone::Quarantined) { InvariantId::Quarantined } else { InvariantId::TrueCause };
+    let broken = if leaving.lone == Some(UnbatchedReason::Quarantined) {
+        InvariantId::Quarantined
+    } else {
+        InvariantId::TrueCause
+    };
     promise(broken, batch.members.len() > leaving.calls || said == (cause, leaving.lone), || {
         format!("batch {} reports {said:?} and was dispatched for {:?}", batch.id.0, (cause, leaving.lone))
     })
 }
 
 /// Checks that the totals of the batch match its members and that no member is late.
-pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
+pub(crate) fn whole(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
     let id = batch.id.0;
     let mut next = 0;
-    for (member, Waiting { call, .. }) in batch.members.iter().zip(members) {
+    for (member, QueuedCall { call, .. }) in batch.members.iter().zip(members) {
         promise(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
             format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
         })?;
@@ -48,7 +51,12 @@ pub(crate) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
 }
 
 /// Checks that a batch of several members exceeds no limit. A single call may.
-pub(crate) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>, leaving: &Leaving) -> Held {
+pub(crate) fn within(
+    batch: &Batch,
+    members: &[QueuedCall],
+    rules: DecisionInputs<'_>,
+    leaving: &ExpectedBatch,
+) -> CheckResult {
     let [first, _, ..] = members else { return Ok(()) };
     let id = batch.id.0;
     let scope = rules.limits.scope(first.call.scope);

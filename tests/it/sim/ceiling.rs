@@ -17,11 +17,11 @@ pub(crate) struct Ceiling {
     /// Largest size that worked.
     pub(crate) worked: u64,
     published: Option<u64>,
-    learned: Option<Learned>,
+    learned: Option<LearnedCeiling>,
 }
 
 #[derive(Debug, Clone)]
-struct Learned {
+struct LearnedCeiling {
     max: u64,
     /// Smallest size that was refused.
     refused: u64,
@@ -86,7 +86,7 @@ impl Ceiling {
     }
 
     pub(crate) fn refused(&mut self, now: Tick, size: u64, took: Duration) {
-        self.contradicted(size);
+        self.reset_if_contradicted(size);
         let refused = self.refused_least(size).max(2);
         let found = half_way(self.worked, refused);
         let max = self.learned.as_ref().map_or(found, |known| known.max.min(found));
@@ -108,7 +108,7 @@ impl Ceiling {
     }
 
     pub(crate) fn out_of_memory(&mut self, now: Tick, size: u64, took: Duration) {
-        self.contradicted(size);
+        self.reset_if_contradicted(size);
         let refused = self.refused_least(size);
         let known = self.learned.as_ref().map(|known| known.max).filter(|max| *max < size);
         let max = known.unwrap_or((size / 2).max(1));
@@ -117,7 +117,7 @@ impl Ceiling {
 
     /// Forgets the largest size that worked if it contradicts a refusal of `size`: that was another
     /// server.
-    fn contradicted(&mut self, size: u64) {
+    fn reset_if_contradicted(&mut self, size: u64) {
         if size <= self.worked {
             self.worked = 0;
         }
@@ -136,7 +136,7 @@ impl Ceiling {
             Some(known) => known.wait,
             None => first,
         };
-        self.learned = Some(Learned { max, refused, firm, retest: now.after(wait), wait, took, testing: false });
+        self.learned = Some(LearnedCeiling { max, refused, firm, retest: now.after(wait), wait, took, testing: false });
     }
 }
 

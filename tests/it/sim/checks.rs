@@ -1,6 +1,6 @@
 //! The tests that `cargo test` runs on the simulator.
 
-use super::promise::Tally;
+use super::promise::Coverage;
 use super::story;
 
 /// Number of seeds in every test run. `just sim` runs more.
@@ -40,8 +40,8 @@ const TOUCHED: [&str; 29] = [
 ];
 
 #[test]
-fn every_story_keeps_every_promise_and_together_they_touch_each() {
-    let mut touched = Tally::new();
+fn seeds_hold_invariants_and_cover_situations() {
+    let mut touched = Coverage::new();
     let mut broken = Vec::new();
     for seed in 0..SEEDS {
         match story::check(seed) {
@@ -55,7 +55,7 @@ fn every_story_keeps_every_promise_and_together_they_touch_each() {
 }
 
 #[test]
-fn seeds_that_failed_once_are_told_again() {
+fn recorded_seeds_hold_invariants() {
     for line in include_str!("../../data/seeds").lines() {
         let seed = line.split('#').next().unwrap_or_default().trim();
         if !seed.is_empty() {
@@ -66,6 +66,6 @@ fn seeds_that_failed_once_are_told_again() {
 }
 
 #[test]
-fn another_seed_is_another_story() {
+fn traces_of_two_seeds_differ() {
     assert_ne!(story::tell(1).trace.text(), story::tell(2).trace.text());
 }

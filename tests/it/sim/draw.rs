@@ -6,11 +6,11 @@ use std::time::Duration;
 /// OOPSLA 2014). It is written out here so that the tests do not change when a library changes its
 /// generator.
 #[derive(Debug, Clone)]
-pub(crate) struct Draw(u64);
+pub(crate) struct SplitMix64(u64);
 
-// === impl Draw ===
+// === impl SplitMix64 ===
 
-impl Draw {
+impl SplitMix64 {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed ^ 0x5EED_6A0A_9A6E)
     }

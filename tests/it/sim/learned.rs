@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use groupage::batching::{Bounded, Observed, ObservedOutcome, Tick};
+use groupage::batching::{BatchOutcome, Observation, SizeMeasure, Tick};
 
 use super::ceiling::Ceiling;
 
@@ -12,7 +12,7 @@ const RECENT: usize = 16;
 
 /// Properties of a completed batch.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Size {
+pub(crate) struct CompletedBatch {
     pub(crate) items: u32,
     pub(crate) weight: u64,
     /// Weight of the heaviest item.
@@ -22,12 +22,12 @@ pub(crate) struct Size {
     /// `true` if it held as many items as its class allowed when it was dispatched.
     pub(crate) full: bool,
     /// The ceiling that it was sent to retest.
-    pub(crate) retest: Option<Bounded>,
+    pub(crate) retest: Option<SizeMeasure>,
 }
 
 /// The learned state of one cost class.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Learned {
+pub(crate) struct CostClassState {
     items: Ceiling,
     weight: Ceiling,
     padded: Ceiling,
@@ -40,47 +40,47 @@ pub(crate) struct Learned {
     times: Vec<Duration>,
 }
 
-// === impl Learned ===
+// === impl CostClassState ===
 
-impl Learned {
+impl CostClassState {
     pub(crate) fn ceiling(&self) -> Option<u32> {
         let items = self.items.max().map(|max| u32::try_from(max).unwrap_or(u32::MAX));
         [items, self.overload].into_iter().flatten().min()
     }
 
     /// Returns the ceiling by one measure, overload excluded.
-    pub(crate) fn max(&self, bounded: Bounded) -> Option<u64> {
+    pub(crate) fn max(&self, bounded: SizeMeasure) -> Option<u64> {
         self.by(bounded).max()
     }
 
     /// Returns the ceiling that may be retested now, the size up to which it may be tested, and the
     /// duration of the last refusal.
-    pub(crate) fn retest(&self, now: Tick) -> Option<(Bounded, u64, Duration)> {
+    pub(crate) fn retest(&self, now: Tick) -> Option<(SizeMeasure, u64, Duration)> {
         if self.overload.is_some() {
             return None;
         }
-        Bounded::ALL.into_iter().find_map(|bounded| {
-            self.by(bounded).retest(now, bounded == Bounded::Items).map(|(up_to, took)| (bounded, up_to, took))
+        SizeMeasure::ALL.into_iter().find_map(|bounded| {
+            self.by(bounded).retest(now, bounded == SizeMeasure::Items).map(|(up_to, took)| (bounded, up_to, took))
         })
     }
 
-    pub(crate) fn testing(&mut self, bounded: Bounded) {
+    pub(crate) fn testing(&mut self, bounded: SizeMeasure) {
         self.by_mut(bounded).testing(true);
     }
 
-    fn by(&self, bounded: Bounded) -> &Ceiling {
+    fn by(&self, bounded: SizeMeasure) -> &Ceiling {
         match bounded {
-            Bounded::Items => &self.items,
-            Bounded::Weight => &self.weight,
-            Bounded::PaddedWeight => &self.padded,
+            SizeMeasure::Items => &self.items,
+            SizeMeasure::Weight => &self.weight,
+            SizeMeasure::PaddedWeight => &self.padded,
         }
     }
 
-    fn by_mut(&mut self, bounded: Bounded) -> &mut Ceiling {
+    fn by_mut(&mut self, bounded: SizeMeasure) -> &mut Ceiling {
         match bounded {
-            Bounded::Items => &mut self.items,
-            Bounded::Weight => &mut self.weight,
-            Bounded::PaddedWeight => &mut self.padded,
+            SizeMeasure::Items => &mut self.items,
+            SizeMeasure::Weight => &mut self.weight,
+            SizeMeasure::PaddedWeight => &mut self.padded,
         }
     }
 
@@ -89,23 +89,23 @@ impl Learned {
     }
 
     /// Returns `true` if even the fastest of the recent executions took longer than this SLO.
-    pub(crate) fn cannot_meet(&self, slo: Duration) -> bool {
+    pub(crate) fn is_slo_unreachable(&self, slo: Duration) -> bool {
         let from = self.times.len().saturating_sub(RECENT);
         self.times.get(from..).is_some_and(|recent| !recent.is_empty() && recent.iter().all(|time| *time > slo))
     }
 
-    pub(crate) fn publish(&mut self, bounded: Bounded, max: u64) {
+    pub(crate) fn publish(&mut self, bounded: SizeMeasure, max: u64) {
         self.by_mut(bounded).publish(max.max(1));
     }
 
-    pub(crate) fn observe(&mut self, now: Tick, most: u32, size: Size, observed: &Observed) {
+    pub(crate) fn observe(&mut self, now: Tick, most: u32, size: CompletedBatch, observed: &Observation) {
         let sizes = [u64::from(size.items), size.weight, size.heaviest * u64::from(size.items)];
         let took = observed.first_byte.unwrap_or(observed.duration);
         match observed.outcome {
-            ObservedOutcome::Ok => {
+            BatchOutcome::Ok => {
                 self.times.push(observed.duration);
                 self.refusing = false;
-                for (bounded, size) in Bounded::ALL.into_iter().zip(sizes) {
+                for (bounded, size) in SizeMeasure::ALL.into_iter().zip(sizes) {
                     self.by_mut(bounded).worked(now, size);
                 }
                 if size.full && self.overload.is_some() {
@@ -120,46 +120,46 @@ impl Learned {
                 }
             }
             // A named limit that the refused batch did not exceed is no limit.
-            ObservedOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => {
+            BatchOutcome::TooLarge { limit: Some(limit) } if limit > 0 && limit < size.items => {
                 self.items.named(now, limit.into(), took);
             }
             // The refusal of a call that is not shared is no evidence about the size of batches.
-            ObservedOutcome::TooLarge { .. } if size.shared => {
+            BatchOutcome::TooLarge { .. } if size.shared => {
                 // If the batch was larger than ever by both measures, the one that grew more is
                 // blamed; by default the number of items.
                 let (items, weight) = (self.items.worked, self.weight.worked);
                 let by_weight = sizes[1] > weight
                     && (sizes[0] <= items
                         || u128::from(sizes[1]) * u128::from(items) > u128::from(sizes[0]) * u128::from(weight));
-                let blamed = if by_weight { Bounded::Weight } else { Bounded::Items };
+                let blamed = if by_weight { SizeMeasure::Weight } else { SizeMeasure::Items };
                 let bounded = size.retest.unwrap_or(blamed);
                 let size =
-                    Bounded::ALL.into_iter().zip(sizes).find(|(of, _)| *of == bounded).map_or(0, |(_, size)| size);
+                    SizeMeasure::ALL.into_iter().zip(sizes).find(|(of, _)| *of == bounded).map_or(0, |(_, size)| size);
                 self.by_mut(bounded).refused(now, size, took);
             }
-            ObservedOutcome::OutOfMemory if size.shared => {
+            BatchOutcome::OutOfMemory if size.shared => {
                 // If the items have no weight, the number of items is blamed.
                 let (ceiling, size) =
                     if sizes[2] > 0 { (&mut self.padded, sizes[2]) } else { (&mut self.items, sizes[0]) };
                 ceiling.out_of_memory(now, size, took);
             }
             // The upstream refuses any size at the moment, so the size is not the reason.
-            ObservedOutcome::Overloaded { retry_after: Some(_) } if size.shared && self.refusing => {}
-            ObservedOutcome::Overloaded { retry_after } if size.shared => {
+            BatchOutcome::Overloaded { retry_after: Some(_) } if size.shared && self.refusing => {}
+            BatchOutcome::Overloaded { retry_after } if size.shared => {
                 self.refusing = retry_after.is_some();
                 let half = size.items / 2;
                 // An overload never raises the ceiling.
                 self.overload = Some(self.overload.map_or(half, |known| known.min(half)));
                 self.good = 0;
             }
-            ObservedOutcome::Mismatched
-            | ObservedOutcome::TooLarge { .. }
-            | ObservedOutcome::Overloaded { .. }
-            | ObservedOutcome::OutOfMemory
-            | ObservedOutcome::Failed
-            | ObservedOutcome::Refused(_)
-            | ObservedOutcome::TimedOut
-            | ObservedOutcome::Cancelled => {}
+            BatchOutcome::Mismatched
+            | BatchOutcome::TooLarge { .. }
+            | BatchOutcome::Overloaded { .. }
+            | BatchOutcome::OutOfMemory
+            | BatchOutcome::Failed
+            | BatchOutcome::Refused(_)
+            | BatchOutcome::TimedOut
+            | BatchOutcome::Cancelled => {}
         }
         // The retest is over, whatever its outcome.
         if let Some(bounded) = size.retest {

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use groupage::batching::{
-    Batcher, Bounded, Call, Cause, DeadlineSource, KeyId, Limits, Lone, Policy, ScopeLimits, Tick,
+    Batcher, Call, DeadlineSource, DispatchCause, DispatchPolicy, KeyId, Limits, ScopeLimits, SizeMeasure, Tick,
+    UnbatchedReason,
 };
 
-use super::learned::Learned;
+use super::learned::CostClassState;
 
 /// A queued call.
 #[derive(Debug, Clone)]
-pub(crate) struct Waiting {
+pub(crate) struct QueuedCall {
     pub(crate) call: Call,
     pub(crate) arrived: Tick,
     /// Time for which it has waited while a slot was free.
@@ -23,17 +24,17 @@ pub(crate) struct Waiting {
 
 /// The queued calls of one key, in order of arrival; never empty.
 #[derive(Debug)]
-pub(crate) struct Line<'a> {
+pub(crate) struct KeyQueue<'a> {
     pub(crate) key: KeyId,
-    pub(crate) calls: Vec<&'a Waiting>,
+    pub(crate) calls: Vec<&'a QueuedCall>,
 }
 
 /// The inputs of a decision about a key queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Rules<'a> {
+pub(crate) struct DecisionInputs<'a> {
     pub(crate) now: Tick,
     pub(crate) limits: &'a Limits,
-    pub(crate) learned: Option<&'a Learned>,
+    pub(crate) learned: Option<&'a CostClassState>,
     pub(crate) draining: bool,
     /// Number of replays left in the budget.
     pub(crate) replays: u64,
@@ -44,7 +45,7 @@ pub(crate) struct Rules<'a> {
 
 /// The limits of a batch, except for its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Walls {
+pub(crate) struct BatchCaps {
     pub(crate) items: u32,
     pub(crate) weight: u64,
     /// Number of items times the weight of the heaviest one.
@@ -53,32 +54,32 @@ pub(crate) struct Walls {
 
 /// Dispatch time of a key queue while a slot is free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
-    Now(Cause),
+pub(crate) enum DispatchTime {
+    Now(DispatchCause),
     At(Tick),
 }
 
 /// The batch that a key queue must dispatch.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Leaving {
+pub(crate) struct ExpectedBatch {
     /// Number of calls, from the front.
     pub(crate) calls: usize,
     /// The limit that excluded the next call, or that was reached.
-    pub(crate) bound: Option<Cause>,
-    pub(crate) lone: Option<Lone>,
+    pub(crate) bound: Option<DispatchCause>,
+    pub(crate) lone: Option<UnbatchedReason>,
     /// `true` if an exclusive value excluded the next call: it may occur only once in a batch.
     pub(crate) exclusive: bool,
     /// The limits that applied.
-    pub(crate) walls: Walls,
+    pub(crate) walls: BatchCaps,
     /// The ceiling that the batch exceeds as a retest.
-    pub(crate) retest: Option<Bounded>,
+    pub(crate) retest: Option<SizeMeasure>,
     /// `true` if the batch tests whether the server accepts batches.
     pub(crate) trial: bool,
 }
 
-// === impl Waiting ===
+// === impl QueuedCall ===
 
-impl Waiting {
+impl QueuedCall {
     /// Returns the instant after which the call must not be dispatched.
     pub(crate) fn deadline(&self) -> Option<Tick> {
         let counts = if self.forgiven { self.call.later } else { self.call.deadline };
@@ -86,22 +87,22 @@ impl Waiting {
     }
 }
 
-// === impl Rules ===
+// === impl DecisionInputs ===
 
-impl Rules<'_> {
+impl DecisionInputs<'_> {
     /// Returns the maximum number of items in a batch: the limit, or the learned ceiling if that is
     /// lower.
     pub(crate) fn cap(&self, scope: &ScopeLimits) -> u32 {
-        self.learned.and_then(Learned::ceiling).unwrap_or(u32::MAX).min(scope.batch_items_max)
+        self.learned.and_then(CostClassState::ceiling).unwrap_or(u32::MAX).min(scope.batch_items_max)
     }
 
     /// Returns the smallest of the limits and learned ceilings.
-    pub(crate) fn walls(&self, scope: &ScopeLimits) -> Walls {
+    pub(crate) fn walls(&self, scope: &ScopeLimits) -> BatchCaps {
         let known = |bounded| self.learned.and_then(|learned| learned.max(bounded)).unwrap_or(u64::MAX);
-        Walls {
+        BatchCaps {
             items: self.cap(scope),
-            weight: known(Bounded::Weight).min(scope.batch_weight_max.unwrap_or(u64::MAX)),
-            padded: known(Bounded::PaddedWeight),
+            weight: known(SizeMeasure::Weight).min(scope.batch_weight_max.unwrap_or(u64::MAX)),
+            padded: known(SizeMeasure::PaddedWeight),
         }
     }
 
@@ -109,36 +110,36 @@ impl Rules<'_> {
     /// `Static` if that is less.
     fn fill(&self, cap: u32) -> u32 {
         match self.limits.policy {
-            Policy::WorkConserving | Policy::Adaptive { .. } => cap,
-            Policy::Window { items, .. } | Policy::Static { items, .. } => cap.min(items),
+            DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => cap,
+            DispatchPolicy::Window { items, .. } | DispatchPolicy::Static { items, .. } => cap.min(items),
         }
     }
 
     /// Returns the expected execution time: the last one plus a quarter of it, or plus 4 ms if that
     /// is more.
     fn expected(&self) -> Option<Duration> {
-        let last = self.learned.and_then(Learned::last)?;
+        let last = self.learned.and_then(CostClassState::last)?;
         Some(last + (last / 4).max(Duration::from_millis(4)))
     }
 
     /// Returns the maximum number of calls that may be dispatched with this one, and the reason if
     /// it is one.
-    pub(crate) fn merge_limit(&self, call: &Call) -> (usize, Option<Lone>) {
+    pub(crate) fn merge_limit(&self, call: &Call) -> (usize, Option<UnbatchedReason>) {
         self.core.map_or((usize::MAX, None), |core| core.merge_limit(self.now, call))
     }
 }
 
-// === impl Line ===
+// === impl KeyQueue ===
 
-impl Line<'_> {
-    pub(crate) fn head(&self) -> &Waiting {
+impl KeyQueue<'_> {
+    pub(crate) fn head(&self) -> &QueuedCall {
         self.calls[0]
     }
 
     /// Returns the instant at which this queue must be dispatched.
-    pub(crate) fn due(&self, rules: Rules<'_>) -> Due {
+    pub(crate) fn due(&self, rules: DecisionInputs<'_>) -> DispatchTime {
         if rules.draining {
-            return Due::Now(Cause::Drain);
+            return DispatchTime::Now(DispatchCause::Drain);
         }
         let head = self.head();
         let scope = rules.limits.scope(head.call.scope);
@@ -146,31 +147,33 @@ impl Line<'_> {
         // limit of the route.
         let until = |beside_slot: Duration| rules.now.after(beside_slot.saturating_sub(head.beside_slot));
         let (end, delay) = match rules.limits.policy {
-            Policy::WorkConserving | Policy::Adaptive { .. } => return Due::Now(Cause::Idle),
-            Policy::Window { delay, .. } => (until(delay), delay),
-            Policy::Static { delay, .. } => (head.arrived.after(delay), delay),
+            DispatchPolicy::WorkConserving | DispatchPolicy::Adaptive { .. } => {
+                return DispatchTime::Now(DispatchCause::Idle);
+            }
+            DispatchPolicy::Window { delay, .. } => (until(delay), delay),
+            DispatchPolicy::Static { delay, .. } => (head.arrived.after(delay), delay),
         };
         let (most, _) = rules.merge_limit(&head.call);
         if head.call.alone || most <= self.calls.len().min(2) {
-            return Due::Now(Cause::Idle);
+            return DispatchTime::Now(DispatchCause::Idle);
         }
         let walls = rules.walls(scope);
         let fill = rules.fill(walls.items);
         let sum = |of: fn(&Call) -> u64| self.calls.iter().map(|waiting| of(&waiting.call)).sum::<u64>();
         let items = sum(|call| u64::from(call.items));
         if items >= u64::from(fill) {
-            return Due::Now(Cause::Full);
+            return DispatchTime::Now(DispatchCause::Full);
         }
         // More is queued than one batch holds, so the next batch cannot grow any further.
         if sum(|call| call.weight.sum) > walls.weight {
-            return Due::Now(Cause::Weight);
+            return DispatchTime::Now(DispatchCause::Weight);
         }
         if sum(|call| call.bytes) > scope.batch_bytes_max {
-            return Due::Now(Cause::Bytes);
+            return DispatchTime::Now(DispatchCause::Bytes);
         }
         let hold_ends = end.min(until(scope.queue_delay_max));
         if rules.now >= hold_ends {
-            return Due::Now(if delay == Duration::ZERO { Cause::Idle } else { Cause::Delay });
+            return DispatchTime::Now(if delay == Duration::ZERO { DispatchCause::Idle } else { DispatchCause::Delay });
         }
         // A deadline within the hold dispatches the batch early enough to be answered in time.
         // Without a known execution, half of the time to the deadline is reserved.
@@ -181,15 +184,15 @@ impl Line<'_> {
             .min()
             .map(|deadline| deadline.before(rules.expected().unwrap_or(deadline.since(head.arrived) / 2)));
         match urgent {
-            Some(urgent) if rules.now >= urgent => Due::Now(Cause::Deadline),
-            Some(urgent) => Due::At(urgent.min(hold_ends)),
-            None => Due::At(hold_ends),
+            Some(urgent) if rules.now >= urgent => DispatchTime::Now(DispatchCause::Deadline),
+            Some(urgent) => DispatchTime::At(urgent.min(hold_ends)),
+            None => DispatchTime::At(hold_ends),
         }
     }
 
     /// Returns the calls that must be dispatched together: as many from the front as the limits
     /// allow, and at least one; or more, to retest a ceiling.
-    pub(crate) fn leaving(&self, rules: Rules<'_>) -> Leaving {
+    pub(crate) fn leaving(&self, rules: DecisionInputs<'_>) -> ExpectedBatch {
         let scope = rules.limits.scope(self.head().call.scope);
         let cut = self.up_to(rules, rules.walls(scope));
         self.asking(rules, &cut).unwrap_or(cut)
@@ -197,28 +200,30 @@ impl Line<'_> {
 
     /// Returns the larger batch in place of this one, if the ceiling that cuts it is due for a
     /// retest and no call would be late for it.
-    fn asking(&self, rules: Rules<'_>, cut: &Leaving) -> Option<Leaving> {
+    fn asking(&self, rules: DecisionInputs<'_>, cut: &ExpectedBatch) -> Option<ExpectedBatch> {
         let (bounded, up_to, took) = rules.learned?.retest(rules.now)?;
-        let by = if bounded == Bounded::Items { Cause::Full } else { Cause::Weight };
+        let by = if bounded == SizeMeasure::Items { DispatchCause::Full } else { DispatchCause::Weight };
         if rules.draining || cut.lone.is_some() || self.head().call.alone || cut.bound != Some(by) {
             return None;
         }
         let scope = rules.limits.scope(self.head().call.scope);
         let walls = match bounded {
-            Bounded::Items => {
+            SizeMeasure::Items => {
                 let items = u32::try_from(up_to).unwrap_or(u32::MAX).min(scope.batch_items_max);
-                Walls { items, ..cut.walls }
+                BatchCaps { items, ..cut.walls }
             }
-            Bounded::Weight => Walls { weight: up_to.min(scope.batch_weight_max.unwrap_or(u64::MAX)), ..cut.walls },
-            Bounded::PaddedWeight => Walls { padded: up_to, ..cut.walls },
+            SizeMeasure::Weight => {
+                BatchCaps { weight: up_to.min(scope.batch_weight_max.unwrap_or(u64::MAX)), ..cut.walls }
+            }
+            SizeMeasure::PaddedWeight => BatchCaps { padded: up_to, ..cut.walls },
         };
         let larger = self.up_to(rules, walls);
         let members = &self.calls[..larger.calls];
         let items: u32 = members.iter().map(|waiting| waiting.call.items).sum();
         let size = match bounded {
-            Bounded::Items => u64::from(items),
-            Bounded::Weight => members.iter().map(|waiting| waiting.call.weight.sum).sum(),
-            Bounded::PaddedWeight => {
+            SizeMeasure::Items => u64::from(items),
+            SizeMeasure::Weight => members.iter().map(|waiting| waiting.call.weight.sum).sum(),
+            SizeMeasure::PaddedWeight => {
                 u64::from(items) * members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0)
             }
         };
@@ -232,20 +237,21 @@ impl Line<'_> {
             useful.is_none_or(|deadline| deadline.at.since(rules.now) >= took + one * parts)
         });
         let in_hand = rules.replays >= u64::try_from(members.len()).unwrap_or(u64::MAX);
-        (beyond && members.len() > 1 && on_time && in_hand).then_some(Leaving { retest: Some(bounded), ..larger })
+        (beyond && members.len() > 1 && on_time && in_hand).then_some(ExpectedBatch { retest: Some(bounded), ..larger })
     }
 
     /// Returns as many calls from the front as these limits and the byte limit allow, and at least
     /// one.
-    fn up_to(&self, rules: Rules<'_>, walls: Walls) -> Leaving {
+    fn up_to(&self, rules: DecisionInputs<'_>, walls: BatchCaps) -> ExpectedBatch {
         let head = &self.head().call;
         let scope = rules.limits.scope(head.scope);
-        let alone = |lone| Leaving { calls: 1, bound: None, lone, exclusive: false, walls, retest: None, trial: false };
+        let alone =
+            |lone| ExpectedBatch { calls: 1, bound: None, lone, exclusive: false, walls, retest: None, trial: false };
         if head.alone {
             return alone(None);
         }
         if head.items > walls.items {
-            return alone(Some(Lone::ClientBatchFull));
+            return alone(Some(UnbatchedReason::ClientBatchFull));
         }
         let (most, lone) = rules.merge_limit(head);
         if most == 1 {
@@ -253,23 +259,23 @@ impl Line<'_> {
         }
         let fill = rules.fill(walls.items);
         let mut leaving =
-            Leaving { calls: 0, bound: None, lone: None, exclusive: false, walls, retest: None, trial: false };
+            ExpectedBatch { calls: 0, bound: None, lone: None, exclusive: false, walls, retest: None, trial: false };
         let (mut items, mut weight, mut heaviest, mut bytes, mut values) = (0, 0, 0, 0, BTreeSet::new());
         // The first call always fits. Further calls join until one exceeds a limit, repeats an
         // exclusive value, goes alone, or the maximum number of members is reached.
-        for Waiting { call, .. } in &self.calls {
+        for QueuedCall { call, .. } in &self.calls {
             if leaving.calls > 0 {
                 if call.alone || leaving.calls >= most {
                     break;
                 }
                 leaving.bound = if items + call.items > fill {
-                    Some(Cause::Full)
+                    Some(DispatchCause::Full)
                 } else if weight + call.weight.sum > walls.weight
                     || u64::from(items + call.items) * call.weight.max.max(heaviest) > walls.padded
                 {
-                    Some(Cause::Weight)
+                    Some(DispatchCause::Weight)
                 } else if bytes + call.bytes > scope.batch_bytes_max {
-                    Some(Cause::Bytes)
+                    Some(DispatchCause::Bytes)
                 } else {
                     None
                 };
@@ -287,7 +293,7 @@ impl Line<'_> {
             values.extend(call.exclusive.iter().copied());
         }
         if items >= fill {
-            leaving.bound = Some(Cause::Full);
+            leaving.bound = Some(DispatchCause::Full);
         }
         leaving.trial = most == 2 && leaving.calls > 1;
         leaving

@@ -5,34 +5,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, Bounded, Call, CallId, Cause, CostClassId, Counts, DeadlineSource, Decision, InvariantId,
-    KeyId, Limits, Lone, Observed, ObservedOutcome, Rejection, RejectionReason, ScopeId, Tick,
+    Batch, BatchId, BatchOutcome, Batcher, Call, CallId, CostClassId, DeadlineSource, Decision, DispatchCause,
+    InvariantId, KeyId, Limits, Observation, QueueGauges, Rejection, RejectionReason, ScopeId, SizeMeasure, Tick,
+    UnbatchedReason,
 };
 
 use super::batch;
-use super::learned::{Learned, Size};
-use super::line::{Due, Leaving, Line, Rules, Waiting};
-use super::promise::{Broken, Held, Tally, promise};
-use super::trace::{Event, Said};
+use super::learned::{CompletedBatch, CostClassState};
+use super::line::{DecisionInputs, DispatchTime, ExpectedBatch, KeyQueue, QueuedCall};
+use super::promise::{CheckResult, Coverage, Violation, promise};
+use super::trace::{CoreResponse, Event};
 
 /// The expected state of the core.
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) now: Tick,
-    pub(crate) tally: Tally,
+    pub(crate) tally: Coverage,
     limits: Limits,
     draining: bool,
     /// Queued calls in order of arrival.
-    queue: Vec<Waiting>,
-    flights: BTreeMap<BatchId, Flight>,
-    learned: BTreeMap<CostClassId, Learned>,
+    queue: Vec<QueuedCall>,
+    flights: BTreeMap<BatchId, InFlightBatch>,
+    learned: BTreeMap<CostClassId, CostClassState>,
     /// Merge keys that the upstream has paused, with the end of each pause.
     paused: BTreeMap<KeyId, Tick>,
     /// Accepted calls and the way in which each left the queue; `None` while it is queued.
     fates: BTreeMap<CallId, Option<&'static str>>,
     batches: u64,
     /// The smallest and the largest duration and item count of successful executions.
-    pace: Option<(Pace, Pace)>,
+    pace: Option<(ExecutionSample, ExecutionSample)>,
     /// `true` if the last step ignored an expired SLO, which justifies a wake-up without a
     /// decision.
     pub(crate) forgave: bool,
@@ -41,25 +42,25 @@ pub(crate) struct Model {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Pace {
+struct ExecutionSample {
     duration: Duration,
     items: u32,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct InFlightBatch {
     /// `None` for a call that shares no batch.
     key: Option<KeyId>,
     class: CostClassId,
     scope: ScopeId,
-    size: Size,
+    size: CompletedBatch,
     /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
-    abort: Abort,
+    abort: AbortState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Abort {
+enum AbortState {
     No,
     Due,
     Told,
@@ -71,7 +72,7 @@ impl Model {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             now: Tick::default(),
-            tally: Tally::new(),
+            tally: Coverage::new(),
             limits,
             draining: false,
             queue: Vec::new(),
@@ -87,13 +88,13 @@ impl Model {
     }
 
     /// Checks the core's response to an event, and its state after it, against the invariants.
-    pub(crate) fn step(&mut self, event: &Event, said: &Said, core: &Batcher) -> Held {
+    pub(crate) fn step(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
         let held = self.judge(event, said, core);
         self.before = Some(core.clone());
         held
     }
 
-    fn judge(&mut self, event: &Event, said: &Said, core: &Batcher) -> Held {
+    fn judge(&mut self, event: &Event, said: &CoreResponse, core: &Batcher) -> CheckResult {
         if let Event::Offer(now, _)
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
@@ -111,23 +112,23 @@ impl Model {
             self.now = now;
         }
         match (event, said) {
-            (Event::Offer(_, call), Said::Offered(result)) => self.offered(call, result)?,
-            (Event::Cancel(_, id), Said::Cancelled(left)) => self.cancelled(*id, *left)?,
-            (Event::Answered(id), Said::Nothing) => {
+            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, result)?,
+            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Answered(id), CoreResponse::Nothing) => {
                 self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
             }
-            (Event::Complete(_, batch, observed), Said::Nothing) => self.completed(*batch, observed),
-            (Event::SetLimits(limits), Said::Nothing) => {
+            (Event::Complete(_, batch, observed), CoreResponse::Nothing) => self.completed(*batch, observed),
+            (Event::SetLimits(limits), CoreResponse::Nothing) => {
                 self.limits = limits.clone();
             }
-            (Event::Publish(_, class, items_max), Said::Nothing) => {
-                self.learned.entry(*class).or_default().publish(Bounded::Items, (*items_max).into());
+            (Event::Publish(_, class, items_max), CoreResponse::Nothing) => {
+                self.learned.entry(*class).or_default().publish(SizeMeasure::Items, (*items_max).into());
             }
-            (Event::PublishWeight(_, class, weight_max), Said::Nothing) => {
-                self.learned.entry(*class).or_default().publish(Bounded::Weight, *weight_max);
+            (Event::PublishWeight(_, class, weight_max), CoreResponse::Nothing) => {
+                self.learned.entry(*class).or_default().publish(SizeMeasure::Weight, *weight_max);
             }
-            (Event::Drain(_), Said::Nothing) => self.draining = true,
-            (Event::Poll(_), Said::Decided(decision)) => {
+            (Event::Drain(_), CoreResponse::Nothing) => self.draining = true,
+            (Event::Poll(_), CoreResponse::Decided(decision)) => {
                 self.forgive();
                 match decision {
                     Decision::Dispatch(batch) => self.dispatched(batch)?,
@@ -135,7 +136,7 @@ impl Model {
                     Decision::Abort(batch) => self.aborted(*batch)?,
                 }
             }
-            (Event::Poll(_), Said::Idle(wakeup)) => {
+            (Event::Poll(_), CoreResponse::Idle(wakeup)) => {
                 self.forgive();
                 self.idle(*wakeup)?;
             }
@@ -150,7 +151,7 @@ impl Model {
     }
 
     /// Checks the final state, when no event is left.
-    pub(crate) fn ended(&self) -> Held {
+    pub(crate) fn ended(&self) -> CheckResult {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
         promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
             format!("calls {stuck:?} were accepted and never ended")
@@ -173,8 +174,8 @@ impl Model {
         in_flight < self.limits.scope(scope).slots_max as usize
     }
 
-    fn rules(&self, class: CostClassId) -> Rules<'_> {
-        Rules {
+    fn rules(&self, class: CostClassId) -> DecisionInputs<'_> {
+        DecisionInputs {
             now: self.now,
             limits: &self.limits,
             learned: self.learned.get(&class),
@@ -190,18 +191,18 @@ impl Model {
     }
 
     /// Returns the key queues in order of their first calls.
-    fn lines(&self) -> Vec<Line<'_>> {
-        let mut lines: Vec<Line<'_>> = Vec::new();
+    fn lines(&self) -> Vec<KeyQueue<'_>> {
+        let mut lines: Vec<KeyQueue<'_>> = Vec::new();
         for waiting in &self.queue {
             match lines.iter_mut().find(|line| line.key == waiting.call.key) {
                 Some(line) => line.calls.push(waiting),
-                None => lines.push(Line { key: waiting.call.key, calls: vec![waiting] }),
+                None => lines.push(KeyQueue { key: waiting.call.key, calls: vec![waiting] }),
             }
         }
         lines
     }
 
-    fn due(&self, line: &Line<'_>) -> Due {
+    fn due(&self, line: &KeyQueue<'_>) -> DispatchTime {
         line.due(self.rules(line.head().call.cost_class))
     }
 
@@ -217,7 +218,8 @@ impl Model {
         for waiting in &mut self.queue {
             let Some(deadline) = waiting.call.deadline else { continue };
             let slo = deadline.at.since(waiting.arrived);
-            let cannot = self.learned.get(&waiting.call.cost_class).is_some_and(|learned| learned.cannot_meet(slo));
+            let cannot =
+                self.learned.get(&waiting.call.cost_class).is_some_and(|learned| learned.is_slo_unreachable(slo));
             if deadline.source == DeadlineSource::Slo && deadline.at <= self.now && cannot && !waiting.forgiven {
                 waiting.forgiven = true;
                 self.forgave = true;
@@ -228,13 +230,13 @@ impl Model {
         }
     }
 
-    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<Waiting, Broken> {
+    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
         let known = self.fates.insert(id, Some(fate));
         promise(InvariantId::LeavesOnce, known == Some(None), || {
             format!("call {} is {fate} after it was {known:?}", id.0)
         })?;
         let at = self.queue.iter().position(|waiting| waiting.call.id == id);
-        at.map(|at| self.queue.remove(at)).ok_or_else(|| Broken {
+        at.map(|at| self.queue.remove(at)).ok_or_else(|| Violation {
             promise: InvariantId::LeavesOnce,
             how: format!("call {} is {fate} and was not queued", id.0),
         })
@@ -266,7 +268,7 @@ impl Model {
         }
     }
 
-    fn offered(&mut self, call: &Call, result: &Result<(), Rejection>) -> Held {
+    fn offered(&mut self, call: &Call, result: &Result<(), Rejection>) -> CheckResult {
         let expected = self.refusal(call);
         let reason = result.err().map(|rejection| rejection.reason);
         promise(InvariantId::QueueBound, reason == expected, || {
@@ -276,7 +278,7 @@ impl Model {
             Ok(()) => {
                 self.saw("accepted");
                 self.fates.insert(call.id, None);
-                self.queue.push(Waiting {
+                self.queue.push(QueuedCall {
                     call: call.clone(),
                     arrived: self.now,
                     beside_slot: Duration::ZERO,
@@ -314,7 +316,7 @@ impl Model {
     fn drain_seconds(&self) -> (u64, u64) {
         let Some((least, most)) = self.pace else { return (1, 1) };
         let (items, _) = self.held(|_| true);
-        let nanos = |pace: Pace, items_each: u32| {
+        let nanos = |pace: ExecutionSample, items_each: u32| {
             pace.duration.as_nanos() * u128::from(items.div_ceil(u64::from(items_each))) / u128::from(self.limits.slots)
         };
         let whole = |nanos: u128| u64::try_from(nanos.div_ceil(1_000_000_000)).unwrap_or(u64::MAX);
@@ -324,7 +326,7 @@ impl Model {
         (whole(low).clamp(1, 3600), whole(high).clamp(1, 3600))
     }
 
-    fn cancelled(&mut self, id: CallId, left: bool) -> Held {
+    fn cancelled(&mut self, id: CallId, left: bool) -> CheckResult {
         let queued = self.queue.iter().any(|waiting| waiting.call.id == id);
         let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
@@ -334,7 +336,7 @@ impl Model {
         if let Some(flight) = flight {
             flight.waiting.remove(&id);
             if flight.waiting.is_empty() {
-                flight.abort = Abort::Due;
+                flight.abort = AbortState::Due;
             }
         }
         if queued {
@@ -348,9 +350,9 @@ impl Model {
         Ok(())
     }
 
-    fn completed(&mut self, batch: BatchId, observed: &Observed) {
-        let Some(Flight { key, class, size, .. }) = self.flights.remove(&batch) else { return };
-        if let ObservedOutcome::Overloaded { retry_after } = observed.outcome {
+    fn completed(&mut self, batch: BatchId, observed: &Observation) {
+        let Some(InFlightBatch { key, class, size, .. }) = self.flights.remove(&batch) else { return };
+        if let BatchOutcome::Overloaded { retry_after } = observed.outcome {
             // A pause lasts at most 100 ms.
             let until = retry_after.map(|after| self.now.after(after.min(Duration::from_millis(100))));
             if let (Some(key), Some(until)) = (key, until) {
@@ -360,7 +362,8 @@ impl Model {
             }
         }
         let learned = self.learned.entry(class).or_default();
-        let weights = |learned: &Learned| learned.max(Bounded::Weight).min(learned.max(Bounded::PaddedWeight));
+        let weights =
+            |learned: &CostClassState| learned.max(SizeMeasure::Weight).min(learned.max(SizeMeasure::PaddedWeight));
         let before = learned.ceiling();
         let weight = weights(learned);
         let most = self.limits.scopes.iter().map(|scope| scope.batch_items_max).max().unwrap_or(u32::MAX);
@@ -374,27 +377,27 @@ impl Model {
         } else if after > before {
             self.saw("ceiling raised");
         }
-        if observed.outcome == ObservedOutcome::Ok {
-            let this = Pace { duration: observed.duration, items: size.items };
+        if observed.outcome == BatchOutcome::Ok {
+            let this = ExecutionSample { duration: observed.duration, items: size.items };
             let (least, most) = self.pace.unwrap_or((this, this));
             self.pace = Some((
-                Pace { duration: least.duration.min(this.duration), items: least.items.min(this.items) },
-                Pace { duration: most.duration.max(this.duration), items: most.items.max(this.items) },
+                ExecutionSample { duration: least.duration.min(this.duration), items: least.items.min(this.items) },
+                ExecutionSample { duration: most.duration.max(this.duration), items: most.items.max(this.items) },
             ));
         }
     }
 
-    fn aborted(&mut self, batch: BatchId) -> Held {
+    fn aborted(&mut self, batch: BatchId) -> CheckResult {
         let abort = self.flights.get_mut(&batch).map(|flight| &mut flight.abort);
-        let due = abort.as_deref() == Some(&Abort::Due);
+        let due = abort.as_deref() == Some(&AbortState::Due);
         if let Some(abort) = abort {
-            *abort = Abort::Told;
+            *abort = AbortState::Told;
         }
         self.saw("aborted");
         promise(InvariantId::Aborts, due, || format!("batch {} is aborted and was not abandoned just now", batch.0))
     }
 
-    fn expired(&mut self, id: CallId) -> Held {
+    fn expired(&mut self, id: CallId) -> CheckResult {
         let deadline = self.leave(id, "expired")?.deadline();
         self.saw("expired");
         promise(InvariantId::OnTime, deadline.is_some_and(|deadline| deadline <= self.now), || {
@@ -402,7 +405,7 @@ impl Model {
         })
     }
 
-    fn dispatched(&mut self, batch: &Batch) -> Held {
+    fn dispatched(&mut self, batch: &Batch) -> CheckResult {
         let id = batch.id.0;
         promise(InvariantId::WithinSlots, self.slot_is_free(), || {
             format!("batch {id} is dispatched without a free slot")
@@ -430,7 +433,7 @@ impl Model {
         promise(InvariantId::WithinLimits, members.len() <= leaving.calls, || {
             format!("batch {id} holds {} calls where {} may share it", members.len(), leaving.calls)
         })?;
-        let size = Size {
+        let size = CompletedBatch {
             items: batch.items,
             weight: batch.weight,
             heaviest: members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0),
@@ -440,29 +443,29 @@ impl Model {
         };
         if let Some(bounded) = leaving.retest {
             self.learned.entry(batch.cost_class).or_default().testing(bounded);
-            self.saw(if bounded == Bounded::Items { "retest: items" } else { "retest: weight" });
+            self.saw(if bounded == SizeMeasure::Items { "retest: items" } else { "retest: weight" });
         }
         self.flights.insert(
             batch.id,
-            Flight {
+            InFlightBatch {
                 key: (!members[0].call.alone).then_some(batch.key),
                 class: batch.cost_class,
                 scope,
                 size,
                 waiting: batch.members.iter().map(|member| member.id).collect(),
-                abort: Abort::No,
+                abort: AbortState::No,
             },
         );
         self.saw(match batch.cause {
-            Cause::Full => "cause: full",
-            Cause::Weight => "cause: weight",
-            Cause::Bytes => "cause: bytes",
-            Cause::Deadline => "cause: deadline",
-            Cause::Delay => "cause: delay",
-            Cause::Idle => "cause: idle",
-            Cause::Drain => "cause: drain",
-            Cause::Probe => "cause: probe",
-            Cause::Lead => "cause: lead, which only the adaptive policy has",
+            DispatchCause::Full => "cause: full",
+            DispatchCause::Weight => "cause: weight",
+            DispatchCause::Bytes => "cause: bytes",
+            DispatchCause::Deadline => "cause: deadline",
+            DispatchCause::Delay => "cause: delay",
+            DispatchCause::Idle => "cause: idle",
+            DispatchCause::Drain => "cause: drain",
+            DispatchCause::Probe => "cause: probe",
+            DispatchCause::Lead => "cause: lead, which only the adaptive policy has",
         });
         if members.len() > 1 {
             self.saw("shared");
@@ -471,26 +474,26 @@ impl Model {
             self.saw("cut: exclusive");
         }
         match batch.lone {
-            Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
-            Some(Lone::Quarantined) => self.saw("alone: quarantined"),
-            Some(Lone::Refused) => self.saw("alone: refused"),
-            Some(Lone::BudgetEmpty) => self.saw("alone: budget empty"),
-            Some(Lone::NoGain) | None => {}
+            Some(UnbatchedReason::ClientBatchFull) => self.saw("alone: client batch full"),
+            Some(UnbatchedReason::Quarantined) => self.saw("alone: quarantined"),
+            Some(UnbatchedReason::Refused) => self.saw("alone: refused"),
+            Some(UnbatchedReason::BudgetEmpty) => self.saw("alone: budget empty"),
+            Some(UnbatchedReason::NoGain) | None => {}
         }
         Ok(())
     }
 
     /// Checks that the first key queue that is due is dispatched, from its front, with as many
     /// calls as the limits allow. Also returns `true` if the batch is as large as its class allows.
-    fn in_order(&self, batch: &Batch) -> Result<(Leaving, Cause, bool), Broken> {
+    fn in_order(&self, batch: &Batch) -> Result<(ExpectedBatch, DispatchCause, bool), Violation> {
         let id = batch.id.0;
         let lines = self.lines();
         let first = lines
             .iter()
             .filter(|line| self.scope_is_free(line.head().call.scope) && self.paused(line.key).is_none())
-            .find_map(|line| if let Due::Now(cause) = self.due(line) { Some((line, cause)) } else { None });
+            .find_map(|line| if let DispatchTime::Now(cause) = self.due(line) { Some((line, cause)) } else { None });
         let Some((line, due)) = first else {
-            return Err(Broken {
+            return Err(Violation {
                 promise: InvariantId::HoldsOut,
                 how: format!("batch {id} is dispatched while every line is held"),
             });
@@ -514,26 +517,26 @@ impl Model {
         Ok((leaving, due, full))
     }
 
-    fn idle(&mut self, wakeup: Option<Tick>) -> Held {
-        let owed = self.flights.iter().find(|(_, flight)| flight.abort == Abort::Due);
+    fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
+        let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
         promise(InvariantId::Aborts, owed.is_none(), || {
             format!("every member of {owed:?} was cancelled, and it is not aborted")
         })?;
         let late = self.queue.iter().find(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= self.now));
         promise(InvariantId::OnTime, late.is_none(), || format!("{late:?} stays queued past its deadline"))?;
-        let mut wakes: Vec<Tick> = self.queue.iter().filter_map(Waiting::deadline).collect();
+        let mut wakes: Vec<Tick> = self.queue.iter().filter_map(QueuedCall::deadline).collect();
         let mut held = false;
         for line in self.lines().iter().filter(|line| self.slot_is_free() && self.scope_is_free(line.head().call.scope))
         {
             match (self.due(line), self.paused(line.key)) {
-                (Due::At(at), Some(until)) => wakes.push(at.max(until)),
-                (Due::Now(_), Some(until)) => wakes.push(until),
-                (Due::Now(cause), None) => {
+                (DispatchTime::At(at), Some(until)) => wakes.push(at.max(until)),
+                (DispatchTime::Now(_), Some(until)) => wakes.push(until),
+                (DispatchTime::Now(cause), None) => {
                     return promise(InvariantId::NoIdleWait, false, || {
                         format!("key {} waits beside a free slot and is due: {cause:?}", line.key.0)
                     });
                 }
-                (Due::At(at), None) => {
+                (DispatchTime::At(at), None) => {
                     wakes.push(at);
                     held = true;
                 }
@@ -552,9 +555,9 @@ impl Model {
     }
 
     /// Checks that the core's counters and ceilings match the model.
-    fn compare(&self, core: &Batcher) -> Held {
+    fn compare(&self, core: &Batcher) -> CheckResult {
         let (items, bytes) = self.held(|_| true);
-        let expected = Counts {
+        let expected = QueueGauges {
             queue_calls: self.queue.len(),
             queue_items: items,
             queue_bytes: bytes,

@@ -6,18 +6,18 @@ use groupage::batching::InvariantId;
 
 /// A violated invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub(crate) struct Violation {
     pub(crate) promise: InvariantId,
     pub(crate) how: String,
 }
 
 /// Result of a check.
-pub(crate) type Held = Result<(), Broken>;
+pub(crate) type CheckResult = Result<(), Violation>;
 
 /// Checks an invariant; `how` describes the violation.
-pub(crate) fn promise(promise: InvariantId, held: bool, how: impl FnOnce() -> String) -> Held {
-    if held { Ok(()) } else { Err(Broken { promise, how: how() }) }
+pub(crate) fn promise(promise: InvariantId, held: bool, how: impl FnOnce() -> String) -> CheckResult {
+    if held { Ok(()) } else { Err(Violation { promise, how: how() }) }
 }
 
 /// Number of occurrences of each situation, so that a run can be checked for coverage.
-pub(crate) type Tally = BTreeMap<&'static str, u64>;
+pub(crate) type Coverage = BTreeMap<&'static str, u64>;

@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Late, Limits, Observed, ObservedOutcome, Policy,
-    ScopeId, ScopeLimits, TenantId, Tick, Weight,
+    BatchOutcome, Call, CallId, CostClassId, Deadline, DeadlineSource, DispatchPolicy, KeyId, LateTreatment, Limits,
+    Observation, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 
-use super::draw::Draw;
+use super::draw::SplitMix64;
 
 /// The parameters of a run.
 #[derive(Debug, Clone)]
-pub(crate) struct Setting {
+pub(crate) struct RunParameters {
     /// `true` if all instants are whole milliseconds.
     pub(crate) coarse: bool,
     /// Total number of calls.
@@ -48,23 +48,23 @@ pub(crate) struct Setting {
     /// Probability that an execution fails, in thousandths.
     faults: u64,
     /// The outcome of every failed execution; `None` if it is drawn each time.
-    fault: Option<ObservedOutcome>,
-    refuses: Option<Refuses>,
+    fault: Option<BatchOutcome>,
+    refuses: Option<UpstreamLimits>,
 }
 
 /// Sizes above which the upstream refuses a batch.
 #[derive(Debug, Clone, Copy)]
-struct Refuses {
+struct UpstreamLimits {
     items: Option<u32>,
     weight: Option<u64>,
     /// `true` if a heavier batch runs out of memory instead of being refused.
     memory: bool,
 }
 
-// === impl Setting ===
+// === impl RunParameters ===
 
-impl Setting {
-    pub(crate) fn new(draw: &mut Draw) -> Self {
+impl RunParameters {
+    pub(crate) fn new(draw: &mut SplitMix64) -> Self {
         let long = draw.chance(40);
         // Large batches need calls of one item, few keys, room in the queue, and an upstream that
         // mostly succeeds.
@@ -106,10 +106,10 @@ impl Setting {
             fault: *draw.pick(&[
                 None,
                 None,
-                Some(ObservedOutcome::Mismatched),
-                Some(ObservedOutcome::Overloaded { retry_after: None }),
+                Some(BatchOutcome::Mismatched),
+                Some(BatchOutcome::Overloaded { retry_after: None }),
             ]),
-            refuses: draw.chance(200).then(|| Refuses {
+            refuses: draw.chance(200).then(|| UpstreamLimits {
                 items: draw.chance(500).then(|| draw.count(1, 6)),
                 weight: draw.chance(600).then(|| draw.between(4, 40)),
                 memory: draw.chance(300),
@@ -118,12 +118,12 @@ impl Setting {
     }
 
     /// Returns random limits, for the start or for an edit.
-    pub(crate) fn limits(&self, draw: &mut Draw) -> Limits {
+    pub(crate) fn limits(&self, draw: &mut SplitMix64) -> Limits {
         let (items, delay) = (draw.count(1, 8), draw.span(self.coarse, 20) * draw.count(0, 2));
         let policy = match draw.between(0, 4) {
-            0 | 1 => Policy::WorkConserving,
-            2 | 3 => Policy::Window { items, delay },
-            _ => Policy::Static { items, delay },
+            0 | 1 => DispatchPolicy::WorkConserving,
+            2 | 3 => DispatchPolicy::Window { items, delay },
+            _ => DispatchPolicy::Static { items, delay },
         };
         let roomy = self.friendly || draw.chance(600);
         let scopes = (0..draw.between(1, 3))
@@ -135,7 +135,7 @@ impl Setting {
                 queue_items_max: if roomy { 1000 } else { draw.count(1, 30) },
                 queue_bytes_max: if roomy { 100_000 } else { draw.between(20, 2000) },
                 slots_max: draw.count(1, 4),
-                late: Late::Refuse,
+                late: LateTreatment::Refuse,
             })
             .collect();
         Limits {
@@ -151,7 +151,7 @@ impl Setting {
     }
 
     /// Returns a random call.
-    pub(crate) fn call(&self, draw: &mut Draw, now: Tick, id: CallId) -> Call {
+    pub(crate) fn call(&self, draw: &mut SplitMix64, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
         let alone = draw.chance(40);
@@ -192,28 +192,28 @@ impl Setting {
     }
 
     /// Returns the outcome of an execution with this many items and this weight.
-    pub(crate) fn execution(&self, draw: &mut Draw, items: u32, weight: u64) -> Observed {
+    pub(crate) fn execution(&self, draw: &mut SplitMix64, items: u32, weight: u64) -> Observation {
         let millis = self.base + self.each * u64::from(items);
         let duration = Duration::from_millis(millis) + draw.span(self.coarse, self.jitter);
         let heavy = self.refuses.is_some_and(|refuses| refuses.weight.is_some_and(|max| weight > max));
         let many = self.refuses.is_some_and(|refuses| refuses.items.is_some_and(|max| items > max));
         let outcome = if heavy && self.refuses.is_some_and(|refuses| refuses.memory) {
-            ObservedOutcome::OutOfMemory
+            BatchOutcome::OutOfMemory
         } else if heavy || many {
-            ObservedOutcome::TooLarge { limit: None }
+            BatchOutcome::TooLarge { limit: None }
         } else if draw.chance(self.faults) {
             self.fault.unwrap_or_else(|| match draw.between(0, 7) {
-                0 | 1 => ObservedOutcome::TooLarge { limit: draw.chance(600).then(|| draw.count(0, 10)) },
+                0 | 1 => BatchOutcome::TooLarge { limit: draw.chance(600).then(|| draw.count(0, 10)) },
                 2 | 3 => {
-                    ObservedOutcome::Overloaded { retry_after: draw.chance(300).then(|| draw.span(self.coarse, 3000)) }
+                    BatchOutcome::Overloaded { retry_after: draw.chance(300).then(|| draw.span(self.coarse, 3000)) }
                 }
-                4 | 5 => ObservedOutcome::Mismatched,
-                6 => ObservedOutcome::OutOfMemory,
-                _ => ObservedOutcome::Failed,
+                4 | 5 => BatchOutcome::Mismatched,
+                6 => BatchOutcome::OutOfMemory,
+                _ => BatchOutcome::Failed,
             })
         } else {
-            ObservedOutcome::Ok
+            BatchOutcome::Ok
         };
-        Observed { duration, first_byte: None, outcome }
+        Observation { duration, first_byte: None, outcome }
     }
 }

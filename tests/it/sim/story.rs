@@ -4,21 +4,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use groupage::batching::InvariantId;
 
-use super::promise::{Broken, Held, Tally, promise};
+use super::promise::{CheckResult, Coverage, Violation, promise};
 use super::trace::Trace;
-use super::world::World;
+use super::world::Simulation;
 
 /// The result of a seed's run.
 #[derive(Debug)]
-pub(crate) struct Story {
+pub(crate) struct SimulationRun {
     pub(crate) trace: Trace,
-    pub(crate) tally: Tally,
-    pub(crate) end: Held,
+    pub(crate) tally: Coverage,
+    pub(crate) end: CheckResult,
 }
 
 /// Runs the simulation of a seed once.
-pub(crate) fn tell(seed: u64) -> Story {
-    let mut world = World::new(seed);
+pub(crate) fn tell(seed: u64) -> SimulationRun {
+    let mut world = Simulation::new(seed);
     // A panic of the core counts as a violated invariant, and the trace up to it is kept.
     let end = catch_unwind(AssertUnwindSafe(|| world.run())).unwrap_or_else(|panic| {
         let how = panic
@@ -26,9 +26,9 @@ pub(crate) fn tell(seed: u64) -> Story {
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_default();
-        Err(Broken { promise: InvariantId::Ends, how: format!("panicked: {how}") })
+        Err(Violation { promise: InvariantId::Ends, how: format!("panicked: {how}") })
     });
-    Story { trace: world.trace, tally: world.model.tally, end }
+    SimulationRun { trace: world.trace, tally: world.model.tally, end }
 }
 
 /// Runs a seed twice and replays it: the invariants hold, and the run depends on nothing but the
@@ -36,7 +36,7 @@ pub(crate) fn tell(seed: u64) -> Story {
 ///
 /// # Errors
 /// Returns the violated invariant and the seed.
-pub(crate) fn check(seed: u64) -> Result<Story, String> {
+pub(crate) fn check(seed: u64) -> Result<SimulationRun, String> {
     let story = tell(seed);
     let held = story.end.clone().and_then(|()| {
         let again = tell(seed);
@@ -49,6 +49,6 @@ pub(crate) fn check(seed: u64) -> Result<Story, String> {
     });
     match held {
         Ok(()) => Ok(story),
-        Err(Broken { promise, how }) => Err(format!("seed {seed}: invariant {promise:?} broken: {how}")),
+        Err(Violation { promise, how }) => Err(format!("seed {seed}: invariant {promise:?} broken: {how}")),
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt::{self, Write as _};
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Limits, Observed, Rejection, Tick,
+    Batch, BatchId, Batcher, Call, CallId, CostClassId, Decision, Limits, Observation, Rejection, Tick,
 };
 
 /// An event that is applied to the core.
@@ -12,7 +12,7 @@ pub(crate) enum Event {
     Offer(Tick, Call),
     Cancel(Tick, CallId),
     Answered(CallId),
-    Complete(Tick, BatchId, Observed),
+    Complete(Tick, BatchId, Observation),
     SetLimits(Limits),
     Publish(Tick, CostClassId, u32),
     PublishWeight(Tick, CostClassId, u64),
@@ -22,7 +22,7 @@ pub(crate) enum Event {
 
 /// The core's response to an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum CoreResponse {
     Nothing,
     Offered(Result<(), Rejection>),
     Cancelled(bool),
@@ -38,16 +38,16 @@ pub(crate) struct Trace {
     pub(crate) seed: u64,
     pub(crate) events: Vec<Event>,
     /// One response per event, or one less if the core panicked.
-    pub(crate) said: Vec<Said>,
+    pub(crate) said: Vec<CoreResponse>,
 }
 
 /// Applies an event to the core.
-pub(crate) fn tell(core: &mut Batcher, event: &Event) -> Said {
+pub(crate) fn tell(core: &mut Batcher, event: &Event) -> CoreResponse {
     match event.clone() {
-        Event::Offer(now, call) => return Said::Offered(core.offer(now, call)),
-        Event::Cancel(now, id) => return Said::Cancelled(core.cancel(now, id)),
+        Event::Offer(now, call) => return CoreResponse::Offered(core.offer(now, call)),
+        Event::Cancel(now, id) => return CoreResponse::Cancelled(core.cancel(now, id)),
         Event::Poll(now) => {
-            return core.poll(now).map_or_else(|| Said::Idle(core.next_wakeup()), Said::Decided);
+            return core.poll(now).map_or_else(|| CoreResponse::Idle(core.next_wakeup()), CoreResponse::Decided);
         }
         Event::Answered(id) => core.answered(id),
         Event::Complete(now, batch, observed) => core.complete(now, batch, observed),
@@ -56,14 +56,14 @@ pub(crate) fn tell(core: &mut Batcher, event: &Event) -> Said {
         Event::PublishWeight(now, class, weight_max) => core.publish_weight(now, class, weight_max),
         Event::Drain(now) => core.drain(now),
     }
-    Said::Nothing
+    CoreResponse::Nothing
 }
 
 // === impl Trace ===
 
 impl Trace {
     /// Applies the same events to a new core and returns its responses.
-    pub(crate) fn replay(&self) -> Vec<Said> {
+    pub(crate) fn replay(&self) -> Vec<CoreResponse> {
         let mut core = Batcher::new(self.limits.clone(), self.seed);
         self.events.iter().map(|event| tell(&mut core, event)).collect()
     }
@@ -74,7 +74,7 @@ impl Trace {
         let mut said = self.said.iter();
         for event in &self.events {
             match said.next() {
-                Some(Said::Nothing) => _ = writeln!(text, "{event}"),
+                Some(CoreResponse::Nothing) => _ = writeln!(text, "{event}"),
                 Some(said) => _ = writeln!(text, "{event} -> {said}"),
                 None => _ = writeln!(text, "{event} -> (no answer)"),
             }
@@ -129,7 +129,7 @@ impl fmt::Display for Event {
             }
             Self::Cancel(now, id) => write!(f, "{now:?} cancel {}", id.0),
             Self::Answered(id) => write!(f, "answered {}", id.0),
-            Self::Complete(now, batch, Observed { duration, outcome, .. }) => {
+            Self::Complete(now, batch, Observation { duration, outcome, .. }) => {
                 write!(f, "{now:?} complete batch {} after {duration:?}: {outcome:?}", batch.0)
             }
             Self::SetLimits(limits) => write!(f, "set {limits:?}"),
@@ -143,9 +143,9 @@ impl fmt::Display for Event {
     }
 }
 
-// === impl Said ===
+// === impl CoreResponse ===
 
-impl fmt::Display for Said {
+impl fmt::Display for CoreResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Nothing => Ok(()),

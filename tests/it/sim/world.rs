@@ -3,45 +3,45 @@
 use std::collections::BTreeMap;
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, CallId, CostClassId, Decision, InvariantId, Observed, ObservedOutcome, Tick,
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, InvariantId, Observation, Tick,
 };
 
-use super::draw::Draw;
+use super::draw::SplitMix64;
 use super::model::Model;
-use super::promise::{Broken, Held, promise};
-use super::setting::Setting;
-use super::trace::{Event, Said, Trace, tell};
+use super::promise::{CheckResult, Violation, promise};
+use super::setting::RunParameters;
+use super::trace::{CoreResponse, Event, Trace, tell};
 
 /// A scheduled event.
 #[derive(Debug, Clone, Copy)]
-enum Planned {
+enum ScheduledEvent {
     Burst,
     Cancel(CallId),
     Answer(CallId),
-    End(BatchId, Observed),
+    End(BatchId, Observation),
     Drain,
 }
 
 /// A simulation in progress.
 #[derive(Debug)]
-pub(crate) struct World {
+pub(crate) struct Simulation {
     pub(crate) trace: Trace,
     pub(crate) model: Model,
     core: Batcher,
-    draw: Draw,
-    setting: Setting,
-    planned: BTreeMap<(Tick, u64), Planned>,
+    draw: SplitMix64,
+    setting: RunParameters,
+    planned: BTreeMap<(Tick, u64), ScheduledEvent>,
     plans: u64,
     calls: u64,
     now: Tick,
 }
 
-// === impl World ===
+// === impl Simulation ===
 
-impl World {
+impl Simulation {
     pub(crate) fn new(seed: u64) -> Self {
-        let mut draw = Draw::new(seed);
-        let setting = Setting::new(&mut draw);
+        let mut draw = SplitMix64::new(seed);
+        let setting = RunParameters::new(&mut draw);
         let limits = setting.limits(&mut draw);
         Self {
             trace: Trace { limits: limits.clone(), seed, events: Vec::new(), said: Vec::new() },
@@ -57,10 +57,10 @@ impl World {
     }
 
     /// Runs the simulation to its end, or to the first invariant violation.
-    pub(crate) fn run(&mut self) -> Held {
-        self.plan(Tick::from_millis(1), Planned::Burst);
+    pub(crate) fn run(&mut self) -> CheckResult {
+        self.plan(Tick::from_millis(1), ScheduledEvent::Burst);
         if let Some(at) = self.setting.drain {
-            self.plan(Tick::from_millis(at), Planned::Drain);
+            self.plan(Tick::from_millis(at), ScheduledEvent::Drain);
         }
         // Each call arrives, is cancelled, is answered and ends its execution at most once, and
         // causes at most three wake-ups of its own.
@@ -85,16 +85,16 @@ impl World {
         promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
     }
 
-    fn end(&mut self) -> Held {
+    fn end(&mut self) -> CheckResult {
         self.model.ended()
     }
 
-    fn plan(&mut self, at: Tick, what: Planned) {
+    fn plan(&mut self, at: Tick, what: ScheduledEvent) {
         self.planned.insert((at, self.plans), what);
         self.plans += 1;
     }
 
-    fn tell(&mut self, event: Event) -> Result<Said, Broken> {
+    fn tell(&mut self, event: Event) -> Result<CoreResponse, Violation> {
         self.trace.events.push(event);
         let event = &self.trace.events[self.trace.events.len() - 1];
         let said = tell(&mut self.core, event);
@@ -105,15 +105,15 @@ impl World {
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
     /// next poll.
-    fn happen(&mut self) -> Held {
+    fn happen(&mut self) -> CheckResult {
         while let Some(((at, _), planned)) = self.planned.pop_first() {
             self.now = self.now.max(at);
             match planned {
-                Planned::Burst => self.burst()?,
-                Planned::Cancel(id) => _ = self.tell(Event::Cancel(self.now, id))?,
-                Planned::Answer(id) => _ = self.tell(Event::Answered(id))?,
-                Planned::End(batch, observed) => _ = self.tell(Event::Complete(self.now, batch, observed))?,
-                Planned::Drain => _ = self.tell(Event::Drain(self.now))?,
+                ScheduledEvent::Burst => self.burst()?,
+                ScheduledEvent::Cancel(id) => _ = self.tell(Event::Cancel(self.now, id))?,
+                ScheduledEvent::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                ScheduledEvent::End(batch, observed) => _ = self.tell(Event::Complete(self.now, batch, observed))?,
+                ScheduledEvent::Drain => _ = self.tell(Event::Drain(self.now))?,
             }
             let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
             if !more || self.draw.chance(300) {
@@ -123,14 +123,14 @@ impl World {
         Ok(())
     }
 
-    fn burst(&mut self) -> Held {
+    fn burst(&mut self) -> CheckResult {
         for _ in 0..self.draw.between(1, self.setting.burst) {
             let id = CallId(self.calls);
             self.calls += 1;
             let call = self.setting.call(&mut self.draw, self.now, id);
             if self.draw.chance(self.setting.cancels) {
                 let at = self.now.after(self.draw.span(self.setting.coarse, 40));
-                self.plan(at, Planned::Cancel(id));
+                self.plan(at, ScheduledEvent::Cancel(id));
             }
             // The shell may read the clock before another event is applied.
             let seen = if self.draw.chance(30) { self.now.before(self.draw.span(true, 5)) } else { self.now };
@@ -141,16 +141,16 @@ impl World {
         }
         if self.calls < self.setting.calls {
             let at = self.now.after(self.draw.span(self.setting.coarse, self.setting.gap));
-            self.plan(at, Planned::Burst);
+            self.plan(at, ScheduledEvent::Burst);
         } else if self.setting.drain.is_none() {
             let at = self.now.after(self.draw.span(self.setting.coarse, 40));
-            self.plan(at, Planned::Drain);
+            self.plan(at, ScheduledEvent::Drain);
         }
         Ok(())
     }
 
     /// Applies a rare event or one without effect.
-    fn turn(&mut self) -> Held {
+    fn turn(&mut self) -> CheckResult {
         let unknown = 1_000_000;
         let event = match self.draw.between(0, 7) {
             0..=2 => Event::SetLimits(self.setting.limits(&mut self.draw)),
@@ -164,13 +164,13 @@ impl World {
     }
 
     /// Polls until there is no decision. Returns the next wake-up.
-    fn decide(&mut self, woken: bool) -> Result<Option<Tick>, Broken> {
+    fn decide(&mut self, woken: bool) -> Result<Option<Tick>, Violation> {
         for asked in 0..=self.model.decisions_max() {
             match self.tell(Event::Poll(self.now))? {
-                Said::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
-                Said::Decided(Decision::Abort(batch)) => self.abort(batch),
-                Said::Decided(Decision::Expire { .. }) => {}
-                Said::Idle(wakeup) => {
+                CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
+                CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
+                CoreResponse::Decided(Decision::Expire { .. }) => {}
+                CoreResponse::Idle(wakeup) => {
                     let moved = asked > 0 || self.model.forgave;
                     promise(InvariantId::WakesLater, !woken || moved, || {
                         format!("woken at {:?} without a reason", self.now)
@@ -180,23 +180,23 @@ impl World {
                 said => unreachable!("poll returns {said:?}"),
             }
         }
-        Err(Broken { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
+        Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
     }
 
     fn execute(&mut self, batch: &Batch) {
         let observed = self.setting.execution(&mut self.draw, batch.items, batch.weight);
         let end = self.now.after(observed.duration);
-        self.plan(end, Planned::End(batch.id, observed));
+        self.plan(end, ScheduledEvent::End(batch.id, observed));
         // Isolation answers members one by one before the end of the execution, and so does an
         // upstream that answers early.
-        let early = observed.outcome != ObservedOutcome::Ok || self.draw.chance(100);
+        let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(100);
         if early && self.draw.chance(700) {
             for member in &batch.members {
                 if self.draw.chance(800) {
                     let at = self
                         .now
                         .after(self.draw.span(true, 1 + u64::try_from(observed.duration.as_millis()).unwrap_or(0)));
-                    self.plan(at.min(end), Planned::Answer(member.id));
+                    self.plan(at.min(end), ScheduledEvent::Answer(member.id));
                 }
             }
         }
@@ -205,13 +205,13 @@ impl World {
     /// Drops the execution. Its completion is reported at once or shortly afterwards.
     fn abort(&mut self, batch: BatchId) {
         let end = self.planned.iter().find_map(|(at, planned)| match planned {
-            Planned::End(id, observed) if *id == batch => Some((*at, *observed)),
+            ScheduledEvent::End(id, observed) if *id == batch => Some((*at, *observed)),
             _ => None,
         });
         let Some((at, observed)) = end else { return };
         self.planned.remove(&at);
-        let cancelled = Observed { outcome: ObservedOutcome::Cancelled, ..observed };
+        let cancelled = Observation { outcome: BatchOutcome::Cancelled, ..observed };
         let end = self.now.after(self.draw.span(true, 2)).min(at.0);
-        self.plan(end, Planned::End(batch, cancelled));
+        self.plan(end, ScheduledEvent::End(batch, cancelled));
     }
 }

@@ -3,14 +3,14 @@
 
 use std::fmt::Write as _;
 
-use groupage::batching::Cause;
-use groupage::config::Code;
+use groupage::batching::DispatchCause;
+use groupage::config::ConfigCode;
 use groupage::error::FailureKind;
 use groupage::injector;
-use groupage::protocol::{Label, MismatchKind, Reason};
+use groupage::protocol::{MismatchKind, ProtocolLabel, UnmergeableReason};
 use groupage::telemetry::names::{
-    Admission, ControllerMetric, Done, EXPIRED, HoldReason, Kind, Metric, Outcome, REJECTED, Relayed, Reload,
-    SLO_RESULTS, Stage, Told, Unpredicted,
+    AdmissionResult, ControllerMetric, EXPIRE_REASONS, EventResult, HoldReason, Metric, MetricKind, Outcome,
+    OverheadStage, REJECT_REASONS, RelayReason, ReloadResult, SLO_RESULTS, UnpredictedReason, WriteResult,
 };
 
 use super::{files, golden_section, read, sources};
@@ -26,19 +26,19 @@ fn the_error_page_is_the_table_in_the_code() {
     }
     golden_section("docs/errors.md", "own errors", &own);
     let mut config = String::from("| code | message |\n|---|---|\n");
-    for code in Code::ALL {
+    for code in ConfigCode::ALL {
         writeln!(config, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "configuration errors", &config);
     let mut injection = String::from("| code | message |\n|---|---|\n");
-    for code in injector::Code::ALL {
+    for code in injector::InjectionErrorCode::ALL {
         writeln!(injection, "| `{}` | {} |", code.as_str(), code.message()).unwrap();
     }
     golden_section("docs/errors.md", "injection errors", &injection);
     let mut more = String::from("| code | why | what to do |\n|---|---|---|\n");
     let own = FailureKind::ALL.map(|kind| (kind.code(), kind.why(), kind.advice()));
-    let config = Code::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
-    let injection = injector::Code::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
+    let config = ConfigCode::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
+    let injection = injector::InjectionErrorCode::ALL.map(|code| (code.as_str(), code.why(), code.advice()));
     for (code, why, advice) in own.into_iter().chain(config).chain(injection) {
         writeln!(more, "| `{code}` | {why} | {advice} |").unwrap();
     }
@@ -48,7 +48,7 @@ fn the_error_page_is_the_table_in_the_code() {
 #[test]
 fn the_page_of_injection_names_every_reason_to_leave_a_pod_alone() {
     let mut reasons = String::from("| reason | why |\n|---|---|\n");
-    for skip in injector::Skip::ALL {
+    for skip in injector::SkipReason::ALL {
         writeln!(reasons, "| `{}` | {} |", skip.as_str(), skip.means()).unwrap();
     }
     golden_section("docs/injection.md", "skip reasons", &reasons);
@@ -86,28 +86,34 @@ fn the_metrics_page_is_the_list_in_the_code() {
         writeln!(words, "| {label} | {} |", values.join(" ")).unwrap();
     };
     row("`outcome` of calls and items", Outcome::ALL.iter().map(|word| word.as_str()).collect());
-    row("`protocol`", Label::ALL.iter().map(|word| word.as_str()).collect());
-    row("`cause`", Cause::ALL.iter().map(|word| word.as_str()).collect());
-    row("`reason` of calls", Reason::ALL.iter().map(|word| word.as_str()).collect());
+    row("`protocol`", ProtocolLabel::ALL.iter().map(|word| word.as_str()).collect());
+    row("`cause`", DispatchCause::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of calls", UnmergeableReason::ALL.iter().map(|word| word.as_str()).collect());
     row("`reason` of held calls", HoldReason::ALL.iter().map(|word| word.as_str()).collect());
-    row("`reason` of rejected items", REJECTED.iter().map(|kind| kind.reason()).collect());
-    row("`reason` of expired items", EXPIRED.iter().map(|kind| kind.reason()).collect());
-    row("`reason` of `groupage_unpredicted_calls_total`", Unpredicted::ALL.iter().map(|word| word.as_str()).collect());
-    row("`reason` of relayed connections", Relayed::ALL.iter().map(|word| word.as_str()).collect());
+    row("`reason` of rejected items", REJECT_REASONS.iter().map(|kind| kind.reason()).collect());
+    row("`reason` of expired items", EXPIRE_REASONS.iter().map(|kind| kind.reason()).collect());
+    row(
+        "`reason` of `groupage_unpredicted_calls_total`",
+        UnpredictedReason::ALL.iter().map(|word| word.as_str()).collect(),
+    );
+    row("`reason` of relayed connections", RelayReason::ALL.iter().map(|word| word.as_str()).collect());
     row("`result`", SLO_RESULTS.to_vec());
-    row("`result` of reloads", Reload::ALL.iter().map(|word| word.as_str()).collect());
-    row("`result` of `groupage_webhook_requests_total`", Admission::ALL.iter().map(|word| word.as_str()).collect());
-    row("`result` of the controller's writes", Done::ALL.iter().map(|word| word.as_str()).collect());
-    row("`result` of events", Told::ALL.iter().map(|word| word.as_str()).collect());
-    row("`stage`", Stage::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of reloads", ReloadResult::ALL.iter().map(|word| word.as_str()).collect());
+    row(
+        "`result` of `groupage_webhook_requests_total`",
+        AdmissionResult::ALL.iter().map(|word| word.as_str()).collect(),
+    );
+    row("`result` of the controller's writes", WriteResult::ALL.iter().map(|word| word.as_str()).collect());
+    row("`result` of events", EventResult::ALL.iter().map(|word| word.as_str()).collect());
+    row("`stage`", OverheadStage::ALL.iter().map(|word| word.as_str()).collect());
     golden_section("docs/metrics.md", "label values", &words);
 
     let mut buckets = String::from("| histograms of | upper bounds |\n|---|---|\n");
     for (what, kind) in [
-        ("seconds", Kind::Seconds),
-        ("seconds of calls", Kind::CallSeconds),
-        ("sizes", Kind::Sizes),
-        ("ratios", Kind::Ratio),
+        ("seconds", MetricKind::Seconds),
+        ("seconds of calls", MetricKind::CallSeconds),
+        ("sizes", MetricKind::Sizes),
+        ("ratios", MetricKind::Ratio),
     ] {
         let bounds: Vec<_> = kind.buckets().iter().map(ToString::to_string).collect();
         writeln!(buckets, "| {what} | {} |", bounds.join(" ")).unwrap();
@@ -124,16 +130,20 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
             name.starts_with("groupage_") && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()),
             "{name}"
         );
-        assert_eq!(kind == Kind::Counter, name.ends_with("_total"), "{name}: counters and nothing else end in _total");
+        assert_eq!(
+            kind == MetricKind::Counter,
+            name.ends_with("_total"),
+            "{name}: counters and nothing else end in _total"
+        );
         // A gauge may be a ratio too.
         let ratio = name.ends_with("_ratio");
-        assert_eq!(kind == Kind::Ratio, ratio && kind != Kind::Gauge, "{name}");
+        assert_eq!(kind == MetricKind::Ratio, ratio && kind != MetricKind::Gauge, "{name}");
         assert!(!name.ends_with("_ms") && !name.ends_with("_micros"), "{name}: base units");
         assert!(help.ends_with('.'), "the help text of {name} is not a sentence");
     }
     for source in sources("src").iter().filter(|source| !source.path.starts_with("src/telemetry/names")) {
         for token in source.code() {
-            let named = token.kind == super::lex::Kind::Text && token.text.starts_with("groupage_");
+            let named = token.kind == super::lex::TokenKind::Text && token.text.starts_with("groupage_");
             assert!(!named, "{}:{}: metric names are defined only in telemetry::names", source.path, token.line);
         }
     }
@@ -143,16 +153,16 @@ fn metric_names_follow_the_conventions_and_stand_in_one_place() {
 fn label_words_are_lower_case_and_none_stands_twice() {
     let lists: [Vec<&str>; 12] = [
         HoldReason::ALL.iter().map(|word| word.as_str()).collect(),
-        Admission::ALL.iter().map(|word| word.as_str()).collect(),
-        Done::ALL.iter().map(|word| word.as_str()).collect(),
-        Told::ALL.iter().map(|word| word.as_str()).collect(),
-        Relayed::ALL.iter().map(|word| word.as_str()).collect(),
+        AdmissionResult::ALL.iter().map(|word| word.as_str()).collect(),
+        WriteResult::ALL.iter().map(|word| word.as_str()).collect(),
+        EventResult::ALL.iter().map(|word| word.as_str()).collect(),
+        RelayReason::ALL.iter().map(|word| word.as_str()).collect(),
         Outcome::ALL.iter().map(|word| word.as_str()).collect(),
-        Stage::ALL.iter().map(|word| word.as_str()).collect(),
-        Reload::ALL.iter().map(|word| word.as_str()).collect(),
-        Cause::ALL.iter().map(|word| word.as_str()).collect(),
-        Reason::ALL.iter().map(|word| word.as_str()).collect(),
-        Label::ALL.iter().map(|word| word.as_str()).collect(),
+        OverheadStage::ALL.iter().map(|word| word.as_str()).collect(),
+        ReloadResult::ALL.iter().map(|word| word.as_str()).collect(),
+        DispatchCause::ALL.iter().map(|word| word.as_str()).collect(),
+        UnmergeableReason::ALL.iter().map(|word| word.as_str()).collect(),
+        ProtocolLabel::ALL.iter().map(|word| word.as_str()).collect(),
         [MismatchKind::Count, MismatchKind::Index, MismatchKind::Shape].iter().map(|word| word.as_str()).collect(),
     ];
     for mut words in lists {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::lex::{Kind, Token};
+use super::lex::{Token, TokenKind};
 use super::{Source, golden_section, metadata, sources};
 
 /// Every module in reading order, with the modules above it that it may name. `lib` and `main` only
@@ -241,27 +241,27 @@ fn allowed(module: &str) -> Option<&'static [&'static str]> {
 
 /// Returns the modules of this crate that a source names from the crate root, with a line each:
 /// `crate::x`, `crate::{x, y}`, and `super::` up to the root.
-fn named(source: &Source, tokens: &[Token<'_>]) -> Vec<(String, usize)> {
+fn crate_modules_used(source: &Source, tokens: &[Token<'_>]) -> Vec<(String, usize)> {
     let mut found = Vec::new();
     let mut inline = Vec::new();
     let (mut braces, mut at) = (0_usize, 0);
     while let Some(token) = tokens.get(at) {
         let is = |ahead: usize, text: &str| tokens.get(at + ahead).is_some_and(|token| token.is(text));
         match token.text {
-            "{" if token.kind == Kind::Mark => braces += 1,
-            "}" if token.kind == Kind::Mark => {
+            "{" if token.kind == TokenKind::Mark => braces += 1,
+            "}" if token.kind == TokenKind::Mark => {
                 braces = braces.saturating_sub(1);
                 inline.pop_if(|depth: &mut usize| *depth == braces);
             }
-            "mod" if token.kind == Kind::Word && is(2, "{") => inline.push(braces),
-            "crate" | "super" if token.kind == Kind::Word => {
+            "mod" if token.kind == TokenKind::Word && is(2, "{") => inline.push(braces),
+            "crate" | "super" if token.kind == TokenKind::Word => {
                 let mut end = at;
                 while tokens.get(end).is_some_and(|token| token.is("super") || token.is("::") || token.is("crate")) {
                     end += 1;
                 }
                 let ups = tokens.get(at..end).unwrap_or_default().iter().filter(|token| token.is("super")).count();
                 if (token.text == "crate" || ups >= source.depth() + inline.len()) && is(1, "::") {
-                    found.extend(heads(tokens, end));
+                    found.extend(first_names(tokens, end));
                 }
                 at = end;
                 continue;
@@ -274,7 +274,7 @@ fn named(source: &Source, tokens: &[Token<'_>]) -> Vec<(String, usize)> {
 }
 
 /// Returns the first names of a path or of a group of paths.
-fn heads(tokens: &[Token<'_>], at: usize) -> Vec<(String, usize)> {
+fn first_names(tokens: &[Token<'_>], at: usize) -> Vec<(String, usize)> {
     let Some(first) = tokens.get(at) else { return Vec::new() };
     if !first.is("{") {
         return vec![(first.text.to_owned(), first.line)];
@@ -310,7 +310,7 @@ fn each_module_names_only_those_above_it_that_it_may() {
             continue;
         };
         // Unit tests beside the code may use any module.
-        for (name, line) in named(&source, &source.code()) {
+        for (name, line) in crate_modules_used(&source, &source.code()) {
             if name != module && allowed(&name).is_some() && !may.contains(&name.as_str()) {
                 writeln!(wrong, "{}:{line}: `{module}` may not name `{name}`", source.path).unwrap();
             }
@@ -323,7 +323,7 @@ fn each_module_names_only_those_above_it_that_it_may() {
 fn the_reader_of_imports_sees_groups_and_ways_up_to_the_root() {
     let text = "use crate::{a::{self, b}, c};\nuse super::super::d::E;\nuse super::own;\nfn f() { crate::g::h() }\nmod tests { use super::super::super::i; use super::super::own; }";
     let source = Source { path: "src/x/y.rs".to_owned(), text: text.to_owned() };
-    let names: Vec<_> = named(&source, &source.tokens()).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> = crate_modules_used(&source, &source.tokens()).into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["a", "c", "d", "g", "i"]);
 }
 
@@ -365,7 +365,8 @@ fn a_crate_of_others_is_named_only_where_it_may_be_and_somewhere() {
             let after = tokens.get(at + 1);
             let path = after.is_some_and(|after| after.is("::"))
                 || before.is_some_and(|before| before.is("use")) && after.is_some_and(|after| after.is(";"));
-            if token.kind != Kind::Word || !path || before.is_some_and(|before| before.is("::") || before.is(".")) {
+            if token.kind != TokenKind::Word || !path || before.is_some_and(|before| before.is("::") || before.is("."))
+            {
                 continue;
             }
             let Some(who) = rows.get(token.text) else { continue };

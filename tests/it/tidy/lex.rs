@@ -1,7 +1,7 @@
 //! Splits Rust source into tokens, so that rules about code ignore comments and strings.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// An identifier, a keyword or a number.
     Word,
     /// The contents of a string, without prefix and quotes.
@@ -13,7 +13,7 @@ pub(super) enum Kind {
 /// One token and the line on which it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'a> {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     pub(super) text: &'a str,
     pub(super) line: usize,
 }
@@ -22,7 +22,7 @@ pub(super) struct Token<'a> {
 
 impl Token<'_> {
     pub(super) fn is(&self, text: &str) -> bool {
-        self.kind != Kind::Text && self.text == text
+        self.kind != TokenKind::Text && self.text == text
     }
 }
 
@@ -35,7 +35,7 @@ pub(super) fn lex(source: &str) -> Vec<Token<'_>> {
         let (kind, len) = next(rest);
         let text = source.get(pos..pos + len).unwrap_or_default();
         if let Some(kind) = kind {
-            let text = if kind == Kind::Text { inside(text) } else { text };
+            let text = if kind == TokenKind::Text { inside(text) } else { text };
             tokens.push(Token { kind, text, line });
         }
         line += text.bytes().filter(|byte| *byte == b'\n').count();
@@ -44,7 +44,7 @@ pub(super) fn lex(source: &str) -> Vec<Token<'_>> {
     tokens
 }
 
-fn next(rest: &[u8]) -> (Option<Kind>, usize) {
+fn next(rest: &[u8]) -> (Option<TokenKind>, usize) {
     if rest.starts_with(b"//") {
         return (None, rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len()));
     }
@@ -52,18 +52,18 @@ fn next(rest: &[u8]) -> (Option<Kind>, usize) {
         return (None, block_comment(rest));
     }
     if let Some(len) = string(rest) {
-        return (Some(Kind::Text), len);
+        return (Some(TokenKind::Text), len);
     }
     if rest.starts_with(b"'") || rest.starts_with(b"b'") {
         return (None, character(rest));
     }
     if is_word(rest[0]) {
-        return (Some(Kind::Word), rest.iter().position(|byte| !is_word(*byte)).unwrap_or(rest.len()));
+        return (Some(TokenKind::Word), rest.iter().position(|byte| !is_word(*byte)).unwrap_or(rest.len()));
     }
     if rest.starts_with(b"::") {
-        return (Some(Kind::Mark), 2);
+        return (Some(TokenKind::Mark), 2);
     }
-    if rest[0].is_ascii_whitespace() { (None, 1) } else { (Some(Kind::Mark), 1) }
+    if rest[0].is_ascii_whitespace() { (None, 1) } else { (Some(TokenKind::Mark), 1) }
 }
 
 /// Returns `true` for a byte of an identifier or a number. In code, bytes past ASCII occur in
@@ -141,11 +141,11 @@ fn character(rest: &[u8]) -> usize {
 fn a_rule_sees_code_and_neither_comments_nor_strings_nor_lifetimes() {
     let source = "use crate::a; // crate::b\n/* crate::c /* x */ */ fn f<'a>(x: &'a str) { g(\"crate::d\\\"\", r#\"crate\"e\"#, 'c', '\\'', b'\\n', '→') }";
     let words: Vec<&str> =
-        lex(source).into_iter().filter(|token| token.kind == Kind::Word).map(|token| token.text).collect();
+        lex(source).into_iter().filter(|token| token.kind == TokenKind::Word).map(|token| token.text).collect();
     assert_eq!(words, ["use", "crate", "a", "fn", "f", "a", "x", "a", "str", "g"]);
     let texts: Vec<_> = lex(source)
         .into_iter()
-        .filter(|token| token.kind == Kind::Text)
+        .filter(|token| token.kind == TokenKind::Text)
         .map(|token| (token.text, token.line))
         .collect();
     assert_eq!(texts, [("crate::d\\\"", 2), ("crate\"e", 2)]);

@@ -69,20 +69,20 @@ const DOUBLES: [(&str, &str); 16] = [
 
 /// One package of `Cargo.lock`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Locked {
+struct LockedPackage {
     name: String,
     version: String,
     source: Option<String>,
     checksum: bool,
 }
 
-fn locked(text: &str) -> Vec<Locked> {
+fn locked(text: &str) -> Vec<LockedPackage> {
     let package = |block: &str| {
         let value = |key: &str| {
             let line = block.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = "))?;
             Some(line.trim_matches('"').to_owned())
         };
-        Some(Locked {
+        Some(LockedPackage {
             name: value("name")?,
             version: value("version")?,
             source: value("source"),
@@ -92,7 +92,7 @@ fn locked(text: &str) -> Vec<Locked> {
     text.split("[[package]]").skip(1).filter_map(package).collect()
 }
 
-fn lock() -> Vec<Locked> {
+fn lock() -> Vec<LockedPackage> {
     let lock = locked(&read("Cargo.lock"));
     assert!(lock.len() > 100, "Cargo.lock could not be read");
     lock
@@ -247,7 +247,7 @@ fn two_versions_of_a_crate_need_a_reason_and_a_reason_needs_two_versions() {
 }
 
 #[test]
-fn the_tool_is_told_the_same() {
+fn deny_toml_lists_the_same_rules() {
     let told = read("deny.toml");
     for name in LICENCES.iter().chain(BANNED.iter().map(|(name, _)| name)) {
         assert!(told.contains(&format!("\"{name}\"")), "deny.toml does not have {name}");

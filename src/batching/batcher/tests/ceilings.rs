@@ -4,21 +4,21 @@ use super::*;
 use crate::batching::LimitSource;
 
 fn adaptive() -> Limits {
-    limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 })
+    limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 })
 }
 
 fn heavy(id: u64, weight: u64) -> Call {
     Call { weight: Weight { sum: weight, max: weight }, ..call(id) }
 }
 
-fn ended(outcome: ObservedOutcome) -> Observed {
-    Observed { outcome, ..ok(MS) }
+fn ended(outcome: BatchOutcome) -> Observation {
+    Observation { outcome, ..ok(MS) }
 }
 
-const TOO_LARGE: ObservedOutcome = ObservedOutcome::TooLarge { limit: None };
+const TOO_LARGE: BatchOutcome = BatchOutcome::TooLarge { limit: None };
 
 /// Returns a core that has learned that 4 items succeed and 5 are refused.
-fn found(policy: Policy) -> Batcher {
+fn found(policy: DispatchPolicy) -> Batcher {
     let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
     for (batch, items) in [(0, 4), (1, 5)] {
         for id in 0..items {
@@ -33,41 +33,41 @@ fn found(policy: Policy) -> Batcher {
 }
 
 #[test]
-fn a_learned_ceiling_is_asked_again_by_one_larger_batch_where_nobody_is_late() {
-    let mut batcher = found(Policy::WorkConserving);
+fn ceiling_is_retested_if_no_member_is_late() {
+    let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..120 {
         batcher.offer(ms(500), call(id)).unwrap();
     }
     let early = dispatched(&mut batcher, ms(500));
-    assert_eq!((early.items, early.cause), (4, Cause::Full), "a second has not gone");
+    assert_eq!((early.items, early.cause), (4, DispatchCause::Full), "a second has not gone");
     batcher.complete(ms(1100), early.id, ok(MS));
     let asks = dispatched(&mut batcher, ms(1100));
-    assert_eq!((asks.items, asks.cause), (5, Cause::Probe));
+    assert_eq!((asks.items, asks.cause), (5, DispatchCause::Probe));
     batcher.complete(ms(1101), asks.id, ended(TOO_LARGE));
     let next = dispatched(&mut batcher, ms(1101));
-    assert_eq!((next.items, next.cause), (4, Cause::Full), "two seconds until the retest");
+    assert_eq!((next.items, next.cause), (4, DispatchCause::Full), "two seconds until the retest");
     batcher.complete(ms(3200), next.id, ok(MS));
     let asks = dispatched(&mut batcher, ms(3200));
-    assert_eq!((asks.items, asks.cause), (5, Cause::Probe));
+    assert_eq!((asks.items, asks.cause), (5, DispatchCause::Probe));
     batcher.complete(ms(3201), asks.id, ok(MS));
     assert_eq!(batcher.ceiling(CostClassId(0)), None, "it has gone");
 }
 
 #[test]
 fn a_ceiling_is_not_asked_again_where_a_member_would_be_late_for_it() {
-    let mut batcher = found(Policy::WorkConserving);
+    let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {
         let deadline = Some(Deadline { at: ms(2010), source: DeadlineSource::Caller });
         batcher.offer(ms(2000), Call { deadline, ..call(id) }).unwrap();
     }
     // Two halves of 1 ms and the margin take longer than 10 ms.
     let batch = dispatched(&mut batcher, ms(2000));
-    assert_eq!((batch.items, batch.cause), (4, Cause::Full));
+    assert_eq!((batch.items, batch.cause), (4, DispatchCause::Full));
 }
 
 #[test]
 fn while_draining_no_ceiling_is_asked_again() {
-    let mut batcher = found(Policy::WorkConserving);
+    let mut batcher = found(DispatchPolicy::WorkConserving);
     for id in 100..110 {
         batcher.offer(ms(2000), call(id)).unwrap();
     }
@@ -77,20 +77,20 @@ fn while_draining_no_ceiling_is_asked_again() {
 
 #[test]
 fn after_out_of_memory_a_batch_holds_half_of_the_padded_weight() {
-    for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
+    for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         let mut batcher = serial(Batcher::new(limits(|l| l.policy = policy), 0));
         (0..2).for_each(|id| batcher.offer(ms(0), heavy(id, 100)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
-        batcher.complete(ms(1), batch.id, ended(ObservedOutcome::OutOfMemory));
+        batcher.complete(ms(1), batch.id, ended(BatchOutcome::OutOfMemory));
         for (id, weight) in [(10, 40), (11, 50), (12, 10)] {
             batcher.offer(ms(2), heavy(id, weight)).unwrap();
         }
         let batch = dispatched(&mut batcher, ms(2));
         assert_eq!(ids(&batch), [10, 11], "3 × 50 is more than 100");
         let report = batcher.report();
-        let ceiling = report.ceilings.iter().find(|found| found.ceiling.bounded == Bounded::PaddedWeight).unwrap();
+        let ceiling = report.ceilings.iter().find(|found| found.ceiling.bounded == SizeMeasure::PaddedWeight).unwrap();
         assert_eq!((ceiling.ceiling.max, ceiling.ceiling.source), (100, LimitSource::Learned));
-        assert_eq!(batcher.least_weight_ceiling(), Some(100));
+        assert_eq!(batcher.min_weight_ceiling(), Some(100));
     }
 }
 
@@ -108,16 +108,16 @@ fn of_policy_published_and_learned_the_smallest_weight_wins() {
         }
         (0..8).for_each(|id| batcher.offer(ms(0), heavy(id, 10)).unwrap());
         let batch = dispatched(&mut batcher, ms(0));
-        assert_eq!((batch.items, batch.cause), (expected, Cause::Weight));
+        assert_eq!((batch.items, batch.cause), (expected, DispatchCause::Weight));
         let shown = batcher.report().ceilings;
         let shown: Vec<_> = shown.iter().map(|found| (found.ceiling.bounded, found.ceiling.source)).collect();
-        assert_eq!(shown, [(Bounded::Items, LimitSource::Policy), (Bounded::Weight, source)]);
+        assert_eq!(shown, [(SizeMeasure::Items, LimitSource::Policy), (SizeMeasure::Weight, source)]);
     }
 }
 
 #[test]
 fn a_group_that_the_weight_ends_says_so() {
-    let adaptive = limits(|l| l.policy = Policy::Adaptive { hold_permille: 0 });
+    let adaptive = limits(|l| l.policy = DispatchPolicy::Adaptive { hold_permille: 0 });
     let mut batcher = serial(Batcher::new(adaptive.clone(), 0));
     let weight = |id: u64| 1 + id * 7 % 40;
     let (mut now, mut id) = (0, 0);
@@ -137,18 +137,18 @@ fn a_group_that_the_weight_ends_says_so() {
     batcher.set_limits(Limits { scopes, ..adaptive });
     (0..8).for_each(|more| batcher.offer(ms(now), heavy(id + more, 10)).unwrap());
     let batch = dispatched(&mut batcher, ms(now));
-    assert_eq!((batch.items, batch.cause), (3, Cause::Weight));
+    assert_eq!((batch.items, batch.cause), (3, DispatchCause::Weight));
 }
 
 #[test]
 fn an_upstream_that_says_when_to_come_back_is_left_alone_until_then_by_that_key_only() {
-    for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
+    for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         for (asked, until) in [(30, 31), (30_000, 101)] {
             let mut batcher = Batcher::new(limits(|l| l.policy = policy), 0);
             batcher.offer(ms(0), on_key(1, 1)).unwrap();
             let first = dispatched(&mut batcher, ms(0));
             let retry_after = Some(Duration::from_millis(asked));
-            batcher.complete(ms(1), first.id, ended(ObservedOutcome::Overloaded { retry_after }));
+            batcher.complete(ms(1), first.id, ended(BatchOutcome::Overloaded { retry_after }));
             batcher.offer(ms(2), on_key(2, 1)).unwrap();
             assert_eq!((batcher.poll(ms(2)), batcher.next_wakeup()), (None, Some(ms(until))));
             assert_eq!(batcher.report().paused, [(CostClassId(0), ms(until))]);
@@ -168,7 +168,7 @@ fn the_drain_waits_for_no_pause() {
     batcher.offer(ms(0), call(1)).unwrap();
     let first = dispatched(&mut batcher, ms(0));
     let retry_after = Some(Duration::from_secs(1));
-    batcher.complete(ms(1), first.id, ended(ObservedOutcome::Overloaded { retry_after }));
+    batcher.complete(ms(1), first.id, ended(BatchOutcome::Overloaded { retry_after }));
     batcher.offer(ms(2), call(2)).unwrap();
     batcher.drain(ms(3));
     assert_eq!(ids(&dispatched(&mut batcher, ms(3))), [2]);
@@ -226,7 +226,7 @@ fn an_slo_that_a_lone_call_meets_still_ends_calls_however_slow_large_batches_are
 
 #[test]
 fn ceilings_are_kept_beside_the_curve() {
-    let batcher = found(Policy::WorkConserving);
+    let batcher = found(DispatchPolicy::WorkConserving);
     let kept = batcher.snapshot();
     let mut other = Batcher::new(adaptive(), 1);
     for (class, snapshot) in &kept {
@@ -272,7 +272,7 @@ fn an_slo_is_infeasible_by_calls_that_had_the_server_for_themselves_alone() {
 #[test]
 fn each_class_begins_with_the_limiter_that_was_kept_of_it() {
     use crate::batching::{ClassSnapshot, FlowMode, FlowSnapshot, OpenReason, UpstreamSnapshot};
-    let learned = found(Policy::WorkConserving).snapshot().remove(0).1;
+    let learned = found(DispatchPolicy::WorkConserving).snapshot().remove(0).1;
     let with = |flow| ClassSnapshot { flow, ..learned.clone() };
     let kept = |limit, no_gain_permille| Some(FlowSnapshot { limit, no_gain_permille, base_nanos: 5_000_000 });
     let mut batcher = Batcher::new(adaptive(), 0);

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
-use crate::batching::Late;
+use crate::batching::LateTreatment;
 
 fn serving(change: impl FnOnce(&mut Limits)) -> Limits {
     limits(|l| {
-        l.scopes[0].late = Late::Serve;
+        l.scopes[0].late = LateTreatment::Serve;
         change(l);
     })
 }
 
 fn adaptive(l: &mut Limits) {
-    l.policy = Policy::Adaptive { hold_permille: 0 };
+    l.policy = DispatchPolicy::Adaptive { hold_permille: 0 };
 }
 
 /// Returns a call with an SLO that ends at `at`, in milliseconds.
@@ -33,7 +33,7 @@ fn busy(limits: Limits) -> (Batcher, Batch) {
 
 #[test]
 fn a_call_past_its_slo_is_served_behind_those_in_time() {
-    for policy in [Policy::WorkConserving, Policy::Adaptive { hold_permille: 0 }] {
+    for policy in [DispatchPolicy::WorkConserving, DispatchPolicy::Adaptive { hold_permille: 0 }] {
         let (mut batcher, first) = busy(serving(|l| l.policy = policy));
         batcher.offer(ms(1), until(2, 10)).unwrap();
         batcher.offer(ms(2), Call { key: KeyId(7), ..until(3, 60) }).unwrap();
@@ -71,7 +71,7 @@ fn a_late_call_still_ends_by_its_callers_deadline() {
     batcher.offer(ms(1), Call { later, ..until(2, 10) }).unwrap();
     assert_eq!(batcher.poll(ms(11)), None);
     assert_eq!(batcher.next_wakeup(), Some(ms(90)));
-    assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(2), reason: Expiry::Deadline }));
+    assert_eq!(batcher.poll(ms(90)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::Deadline }));
     assert_eq!((batcher.poll(ms(90)), batcher.counts().queue_items), (None, 0));
 }
 
@@ -111,14 +111,14 @@ fn in_a_full_queue_the_last_late_call_makes_room_for_one_that_can_be_in_time() {
     assert_eq!(batcher.poll(ms(6)), None);
     batcher.offer(ms(7), until(5, 50)).unwrap();
     assert_eq!(batcher.next_wakeup(), Some(ms(7)));
-    assert_eq!(batcher.poll(ms(7)), Some(Decision::Expire { id: CallId(4), reason: Expiry::QueueFull }));
+    assert_eq!(batcher.poll(ms(7)), Some(Decision::Expire { id: CallId(4), reason: ExpiryReason::QueueFull }));
     assert_eq!((batcher.poll(ms(7)), batcher.counts().queue_items), (None, 3));
     batcher.offer(ms(8), until(6, 50)).unwrap();
     batcher.offer(ms(8), until(7, 50)).unwrap();
     let full = batcher.offer(ms(8), until(8, 50)).unwrap_err();
     assert_eq!(full.reason, RejectionReason::QueueFull, "none of those in time makes room");
     assert!(batcher.cancel(ms(9), CallId(3)), "one that made room and was not reported yet can leave");
-    assert_eq!(batcher.poll(ms(9)), Some(Decision::Expire { id: CallId(2), reason: Expiry::QueueFull }));
+    assert_eq!(batcher.poll(ms(9)), Some(Decision::Expire { id: CallId(2), reason: ExpiryReason::QueueFull }));
     assert_eq!(batcher.poll(ms(9)), None);
 }
 
@@ -141,12 +141,12 @@ fn draining_serves_late_calls_too() {
     batcher.drain(ms(12));
     batcher.complete(ms(13), first.id, ok(13 * MS));
     let last = dispatched(&mut batcher, ms(13));
-    assert_eq!((ids(&last), last.cause), (vec![2], Cause::Drain));
+    assert_eq!((ids(&last), last.cause), (vec![2], DispatchCause::Drain));
 }
 
 /// State of one run of the property test.
 #[derive(Default)]
-struct Watch {
+struct PropertyState {
     queued: BTreeSet<u64>,
     /// SLO deadline of each call.
     deadlines: BTreeMap<u64, Tick>,
@@ -160,7 +160,7 @@ struct Watch {
 
 // === impl Watch ===
 
-impl Watch {
+impl PropertyState {
     fn polls(&mut self, batcher: &mut Batcher, now: Tick) -> Result<(), TestCaseError> {
         let waited = |batcher: &Batcher| batcher.late.queue.lines().next().is_some();
         loop {
@@ -222,20 +222,20 @@ proptest! {
     /// Each call leaves once, calls in time wait behind late ones for at most one batch in ten, no
     /// call starves, and the run ends.
     #[test]
-    fn late_calls_wait_for_those_in_time_and_not_for_ever(
+    fn late_calls_wait_but_do_not_starve(
         learns in any::<bool>(),
         slots in 1..4_u32,
         items in 1..5_u32,
         steps in prop::collection::vec((0..5_u8, 1..40_u64, 0..3_u64), 1..250),
     ) {
         let mut batcher = Batcher::new(serving(|l| {
-            l.policy = if learns { Policy::Adaptive { hold_permille: 0 } } else { Policy::WorkConserving };
+            l.policy = if learns { DispatchPolicy::Adaptive { hold_permille: 0 } } else { DispatchPolicy::WorkConserving };
             l.slots = slots;
             l.queue_items_max = 40;
             l.scopes[0].batch_items_max = items;
             l.scopes[0].queue_delay_max = Duration::ZERO;
         }), 7);
-        let (mut watch, mut now) = (Watch { predicts: learns, ..Watch::default() }, 0);
+        let (mut watch, mut now) = (PropertyState { predicts: learns, ..PropertyState::default() }, 0);
         for (id, (step, number, key)) in (0_u64..).zip(steps) {
             match step {
                 0..=2 => {

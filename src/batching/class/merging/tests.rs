@@ -1,33 +1,33 @@
 //! Tests of the batches that suspend merging, of the scope of a suspension, and of its end.
 
 use super::super::super::call::{Call, CallId};
-use super::super::super::ceiling::{Bounded, Extent};
-use super::super::{BatchSize, Classes};
+use super::super::super::ceiling::{BatchExtent, SizeMeasure};
+use super::super::{ClassSample, ClassTable};
 use super::*;
 
 const ID: CostClassId = CostClassId(3);
-const REFUSED: ObservedOutcome = ObservedOutcome::Refused(Refusal::Status(422));
-const OVERLOADED: ObservedOutcome = ObservedOutcome::Overloaded { retry_after: None };
+const REFUSED: BatchOutcome = BatchOutcome::Refused(BatchRefusal::Status(422));
+const OVERLOADED: BatchOutcome = BatchOutcome::Overloaded { retry_after: None };
 
 /// The cost classes of a server, and the batches sent to it.
-struct Bench {
-    classes: Classes,
+struct MergeBench {
+    classes: ClassTable,
     batches: u64,
     eager: bool,
 }
 
 // === impl Bench ===
 
-impl Bench {
+impl MergeBench {
     fn eager() -> Self {
-        Self { classes: Classes::default(), batches: 0, eager: true }
+        Self { classes: ClassTable::default(), batches: 0, eager: true }
     }
 
     fn careful() -> Self {
         Self { eager: false, ..Self::eager() }
     }
 
-    fn bound(&self, second: u64, key: u64) -> Bound {
+    fn bound(&self, second: u64, key: u64) -> MergeLimit {
         let call = Call { key: KeyId(key), cost_class: ID, ..Call::new(CallId(1)) };
         self.classes.merge_bound(Tick::from_millis(second * 1000), &call, self.eager)
     }
@@ -35,30 +35,30 @@ impl Bench {
     /// Sends a batch of two and returns its number.
     fn send(&mut self, second: u64, key: u64) -> u64 {
         let bound = self.bound(second, key);
-        assert!(!matches!(bound, Bound::Alone(_)), "{bound:?}");
+        assert!(!matches!(bound, MergeLimit::Alone(_)), "{bound:?}");
         self.batches += 1;
         let now = Tick::from_millis(second * 1000);
-        self.classes.sent(now, ID, BatchId(self.batches), 2, bound == Bound::Trial);
+        self.classes.sent(now, ID, BatchId(self.batches), 2, bound == MergeLimit::Trial);
         self.batches
     }
 
-    fn end(&mut self, second: u64, (batch, members, key): (u64, u32, u64), replayable: bool, outcome: ObservedOutcome) {
-        let observed = Observed { duration: Duration::from_millis(5), first_byte: None, outcome };
-        let extent = Extent { items: members, sum: u64::from(members), heaviest: 1 };
+    fn end(&mut self, second: u64, (batch, members, key): (u64, u32, u64), replayable: bool, outcome: BatchOutcome) {
+        let observed = Observation { duration: Duration::from_millis(5), first_byte: None, outcome };
+        let extent = BatchExtent { items: members, sum: u64::from(members), heaviest: 1 };
         let shared = members > 1;
-        let size = BatchSize { extent, shared, full: true, memory: Bounded::PaddedWeight, retest: None };
-        let ended = Ended { batch: BatchId(batch), key: Some(KeyId(key)), shared, replayable };
+        let size = ClassSample { extent, shared, full: true, memory: SizeMeasure::PaddedWeight, retest: None };
+        let ended = EndedBatch { batch: BatchId(batch), key: Some(KeyId(key)), shared, replayable };
         let now = Tick::from_millis(second * 1000);
         self.classes.observe(now, ID, &Limits::default(), (ended, &size), &observed);
     }
 
-    fn batch(&mut self, second: u64, key: u64, outcome: ObservedOutcome) {
+    fn batch(&mut self, second: u64, key: u64, outcome: BatchOutcome) {
         let batch = self.send(second, key);
         self.end(second, (batch, 2, key), true, outcome);
     }
 
     fn lone(&mut self, second: u64) {
-        self.end(second, (0, 1, 9), true, ObservedOutcome::Ok);
+        self.end(second, (0, 1, 9), true, BatchOutcome::Ok);
     }
 
     fn changes(&mut self) -> Vec<(bool, bool)> {
@@ -69,186 +69,192 @@ impl Bench {
 
 #[test]
 fn two_refused_batches_in_a_row_end_merging_and_a_whole_one_between_them_does_not() {
-    let mut bench = Bench::eager();
+    let mut bench = MergeBench::eager();
     bench.batch(0, 1, REFUSED);
-    bench.batch(0, 1, ObservedOutcome::Ok);
+    bench.batch(0, 1, BatchOutcome::Ok);
     bench.batch(0, 1, REFUSED);
-    assert_eq!(bench.bound(0, 1), Bound::Free);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free);
     bench.batch(0, 1, REFUSED);
-    assert_eq!(bench.bound(29, 1), Bound::Alone(Some(Lone::Refused)));
-    assert_eq!(bench.bound(29, 2), Bound::Alone(Some(Lone::Refused)), "for every key");
+    assert_eq!(bench.bound(29, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
+    assert_eq!(bench.bound(29, 2), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "for every key");
     assert_eq!(bench.changes(), [(true, false)]);
 }
 
 #[test]
 fn one_batch_of_two_retests_it_and_every_failure_doubles_the_wait_up_to_an_hour() {
-    let mut bench = Bench::eager();
+    let mut bench = MergeBench::eager();
     bench.batch(0, 1, REFUSED);
     bench.batch(0, 1, REFUSED);
     let (mut second, mut wait) = (0, 30);
     for _ in 0..10 {
-        assert_eq!(bench.bound(second + wait - 1, 1), Bound::Alone(Some(Lone::Refused)));
+        assert_eq!(bench.bound(second + wait - 1, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
         second += wait;
         let batch = bench.send(second, 1);
-        assert_eq!(bench.bound(second, 1), Bound::Alone(Some(Lone::Refused)), "one at a time");
+        assert_eq!(bench.bound(second, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)), "one at a time");
         bench.end(second, (batch, 2, 1), true, REFUSED);
         wait = (wait * 2).min(3600);
     }
     assert_eq!(wait, 3600);
     assert_eq!(bench.changes().iter().filter(|change| !change.1).count(), 1);
-    bench.batch(second + wait, 1, ObservedOutcome::Ok);
-    assert_eq!(bench.bound(second + wait, 1), Bound::Free);
+    bench.batch(second + wait, 1, BatchOutcome::Ok);
+    assert_eq!(bench.bound(second + wait, 1), MergeLimit::Free);
     assert_eq!(bench.changes(), [(false, false)]);
 }
 
 #[test]
 fn the_wait_starts_small_again_after_a_hundred_whole_batches() {
     for (whole, wait) in [(99, 60), (100, 30)] {
-        let mut bench = Bench::eager();
+        let mut bench = MergeBench::eager();
         bench.batch(0, 1, REFUSED);
         bench.batch(0, 1, REFUSED);
-        (0..whole).for_each(|_| bench.batch(30, 1, ObservedOutcome::Ok));
+        (0..whole).for_each(|_| bench.batch(30, 1, BatchOutcome::Ok));
         bench.batch(30, 1, REFUSED);
         bench.batch(30, 1, REFUSED);
-        assert!(matches!(bench.bound(30 + wait - 1, 1), Bound::Alone(_)));
-        assert_eq!(bench.bound(30 + wait, 1), Bound::Trial);
+        assert!(matches!(bench.bound(30 + wait - 1, 1), MergeLimit::Alone(_)));
+        assert_eq!(bench.bound(30 + wait, 1), MergeLimit::Trial);
     }
 }
 
 #[test]
 fn a_poisoned_batch_says_nothing_about_merging() {
-    let mut bench = Bench::eager();
-    (0..10).for_each(|_| bench.batch(0, 1, ObservedOutcome::Failed));
-    assert_eq!(bench.bound(0, 1), Bound::Free);
+    let mut bench = MergeBench::eager();
+    (0..10).for_each(|_| bench.batch(0, 1, BatchOutcome::Failed));
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free);
 }
 
 #[test]
 fn a_class_without_a_whole_batch_tries_one_of_two_at_a_time() {
-    let mut bench = Bench::careful();
+    let mut bench = MergeBench::careful();
     let batch = bench.send(0, 1);
-    assert_eq!(bench.bound(0, 2), Bound::Alone(None));
-    bench.end(0, (batch, 2, 1), true, ObservedOutcome::Failed);
-    assert_eq!(bench.bound(0, 1), Bound::Trial, "a poisoned trial showed nothing");
-    bench.batch(0, 1, ObservedOutcome::Ok);
-    assert_eq!(bench.bound(0, 1), Bound::Free);
+    assert_eq!(bench.bound(0, 2), MergeLimit::Alone(None));
+    bench.end(0, (batch, 2, 1), true, BatchOutcome::Failed);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Trial, "a poisoned trial showed nothing");
+    bench.batch(0, 1, BatchOutcome::Ok);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free);
 }
 
 #[test]
 fn where_nothing_may_be_sent_again_the_first_failure_ends_merging() {
-    let mut bench = Bench::careful();
+    let mut bench = MergeBench::careful();
     let batch = bench.send(0, 1);
-    bench.end(0, (batch, 2, 1), false, ObservedOutcome::Failed);
-    assert_eq!(bench.bound(0, 1), Bound::Alone(Some(Lone::Refused)));
+    bench.end(0, (batch, 2, 1), false, BatchOutcome::Failed);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
 fn a_server_that_took_batches_and_restarts_keeps_them_where_nothing_may_be_sent_again() {
-    let mut bench = Bench::careful();
-    bench.batch(0, 1, ObservedOutcome::Ok);
+    let mut bench = MergeBench::careful();
+    bench.batch(0, 1, BatchOutcome::Ok);
     for _ in 0..3 {
         let batch = bench.send(0, 1);
-        bench.end(0, (batch, 2, 1), false, ObservedOutcome::Failed);
+        bench.end(0, (batch, 2, 1), false, BatchOutcome::Failed);
     }
-    assert_eq!(bench.bound(0, 1), Bound::Free, "lone calls failed as well");
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free, "lone calls failed as well");
     bench.lone(1);
     let batch = bench.send(1, 1);
-    bench.end(1, (batch, 2, 1), false, ObservedOutcome::Failed);
-    assert_eq!(bench.bound(1, 1), Bound::Alone(Some(Lone::Refused)));
+    bench.end(1, (batch, 2, 1), false, BatchOutcome::Failed);
+    assert_eq!(bench.bound(1, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
 fn an_overload_ends_merging_only_where_lone_calls_are_answered_meanwhile() {
     for lone in [false, true] {
-        let mut bench = Bench::eager();
+        let mut bench = MergeBench::eager();
         bench.lone(0);
         bench.batch(0, 1, OVERLOADED);
         if lone {
             bench.lone(0);
         }
         bench.batch(0, 1, OVERLOADED);
-        assert_eq!(matches!(bench.bound(0, 1), Bound::Alone(_)), lone);
+        assert_eq!(matches!(bench.bound(0, 1), MergeLimit::Alone(_)), lone);
     }
 }
 
 #[test]
 fn a_server_that_never_answers_a_list_costs_two_batches() {
-    let mut bench = Bench::careful();
-    bench.batch(0, 1, ObservedOutcome::TimedOut);
-    bench.batch(5, 1, ObservedOutcome::TimedOut);
-    assert_eq!(bench.bound(5, 1), Bound::Alone(Some(Lone::Refused)));
+    let mut bench = MergeBench::careful();
+    bench.batch(0, 1, BatchOutcome::TimedOut);
+    bench.batch(5, 1, BatchOutcome::TimedOut);
+    assert_eq!(bench.bound(5, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
     // A server that accepted batches before and hangs altogether is a different case.
-    let mut bench = Bench::eager();
-    bench.batch(0, 1, ObservedOutcome::Ok);
-    (0..5).for_each(|_| bench.batch(0, 1, ObservedOutcome::TimedOut));
-    assert_eq!(bench.bound(0, 1), Bound::Free);
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    (0..5).for_each(|_| bench.batch(0, 1, BatchOutcome::TimedOut));
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free);
     bench.lone(0);
-    bench.batch(0, 1, ObservedOutcome::TimedOut);
-    assert_eq!(bench.bound(0, 1), Bound::Alone(Some(Lone::Refused)));
+    bench.batch(0, 1, BatchOutcome::TimedOut);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
 fn an_odd_key_goes_alone_and_three_of_them_end_merging_for_the_class() {
-    let mut bench = Bench::eager();
-    bench.batch(0, 1, ObservedOutcome::Ok);
-    bench.batch(0, 2, ObservedOutcome::Mismatched);
-    assert_eq!((bench.bound(0, 2), bench.bound(0, 1)), (Bound::Alone(Some(Lone::Quarantined)), Bound::Free));
-    bench.batch(0, 3, ObservedOutcome::Mismatched);
-    assert_eq!(bench.bound(0, 1), Bound::Free);
-    bench.batch(0, 4, ObservedOutcome::Mismatched);
-    assert_eq!(bench.bound(0, 1), Bound::Alone(Some(Lone::Refused)));
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    bench.batch(0, 2, BatchOutcome::Mismatched);
+    assert_eq!(
+        (bench.bound(0, 2), bench.bound(0, 1)),
+        (MergeLimit::Alone(Some(UnbatchedReason::Quarantined)), MergeLimit::Free)
+    );
+    bench.batch(0, 3, BatchOutcome::Mismatched);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Free);
+    bench.batch(0, 4, BatchOutcome::Mismatched);
+    assert_eq!(bench.bound(0, 1), MergeLimit::Alone(Some(UnbatchedReason::Refused)));
 }
 
 #[test]
 fn a_key_whose_batches_are_refused_goes_alone_while_those_of_others_are_answered() {
-    let mut bench = Bench::eager();
-    bench.batch(0, 1, ObservedOutcome::Ok);
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
     bench.batch(0, 2, REFUSED);
     bench.batch(0, 2, REFUSED);
-    assert_eq!((bench.bound(0, 2), bench.bound(0, 1)), (Bound::Alone(Some(Lone::Quarantined)), Bound::Free));
-    assert_eq!(bench.bound(30, 2), Bound::Free);
+    assert_eq!(
+        (bench.bound(0, 2), bench.bound(0, 1)),
+        (MergeLimit::Alone(Some(UnbatchedReason::Quarantined)), MergeLimit::Free)
+    );
+    assert_eq!(bench.bound(30, 2), MergeLimit::Free);
 }
 
 #[test]
 fn the_quarantine_of_a_key_doubles_and_starts_small_again_after_a_hundred_whole_batches() {
-    let mut bench = Bench::eager();
-    bench.batch(0, 1, ObservedOutcome::Ok);
-    bench.batch(0, 2, ObservedOutcome::Mismatched);
-    bench.batch(30, 2, ObservedOutcome::Mismatched);
-    assert_eq!(bench.bound(89, 2), Bound::Alone(Some(Lone::Quarantined)));
-    (0..100).for_each(|_| bench.batch(90, 2, ObservedOutcome::Ok));
-    bench.batch(90, 2, ObservedOutcome::Mismatched);
-    assert_eq!(bench.bound(120, 2), Bound::Free);
+    let mut bench = MergeBench::eager();
+    bench.batch(0, 1, BatchOutcome::Ok);
+    bench.batch(0, 2, BatchOutcome::Mismatched);
+    bench.batch(30, 2, BatchOutcome::Mismatched);
+    assert_eq!(bench.bound(89, 2), MergeLimit::Alone(Some(UnbatchedReason::Quarantined)));
+    (0..100).for_each(|_| bench.batch(90, 2, BatchOutcome::Ok));
+    bench.batch(90, 2, BatchOutcome::Mismatched);
+    assert_eq!(bench.bound(120, 2), MergeLimit::Free);
 }
 
 #[test]
 fn another_server_is_tried_at_once() {
-    let mut bench = Bench::careful();
+    let mut bench = MergeBench::careful();
     bench.batch(0, 1, REFUSED);
     bench.batch(0, 1, REFUSED);
     assert_eq!(bench.classes.suspended(), 1);
     bench.classes.forget();
-    assert_eq!((bench.bound(1, 1), bench.classes.suspended()), (Bound::Trial, 0));
+    assert_eq!((bench.bound(1, 1), bench.classes.suspended()), (MergeLimit::Trial, 0));
     assert_eq!(bench.changes(), [(true, false), (false, false)]);
 }
 
 #[test]
 fn an_empty_budget_bounds_attempts_to_merge() {
-    let mut bench = Bench::eager();
+    let mut bench = MergeBench::eager();
     let mut sent = 0;
-    while bench.bound(0, 1) == Bound::Free {
-        bench.batch(0, 1, ObservedOutcome::Failed);
+    while bench.bound(0, 1) == MergeLimit::Free {
+        bench.batch(0, 1, BatchOutcome::Failed);
         bench.classes.replayed(Tick::default(), 2);
         sent += 1;
     }
-    assert_eq!((sent, bench.bound(0, 1)), (30, Bound::Alone(Some(Lone::BudgetEmpty))));
-    assert_eq!(bench.bound(20, 1), Bound::Free);
+    assert_eq!((sent, bench.bound(0, 1)), (30, MergeLimit::Alone(Some(UnbatchedReason::BudgetEmpty))));
+    assert_eq!(bench.bound(20, 1), MergeLimit::Free);
 }
 
 #[test]
 fn the_keys_remembered_are_bounded() {
-    let mut bench = Bench::eager();
+    let mut bench = MergeBench::eager();
     for key in 0..2_000 {
-        bench.end(0, (0, 2, key), true, ObservedOutcome::Mismatched);
+        bench.end(0, (0, 2, key), true, BatchOutcome::Mismatched);
     }
     assert!(format!("{:?}", bench.classes).matches("KeyMemory {").count() <= 256);
 }

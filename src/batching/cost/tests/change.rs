@@ -3,13 +3,13 @@
 use super::*;
 
 /// Returns the number of batches until the change was detected.
-fn noticed(bench: &mut Bench, curve: impl Fn(u32) -> f64) -> Option<u32> {
+fn noticed(bench: &mut CurveBench, curve: impl Fn(u32) -> f64) -> Option<u32> {
     (1..=50).find(|_| bench.one(&MIXED, &curve))
 }
 
 #[test]
 fn one_stall_changes_nothing() {
-    let mut bench = Bench::learned(1, 100, affine);
+    let mut bench = CurveBench::learned(1, 100, affine);
     let before = bench.cost.snapshot();
     assert!(!bench.exactly(8, 10.0 * affine(8)));
     assert_eq!(bench.cost.snapshot(), before);
@@ -17,7 +17,7 @@ fn one_stall_changes_nothing() {
 
 #[test]
 fn stalls_now_and_then_change_little() {
-    let mut bench = Bench::learned(2, 100, affine);
+    let mut bench = CurveBench::learned(2, 100, affine);
     for round in 0..400 {
         let (items, noise) = (bench.random.pick(&MIXED), bench.random.noise(0.04));
         let stall = if round % 10 == 0 { 10.0 } else { 1.0 };
@@ -31,7 +31,7 @@ fn stalls_now_and_then_change_little() {
 fn another_server_is_noticed_within_six_batches() {
     for seed in 0..50 {
         for (factor, bound) in [(3.0, 6), (1.0 / 3.0, 3)] {
-            let mut bench = Bench::learned(seed, 100, affine);
+            let mut bench = CurveBench::learned(seed, 100, affine);
             let after = noticed(&mut bench, |items| factor * affine(items));
             assert!(after.is_some_and(|batches| batches <= bound), "seed {seed}, × {factor}: {after:?}");
             assert_eq!(
@@ -49,7 +49,7 @@ fn another_server_is_noticed_within_six_batches() {
 #[test]
 fn a_cold_start_is_not_believed_for_long() {
     for seed in 0..20 {
-        let mut bench = Bench::learned(seed, 6, |items| 25.0 * affine(items));
+        let mut bench = CurveBench::learned(seed, 6, |items| 25.0 * affine(items));
         assert_eq!(noticed(&mut bench, affine), Some(3), "seed {seed}");
     }
 }
@@ -58,7 +58,7 @@ fn a_cold_start_is_not_believed_for_long() {
 fn past_a_knee_the_server_is_the_same() {
     let knee = |items: u32| if items > 16 { 5.32 + 0.6 * f64::from(items - 16) } else { 5.0 + 0.02 * f64::from(items) };
     for seed in 0..20 {
-        let mut bench = Bench::learned(seed, 0, knee);
+        let mut bench = CurveBench::learned(seed, 0, knee);
         bench.feed(40, &[4, 8, 12, 16], knee);
         for items in [20, 24, 32, 40, 48, 56, 64] {
             assert!(!bench.exactly(items, knee(items)), "seed {seed}, {items}");
@@ -73,8 +73,8 @@ fn past_a_knee_the_server_is_the_same() {
 fn caught_up(factor: f64) -> (u32, u32) {
     let batches = |curve: fn(u32) -> f64, seed: u64| {
         let slower = |items: u32| factor * curve(items);
-        let mut bench = Bench::learned(seed, 300, curve);
-        let caught_up = |bench: &mut Bench| {
+        let mut bench = CurveBench::learned(seed, 300, curve);
+        let caught_up = |bench: &mut CurveBench| {
             bench.one(&MIXED, slower);
             bench.mean_error(MIXED, slower) < 0.06
         };
@@ -102,7 +102,7 @@ fn half_as_slow_again_is_learned_in_about_five_batches() {
 
 #[test]
 fn drift_keeps_shape_and_samples() {
-    let mut bench = Bench::learned(4, 400, pow2);
+    let mut bench = CurveBench::learned(4, 400, pow2);
     let samples = bench.cost.samples();
     for _ in 0..6 {
         assert!(!bench.one(&MIXED, |items| 1.5 * pow2(items)), "it is no other server");
@@ -114,7 +114,7 @@ fn drift_keeps_shape_and_samples() {
 #[test]
 fn an_unchanged_server_is_never_judged_changed() {
     for seed in 0..5 {
-        let mut bench = Bench::new(seed);
+        let mut bench = CurveBench::new(seed);
         for _ in 0..4000 {
             let (items, noise) = (bench.random.pick(&MIXED), bench.random.noise(0.15));
             assert!(!bench.exactly(items, affine(items) * noise), "seed {seed}");
@@ -125,9 +125,9 @@ fn an_unchanged_server_is_never_judged_changed() {
 #[test]
 fn a_restart_goes_on_where_the_last_one_ended() {
     for (name, curve) in [("affine", affine as fn(u32) -> f64), ("pow2", pow2), ("tile", tile)] {
-        let bench = Bench::learned(5, 400, curve);
+        let bench = CurveBench::learned(5, 400, curve);
         let snapshot = bench.cost.snapshot();
-        let restored = Cost::restore(&snapshot);
+        let restored = CostModel::restore(&snapshot);
         assert_eq!(restored.snapshot(), snapshot, "{name}");
         assert!((8..=3 * 96).contains(&restored.samples()) && restored.seen(8) == 3);
         assert_eq!(restored.largest(), 64);
@@ -140,15 +140,15 @@ fn a_restart_goes_on_where_the_last_one_ended() {
 
 #[test]
 fn weights_survive_a_restart() {
-    let mut bench = Bench::new(6);
+    let mut bench = CurveBench::new(6);
     for _ in 0..300 {
         let items = bench.random.pick(&MIXED);
         let weight = bench.random.weights(items);
         let nanos = 4_000_000 + 2000 * u64::from(items) * weight.max;
-        bench.cost.observe(Sample { items, weight, nanos });
+        bench.cost.observe(CostSample { items, weight, nanos });
     }
-    let restored = Cost::restore(&bench.cost.snapshot());
-    assert_eq!((restored.base_kind(), restored.weights_matter()), (Base::Padded, true));
+    let restored = CostModel::restore(&bench.cost.snapshot());
+    assert_eq!((restored.base_kind(), restored.weights_matter()), (CostMeasure::Padded, true));
     let (old, new) = (bench.cost.time(16), restored.time(16));
     assert!(old.abs_diff(new) < old / 50, "{old} {new}");
 }
@@ -156,8 +156,8 @@ fn weights_survive_a_restart() {
 #[test]
 fn a_wrong_snapshot_is_corrected_by_the_first_batches() {
     for factor in [3.0, 1.0 / 3.0] {
-        let mut bench = Bench::learned(7, 400, affine);
-        bench.cost = Cost::restore(&bench.cost.snapshot());
+        let mut bench = CurveBench::learned(7, 400, affine);
+        bench.cost = CostModel::restore(&bench.cost.snapshot());
         let after = noticed(&mut bench, |items| factor * affine(items));
         assert!(after.is_some_and(|batches| batches <= 6), "× {factor}: {after:?}");
     }
@@ -165,12 +165,12 @@ fn a_wrong_snapshot_is_corrected_by_the_first_batches() {
 
 #[test]
 fn an_empty_or_broken_snapshot_does_no_harm() {
-    assert_eq!(Cost::restore(&Snapshot::default()).samples(), 0);
-    assert_eq!(Cost::restore(&Cost::default().snapshot()).time(1), 1_000_000);
-    let sample = |items, nanos| Sample { items, nanos, weight: Weight { sum: 3, max: u64::MAX } };
-    let point = |items, nanos| Point { items, nanos, count: u32::MAX };
-    let mut cost = Cost::restore(&Snapshot {
-        base: Base::Ragged,
+    assert_eq!(CostModel::restore(&CostSnapshot::default()).samples(), 0);
+    assert_eq!(CostModel::restore(&CostModel::default().snapshot()).time(1), 1_000_000);
+    let sample = |items, nanos| CostSample { items, nanos, weight: Weight { sum: 3, max: u64::MAX } };
+    let point = |items, nanos| CurvePoint { items, nanos, count: u32::MAX };
+    let mut cost = CostModel::restore(&CostSnapshot {
+        base: CostMeasure::Ragged,
         first_nanos: u64::MAX,
         samples: (0..5000).map(|items| sample(items, u64::from(items % 3) * (u64::MAX / 2))).collect(),
         points: vec![point(9, 0), point(0, u64::MAX), point(9, 5), point(u32::MAX, 1)],
@@ -190,34 +190,34 @@ fn an_empty_or_broken_snapshot_does_no_harm() {
 
 /// Asserts that the predictions are bounded, ordered and numbers (NaN would become zero), whatever
 /// was learned.
-fn sound(cost: &Cost, items: u32) {
+fn sound(cost: &CostModel, items: u32) {
     let times: Vec<u64> = [1, 2, 17, 511, 512, 513, u32::MAX].map(|items| cost.time(items)).to_vec();
     assert!(times.is_sorted() && times[0] >= 1000, "{times:?}");
-    assert!(cost.time_of(items, Weight { sum: u64::MAX, max: u64::MAX }) >= 1000);
-    assert!(cost.time_of(items, Weight::default()) >= 1000);
+    assert!(cost.predict_weighted(items, Weight { sum: u64::MAX, max: u64::MAX }) >= 1000);
+    assert!(cost.predict_weighted(items, Weight::default()) >= 1000);
     assert!((1020..=1600).contains(&cost.tail_permille()));
     assert!(cost.report().error_permille <= 1000 && cost.report().points.len() <= 512);
 }
 
 #[test]
-fn nonsense_is_survived() {
+fn invalid_values_keep_curve_sound() {
     let numbers = [0, 1, 2, 1000, 1_000_000, 1_000_000_000, u64::MAX / 2, u64::MAX];
     for seed in 0..20 {
         let mut random = Random(seed);
-        let mut cost = Cost::default();
+        let mut cost = CostModel::default();
         for _ in 0..600 {
             let items = random.pick(&[0, 1, 2, 3, 100, 512, 513, 5000, u32::MAX]);
             let weight = Weight { sum: random.pick(&numbers), max: random.pick(&numbers) };
-            cost.observe(Sample { items, weight, nanos: random.pick(&numbers) });
+            cost.observe(CostSample { items, weight, nanos: random.pick(&numbers) });
             sound(&cost, items);
         }
-        sound(&Cost::restore(&cost.snapshot()), 1);
+        sound(&CostModel::restore(&cost.snapshot()), 1);
     }
 }
 
 #[test]
 fn one_size_repeated_is_enough_and_says_nothing_odd_about_others() {
-    let mut bench = Bench::new(8);
+    let mut bench = CurveBench::new(8);
     bench.feed(500, &[8], affine);
     assert!(bench.worst([8], affine) < 0.03);
     sound(&bench.cost, 8);
@@ -226,6 +226,6 @@ fn one_size_repeated_is_enough_and_says_nothing_odd_about_others() {
 
 #[test]
 fn the_same_samples_give_the_same_curve_to_the_bit() {
-    let [one, other] = [0, 1].map(|_| format!("{:?}", Bench::learned(9, 300, tile).cost));
+    let [one, other] = [0, 1].map(|_| format!("{:?}", CurveBench::learned(9, 300, tile).cost));
     assert!(one == other);
 }

@@ -3,12 +3,12 @@
 use super::*;
 
 /// Feeds random batches that take `millis` milliseconds, given their items and weights.
-fn feed_weighted(bench: &mut Bench, batches: u32, millis: impl Fn(f64, Weight) -> f64) {
+fn feed_weighted(bench: &mut CurveBench, batches: u32, millis: impl Fn(f64, Weight) -> f64) {
     for _ in 0..batches {
         let items = bench.random.pick(&MIXED);
         let weight = bench.random.weights(items);
         let nanos = whole(millis(f64::from(items), weight) * 1e6 * bench.random.noise(0.04));
-        bench.cost.observe(Sample { items, weight, nanos });
+        bench.cost.observe(CostSample { items, weight, nanos });
     }
 }
 
@@ -21,11 +21,11 @@ fn ragged(items: f64, weight: Weight) -> f64 {
 }
 
 /// Returns the mean error over new batches, each with its own weights.
-fn error_by_weight(bench: &mut Bench, millis: impl Fn(f64, Weight) -> f64) -> f64 {
+fn error_by_weight(bench: &mut CurveBench, millis: impl Fn(f64, Weight) -> f64) -> f64 {
     let mut error = || {
         let items = bench.random.pick(&MIXED);
         let weight = bench.random.weights(items);
-        (float(bench.cost.time_of(items, weight)) / (millis(f64::from(items), weight) * 1e6) - 1.0).abs()
+        (float(bench.cost.predict_weighted(items, weight)) / (millis(f64::from(items), weight) * 1e6) - 1.0).abs()
     };
     let errors: Vec<f64> = (0..200).map(|_| error()).collect();
     mean(&errors)
@@ -33,8 +33,8 @@ fn error_by_weight(bench: &mut Bench, millis: impl Fn(f64, Weight) -> f64) -> f6
 
 #[test]
 fn before_the_first_sample_a_batch_takes_a_millisecond() {
-    let cost = Cost::default();
-    assert_eq!([cost.time(0), cost.time(1), cost.time(9999), cost.time_of(7, same(7))], [1_000_000; 4]);
+    let cost = CostModel::default();
+    assert_eq!([cost.time(0), cost.time(1), cost.time(9999), cost.predict_weighted(7, same(7))], [1_000_000; 4]);
     assert_eq!((cost.samples(), cost.largest(), cost.seen(1)), (0, 0, 0));
 }
 
@@ -43,7 +43,7 @@ fn a_line_is_learned_within_three_percent_from_forty_noisy_samples() {
     for (a, b) in [(4.0, 0.25), (2.0, 3.0), (0.5, 0.01), (100.0, 1.0)] {
         let line = |items: u32| a + b * f64::from(items);
         for seed in 0..50 {
-            let bench = Bench::learned(seed, 40, line);
+            let bench = CurveBench::learned(seed, 40, line);
             let error = bench.mean_error(1..=64, line);
             assert!(error < 0.03, "{a} + {b}n, seed {seed}: {error}");
         }
@@ -52,7 +52,7 @@ fn a_line_is_learned_within_three_percent_from_forty_noisy_samples() {
 
 #[test]
 fn two_sizes_are_enough_to_foresee_a_third() {
-    let mut bench = Bench::new(1);
+    let mut bench = CurveBench::new(1);
     bench.feed(20, &[1, 8], affine);
     assert!(bench.worst([4, 16, 32], affine) < 0.2, "{:?}", bench.errors([4, 16, 32], affine));
 }
@@ -62,7 +62,7 @@ fn steps_tiles_and_knees_are_found() {
     let sizes: Vec<u32> = (1..=64).collect();
     for (name, curve) in [("pow2", pow2 as fn(u32) -> f64), ("tile", tile), ("thrash", thrash)] {
         for seed in 0..20 {
-            let mut bench = Bench::new(seed);
+            let mut bench = CurveBench::new(seed);
             bench.feed(500, &sizes, curve);
             let (error, worst) = (bench.mean_error(1..=64, curve), bench.worst(1..=64, curve));
             assert!(bench.cost.report().shaped && error < 0.03 && worst < 0.2, "{name}, seed {seed}: {error} {worst}");
@@ -74,7 +74,7 @@ fn steps_tiles_and_knees_are_found() {
 fn noise_around_a_line_is_not_taken_for_a_shape() {
     let sizes: Vec<u32> = (1..=64).collect();
     let shaped = |seed: &u64| {
-        let mut bench = Bench::new(*seed);
+        let mut bench = CurveBench::new(*seed);
         bench.feed(400, &sizes, affine);
         bench.cost.report().shaped
     };
@@ -83,7 +83,7 @@ fn noise_around_a_line_is_not_taken_for_a_shape() {
 
 #[test]
 fn a_rare_large_batch_is_not_forgotten_among_small_ones() {
-    let mut bench = Bench::new(3);
+    let mut bench = CurveBench::new(3);
     bench.feed(3, &[64], affine);
     bench.feed(2000, &[1, 2], affine);
     assert!(bench.worst([64], affine) < 0.1);
@@ -93,7 +93,7 @@ fn a_rare_large_batch_is_not_forgotten_among_small_ones() {
 #[test]
 fn more_items_never_take_less() {
     for seed in 0..20 {
-        let mut bench = Bench::new(seed);
+        let mut bench = CurveBench::new(seed);
         feed_weighted(&mut bench, 30 + 20 * u32::try_from(seed).unwrap(), padded);
         assert!((1..1500).all(|items| bench.cost.time(items) <= bench.cost.time(items + 1)), "seed {seed}");
     }
@@ -101,7 +101,7 @@ fn more_items_never_take_less() {
 
 #[test]
 fn sizes_without_a_price_of_their_own_go_by_the_line() {
-    let mut bench = Bench::new(4);
+    let mut bench = CurveBench::new(4);
     bench.feed(200, &[1, 10, 100, 1000, 3000], affine);
     assert!(bench.worst([1, 100, 512, 1000, 2000, 3000], affine) < 0.06);
     assert_eq!((bench.cost.largest(), bench.cost.seen(3000)), (3000, 16), "one bucket for all of them");
@@ -110,9 +110,9 @@ fn sizes_without_a_price_of_their_own_go_by_the_line() {
 #[test]
 fn a_server_that_pads_is_recognised() {
     for seed in 0..20 {
-        let mut bench = Bench::new(seed);
+        let mut bench = CurveBench::new(seed);
         feed_weighted(&mut bench, 300, padded);
-        assert_eq!((bench.cost.base_kind(), bench.cost.weights_matter()), (Base::Padded, true), "seed {seed}");
+        assert_eq!((bench.cost.base_kind(), bench.cost.weights_matter()), (CostMeasure::Padded, true), "seed {seed}");
         assert!(error_by_weight(&mut bench, padded) < 0.03, "seed {seed}");
         let report = bench.cost.report();
         assert!((1800..2200).contains(&report.weight_picos.div_euclid(1000)), "2 µs a token: {report:?}");
@@ -122,9 +122,9 @@ fn a_server_that_pads_is_recognised() {
 #[test]
 fn a_server_that_packs_is_recognised() {
     for seed in 0..20 {
-        let mut bench = Bench::new(seed);
+        let mut bench = CurveBench::new(seed);
         feed_weighted(&mut bench, 300, ragged);
-        assert_eq!((bench.cost.base_kind(), bench.cost.weights_matter()), (Base::Ragged, true), "seed {seed}");
+        assert_eq!((bench.cost.base_kind(), bench.cost.weights_matter()), (CostMeasure::Ragged, true), "seed {seed}");
         assert!(error_by_weight(&mut bench, ragged) < 0.03, "seed {seed}");
     }
 }
@@ -132,12 +132,12 @@ fn a_server_that_packs_is_recognised() {
 #[test]
 fn the_unit_of_weights_does_not_matter() {
     let bench = |unit: u64| {
-        let mut bench = Bench::new(5);
+        let mut bench = CurveBench::new(5);
         for _ in 0..200 {
             let items = bench.random.pick(&MIXED);
             let Weight { sum, max } = bench.random.weights(items);
             let nanos = whole(padded(f64::from(items), Weight { sum, max }) * 1e6);
-            bench.cost.observe(Sample { items, weight: Weight { sum: sum * unit, max: max * unit }, nanos });
+            bench.cost.observe(CostSample { items, weight: Weight { sum: sum * unit, max: max * unit }, nanos });
         }
         bench.cost
     };
@@ -151,9 +151,9 @@ fn the_unit_of_weights_does_not_matter() {
 #[test]
 fn equal_weights_and_weights_that_cost_nothing_do_not_matter() {
     for seed in 0..20 {
-        let bench = Bench::learned(seed, 300, affine);
+        let bench = CurveBench::learned(seed, 300, affine);
         assert!(!bench.cost.weights_matter(), "equal, seed {seed}");
-        let mut bench = Bench::new(seed);
+        let mut bench = CurveBench::new(seed);
         feed_weighted(&mut bench, 300, |items, _| 4.0 + 0.25 * items);
         assert!(!bench.cost.weights_matter(), "free, seed {seed}");
         assert!(bench.mean_error(1..=64, affine) < 0.03, "free, seed {seed}");
@@ -162,25 +162,25 @@ fn equal_weights_and_weights_that_cost_nothing_do_not_matter() {
 
 #[test]
 fn one_huge_item_does_not_make_all_batches_dear() {
-    let mut bench = Bench::new(6);
+    let mut bench = CurveBench::new(6);
     feed_weighted(&mut bench, 300, padded);
     let before = bench.cost.time(16);
     let weight = Weight { sum: 1_000_000, max: 1_000_000 };
-    bench.cost.observe(Sample { items: 1, weight, nanos: whole(padded(1.0, weight) * 1e6) });
+    bench.cost.observe(CostSample { items: 1, weight, nanos: whole(padded(1.0, weight) * 1e6) });
     assert!(bench.cost.time(16) < before * 3 / 2, "{before} {}", bench.cost.time(16));
 }
 
 #[test]
 fn the_tail_ratio_follows_the_noise_within_its_bounds() {
     let q = |sigma: f64| {
-        let mut bench = Bench::new(7);
+        let mut bench = CurveBench::new(7);
         for _ in 0..400 {
             let (items, noise) = (bench.random.pick(&MIXED), bench.random.noise(sigma));
             bench.exactly(items, affine(items) * noise);
         }
         bench.cost.tail_permille()
     };
-    assert_eq!(Cost::default().tail_permille(), 1250);
+    assert_eq!(CostModel::default().tail_permille(), 1250);
     assert_eq!(q(0.0), 1020);
     assert!((1050..1130).contains(&q(0.04)), "{}", q(0.04));
     assert!((1250..=1600).contains(&q(0.2)), "{}", q(0.2));
@@ -189,19 +189,19 @@ fn the_tail_ratio_follows_the_noise_within_its_bounds() {
 
 #[test]
 fn late_is_the_tail_ratio_times_the_time() {
-    let cost = Cost::default();
+    let cost = CostModel::default();
     assert_eq!([cost.late(0), cost.late(1000), cost.late(u64::MAX)], [0, 1250, u64::MAX]);
 }
 
 #[test]
 fn the_98th_of_a_hundred_batches_is_about_as_late_as_foreseen() {
-    let mut bench = Bench::learned(8, 400, affine);
+    let mut bench = CurveBench::learned(8, 400, affine);
     let (mut late, batches) = (0, 5000);
     for _ in 0..batches {
         let items = bench.random.pick(&MIXED);
         let nanos = whole(affine(items) * 1e6 * bench.random.noise(0.04));
         late += u32::from(nanos > bench.cost.late(bench.cost.time(items)));
-        bench.cost.observe(Sample { items, weight: same(items), nanos });
+        bench.cost.observe(CostSample { items, weight: same(items), nanos });
     }
     assert!((batches / 100..batches / 25).contains(&late), "{late} of {batches}");
 }

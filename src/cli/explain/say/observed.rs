@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::facts::{Predicted, ratio};
+use super::super::facts::{Prediction, ratio};
 use super::words::{millis, span};
 
 /// Returns a sentence about the prediction, with its numbers.
-pub(super) fn explain(told: &Predicted) -> (String, Value) {
-    let Predicted { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } = *told;
+pub(super) fn explain(told: &Prediction) -> (String, Value) {
+    let Prediction { over_seconds, calls, executions, carried, items, latency_us, passed_us, unserved, .. } = *told;
     let numbers = json!({
         "over_seconds": over_seconds, "benefit": told.benefit, "side_by_side": told.side_by_side, "calls": calls,
         "upstream_calls": executions, "items": items, "latency_us": latency_us, "passed_us": passed_us,
@@ -53,8 +53,8 @@ pub(super) fn explain(told: &Predicted) -> (String, Value) {
 mod tests {
     use super::*;
 
-    fn predicted(benefit: &str) -> Predicted {
-        Predicted {
+    fn predicted(benefit: &str) -> Prediction {
+        Prediction {
             over_seconds: 90,
             benefit: benefit.to_owned(),
             side_by_side: 64,
@@ -73,8 +73,8 @@ mod tests {
     fn a_prediction_names_its_window_and_what_it_rests_on() {
         let expected = "mode Observe: batching would have made 50 upstream calls out of 400, with 8.0 items each, and answered in 22 ms on average (60 ms without batching) in the last 90 s; the latency of up to 8 items was measured";
         assert_eq!(explain(&predicted("worth")).0, expected);
-        assert!(explain(&Predicted { measured_items: 1, ..predicted("worth") }).0.contains("is an estimate"));
-        assert!(explain(&Predicted { calls: 0, ..predicted("unknown") }).0.contains("too few calls"));
+        assert!(explain(&Prediction { measured_items: 1, ..predicted("worth") }).0.contains("is an estimate"));
+        assert!(explain(&Prediction { calls: 0, ..predicted("unknown") }).0.contains("too few calls"));
     }
 
     #[test]

@@ -1,16 +1,16 @@
-use super::super::facts::{CeilingFrom, Differs, Words};
+use super::super::facts::{CeilingSource, KeyDifference, LabelCounts};
 use super::*;
 
-fn words(words: &[(&str, u64)]) -> Words {
+fn words(words: &[(&str, u64)]) -> LabelCounts {
     words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
 }
 
-fn point() -> Point {
-    Point { best_items: 32, best_us: 12_000, double_us: 25_200, lone_us: 9000, lone_late_us: 11_000 }
+fn point() -> OperatingPoint {
+    OperatingPoint { best_items: 32, best_us: 12_000, double_us: 25_200, lone_us: 9000, lone_late_us: 11_000 }
 }
 
-fn kind() -> Kind {
-    Kind {
+fn kind() -> CallKind {
+    CallKind {
         name: "/p".into(),
         batches: 100,
         calls: 100,
@@ -22,25 +22,25 @@ fn kind() -> Kind {
         rate_milli: Some(3000),
         point: Some(point()),
         keys: 1,
-        ..Kind::default()
+        ..CallKind::default()
     }
 }
 
 /// Explains a kind of calls on an upstream with one slot. No other kind has calls.
-fn said(kind: Kind) -> Vec<(&'static str, String)> {
-    let slots = Some(Slots { learned: 1, max: 16, fixed: false });
-    let facts = Facts { calls: kind.calls, items: kind.items, slots, kinds: vec![kind], ..Facts::default() };
+fn said(kind: CallKind) -> Vec<(&'static str, String)> {
+    let slots = Some(SlotFacts { learned: 1, max: 16, fixed: false });
+    let facts = ProxyFacts { calls: kind.calls, items: kind.items, slots, kinds: vec![kind], ..ProxyFacts::default() };
     explain(&facts).into_iter().map(|sentence| (sentence.what, sentence.text)).collect()
 }
 
 #[track_caller]
-fn first(kind: Kind) -> (&'static str, String) {
+fn first(kind: CallKind) -> (&'static str, String) {
     said(kind).swap_remove(0)
 }
 
 #[test]
 fn clients_that_send_batches_themselves_are_named_with_their_number() {
-    let told = first(Kind { items: 410, ..kind() });
+    let told = first(CallKind { items: 410, ..kind() });
     let expected = "batches hold 4.1 items on average because clients send 4.1 at a time, and seldom two calls at once";
     assert_eq!(told, ("clients", expected.to_owned()));
 }
@@ -55,16 +55,16 @@ fn a_server_that_is_idle_when_calls_come_cannot_be_helped_and_it_says_so() {
 
 #[test]
 fn many_slots_that_are_free_are_another_reason() {
-    let slots = Some(Slots { learned: 4, max: 16, fixed: false });
-    let kinds = vec![Kind { beside: Some(90), ..kind() }];
-    let facts = Facts { calls: 100, items: 100, slots, kinds, ..Facts::default() };
+    let slots = Some(SlotFacts { learned: 4, max: 16, fixed: false });
+    let kinds = vec![CallKind { beside: Some(90), ..kind() }];
+    let facts = ProxyFacts { calls: 100, items: 100, slots, kinds, ..ProxyFacts::default() };
     let text = &explain(&facts)[0].text;
     assert!(text.contains("runs 4 batches side by side, and a slot is nearly always free"), "{text}");
 }
 
 #[test]
 fn under_load_batches_are_what_comes_while_the_server_is_busy() {
-    let told = said(Kind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
+    let told = said(CallKind { calls: 1170, items: 1170, wait_us: 6100, ..kind() });
     let arrivals =
         "batches hold 11.7 items on average: as many as arrive while the server is busy; a call waits 6.1 ms for it";
     let curve =
@@ -74,16 +74,16 @@ fn under_load_batches_are_what_comes_while_the_server_is_busy() {
 
 #[test]
 fn a_limit_that_binds_is_named_with_whose_it_is() {
-    let full = Kind { items: 1600, calls: 1600, causes: words(&[("full", 80), ("idle", 20)]), ..kind() };
-    let (what, text) = first(Kind { ceiling: Some(16), ..full.clone() });
+    let full = CallKind { items: 1600, calls: 1600, causes: words(&[("full", 80), ("idle", 20)]), ..kind() };
+    let (what, text) = first(CallKind { ceiling: Some(16), ..full.clone() });
     assert_eq!(what, "limit_items");
     assert!(text.starts_with("80 % of the batches reach 16 items: the server accepts no more"), "{text}");
-    let ceiling_from = Some(CeilingFrom { published: false, age_seconds: 34, retest_seconds: Some(12) });
-    let (_, text) = first(Kind { ceiling: Some(16), ceiling_from, ..full.clone() });
+    let ceiling_from = Some(CeilingSource { published: false, age_seconds: 34, retest_seconds: Some(12) });
+    let (_, text) = first(CallKind { ceiling: Some(16), ceiling_from, ..full.clone() });
     let expected = "the server accepts no more, learned 34 s ago when it refused more; a larger batch is tried again in 12 s, if no deadline is at risk";
     assert!(text.ends_with(expected), "{text}");
-    let cheap = Point { best_items: 64, best_us: 20_000, double_us: 28_000, ..point() };
-    let (_, text) = first(Kind { ceiling: None, point: Some(cheap), ..full });
+    let cheap = OperatingPoint { best_items: 64, best_us: 20_000, double_us: 28_000, ..point() };
+    let (_, text) = first(CallKind { ceiling: None, point: Some(cheap), ..full });
     let expected = "reach the policy's `limits.batchItemsMax`, 64 items; twice as many would take 1.4× as long, so raising the limit may help";
     assert!(text.ends_with(expected), "{text}");
 }
@@ -92,22 +92,22 @@ fn a_limit_that_binds_is_named_with_whose_it_is() {
 fn weight_bytes_and_deadlines_bind_too() {
     for (cause, word) in [("weight", "batchWeightMax"), ("bytes", "batchBytesMax"), ("deadline", "to meet a deadline")]
     {
-        let (_, text) = first(Kind { causes: words(&[(cause, 40), ("idle", 60)]), ..kind() });
+        let (_, text) = first(CallKind { causes: words(&[(cause, 40), ("idle", 60)]), ..kind() });
         assert!(text.starts_with("40 % of the batches") && text.contains(word), "{text}");
     }
 }
 
 #[test]
 fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
-    let user = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
-    let told = said(Kind { keys: 17, apart_batches: 45, differs: vec![user.clone()], ..kind() });
+    let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
+    let told = said(CallKind { keys: 17, apart_batches: 45, differs: vec![user.clone()], ..kind() });
     let expected = "batches hold 1.0 items on average, and calls of 17 merge keys are queued at the same time (during 45 % of \
         the batches): header `x-user` differs (17 values): add `x-user` to the route's mergeOver.headers if it does not change answers";
     assert_eq!(told[0], ("kept_apart", expected.to_owned()));
     // Two parts differ independently: the one that joins the most keys when removed comes first.
-    let field = Differs { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
-    let both = vec![Differs { keys_without: 3, ..user }, field];
-    let (_, text) = said(Kind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(0);
+    let field = KeyDifference { what: "field".into(), name: "/seed".into(), values: 3, keys_without: 17 };
+    let both = vec![KeyDifference { keys_without: 3, ..user }, field];
+    let (_, text) = said(CallKind { keys: 51, apart_batches: 45, differs: both, ..kind() }).swap_remove(0);
     assert!(
         text.contains("`x-user` differs (17 values), and field `/seed` differs (3 values): add `x-user`"),
         "{text}"
@@ -116,36 +116,36 @@ fn the_header_that_keeps_calls_apart_is_named_with_what_to_do() {
 
 #[test]
 fn a_busy_server_is_not_called_idle_and_what_binds_comes_first() {
-    let user = Differs { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
-    let busy = Kind { wait_us: 76_200, keys: 8, apart_batches: 100, differs: vec![user], ..kind() };
+    let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 8, keys_without: 1 };
+    let busy = CallKind { wait_us: 76_200, keys: 8, apart_batches: 100, differs: vec![user], ..kind() };
     let told = said(busy.clone());
     assert_eq!((told[0].0, told[1].0), ("kept_apart", "curve"));
-    let (what, text) = first(Kind { apart_batches: 0, ..busy });
+    let (what, text) = first(CallKind { apart_batches: 0, ..busy });
     assert!(what == "arrivals" && text.contains("a call waits 76.2 ms"), "{text}");
-    let full = Kind { keys: 2, apart_batches: 100, causes: words(&[("full", 90)]), ..kind() };
+    let full = CallKind { keys: 2, apart_batches: 100, causes: words(&[("full", 90)]), ..kind() };
     assert_eq!(first(full).0, "limit_items");
 }
 
 #[test]
 fn callers_are_never_to_be_merged_and_keys_that_do_not_meet_are_no_matter() {
-    let caller = Differs { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
-    let apart = Kind { keys: 9, apart_batches: 30, differs: vec![caller], ..kind() };
+    let caller = KeyDifference { what: "caller".into(), name: String::new(), values: 9, keys_without: 1 };
+    let apart = CallKind { keys: 9, apart_batches: 30, differs: vec![caller], ..kind() };
     let (_, text) = first(apart.clone());
     assert!(text.ends_with("the caller differs (9 values): calls of different callers are never merged"), "{text}");
-    let told = said(Kind { apart_batches: 3, ..apart });
+    let told = said(CallKind { apart_batches: 3, ..apart });
     assert!(told.iter().all(|(what, _)| *what != "kept_apart"), "{told:?}");
 }
 
 #[test]
 fn a_log_that_has_digests_only_says_whom_to_ask() {
-    let (_, text) = said(Kind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(0);
+    let (_, text) = said(CallKind { keys: 2, apart_batches: 50, point: None, ..kind() }).swap_remove(0);
     assert!(text.contains("`groupage explain` against the running proxy"), "{text}");
 }
 
 #[test]
 fn an_slo_below_a_lone_call_is_infeasible() {
-    let lone = Point { lone_us: 18_000, lone_late_us: 20_000, ..point() };
-    let (what, text) = first(Kind { slo_us: Some(15_000), point: Some(lone), ..kind() });
+    let lone = OperatingPoint { lone_us: 18_000, lone_late_us: 20_000, ..point() };
+    let (what, text) = first(CallKind { slo_us: Some(15_000), point: Some(lone), ..kind() });
     assert_eq!(what, "slo_infeasible");
     let expected =
         "SLO 15 ms is below the latency of an unbatched call, 20 ms (98th percentile): infeasible, served best effort";
@@ -154,7 +154,7 @@ fn an_slo_below_a_lone_call_is_infeasible() {
 
 #[test]
 fn a_process_that_crashed_says_so_before_the_first_call() {
-    let facts = Facts { crashed_seconds: Some(540), ..Facts::default() };
+    let facts = ProxyFacts { crashed_seconds: Some(540), ..ProxyFacts::default() };
     let told = explain(&facts);
     assert_eq!((told[0].what, told[1].what), ("crash_guard", "no_calls"));
     let expected = "all calls pass through for 9 min more, because the process crashed 3 times in 60 s: see the log of the previous process for the cause";
@@ -164,7 +164,7 @@ fn a_process_that_crashed_says_so_before_the_first_call() {
 #[test]
 fn reasons_for_not_merging_come_with_shares_the_largest_first() {
     let passed = words(&[("streaming", 80), ("not_recognised", 300), ("header", 1)]);
-    let facts = Facts { calls: 1000, passed, ..Facts::default() };
+    let facts = ProxyFacts { calls: 1000, passed, ..ProxyFacts::default() };
     let text = &explain(&facts)[0].text;
     assert!(text.starts_with("38 % of 1000 calls could not be merged: 30 % `not_recognised` ("), "{text}");
     assert!(text.contains("8 % `streaming` (they request a stream)") && !text.contains("`header`"), "{text}");
@@ -172,24 +172,26 @@ fn reasons_for_not_merging_come_with_shares_the_largest_first() {
 
 #[test]
 fn what_is_refused_is_told_once_it_is_a_hundredth() {
-    let facts = Facts { calls: 1000, items: 1000, unserved: words(&[("queue_full", 40)]), ..Facts::default() };
+    let facts =
+        ProxyFacts { calls: 1000, items: 1000, unserved: words(&[("queue_full", 40)]), ..ProxyFacts::default() };
     assert!(explain(&facts)[0].text.starts_with("4 % of the items were refused or ended early: 40 `queue_full`"));
-    assert!(explain(&Facts { unserved: words(&[("queue_full", 4)]), ..facts }).is_empty());
+    assert!(explain(&ProxyFacts { unserved: words(&[("queue_full", 4)]), ..facts }).is_empty());
 }
 
 #[test]
 fn of_little_traffic_little_is_said() {
-    assert_eq!(explain(&Facts::default())[0].what, "no_calls");
+    assert_eq!(explain(&ProxyFacts::default())[0].what, "no_calls");
     assert_eq!(
-        said(Kind { batches: 2, calls: 2, ..kind() }),
+        said(CallKind { batches: 2, calls: 2, ..kind() }),
         [("too_few", "only 2 batches so far: too few to tell what limits batching".to_owned())]
     );
 }
 
 #[test]
 fn one_kind_gets_three_sentences_at_most() {
-    let user = Differs { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
-    let all = Kind { quarantined: true, slo_us: Some(1), keys: 17, apart_batches: 90, differs: vec![user], ..kind() };
+    let user = KeyDifference { what: "header".into(), name: "x-user".into(), values: 17, keys_without: 1 };
+    let all =
+        CallKind { quarantined: true, slo_us: Some(1), keys: 17, apart_batches: 90, differs: vec![user], ..kind() };
     assert_eq!(said(all).len(), 3);
 }
 

@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::super::facts::{Failures, Kind, Words, ratio};
+use super::super::facts::{BatchFailures, CallKind, LabelCounts, ratio};
 use super::words::{millis, percent, span};
 use super::{NEWS_SECONDS, REASON_MIN};
 
 /// Reports that the server requested pauses for calls of this kind.
-pub(super) fn paused(kind: &Kind) -> Option<(String, Value)> {
+pub(super) fn paused(kind: &CallKind) -> Option<(String, Value)> {
     let pauses = kind.pauses.filter(|pauses| pauses.now || pauses.ago_seconds <= NEWS_SECONDS)?;
     let when =
         if pauses.now { "paused now".to_owned() } else { format!("last paused {} ago", span(pauses.ago_seconds)) };
@@ -29,8 +29,8 @@ pub(super) fn paused(kind: &Kind) -> Option<(String, Value)> {
 }
 
 /// Reports failed batches and the treatment of their calls.
-pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
-    let Failures { batches, failed, mismatched, executions, items } = *failures;
+pub(super) fn failed(failures: &BatchFailures) -> Option<(String, Value)> {
+    let BatchFailures { batches, failed, mismatched, executions, items } = *failures;
     if mismatched == 0 && (failed == 0 || ratio(failed, batches) < REASON_MIN) {
         return None;
     }
@@ -65,12 +65,12 @@ pub(super) fn failed(failures: &Failures) -> Option<(String, Value)> {
 }
 
 /// Reports the outcomes of calls by priority class, if several classes have calls.
-pub(super) fn priorities(classes: &[(String, Words)]) -> Option<(String, Value)> {
+pub(super) fn priorities(classes: &[(String, LabelCounts)]) -> Option<(String, Value)> {
     let with_calls: Vec<_> = classes.iter().filter(|(_, calls)| !calls.is_empty()).collect();
     if with_calls.len() < 2 {
         return None;
     }
-    let one = |(name, calls): &&(String, Words)| {
+    let one = |(name, calls): &&(String, LabelCounts)| {
         let all = calls.iter().fold(0_u64, |sum, (_, count)| sum.saturating_add(*count));
         let parts = [("served", "served"), ("expired", "ended early"), ("rejected", "refused"), ("failed", "failed")];
         let parts = parts.into_iter().filter_map(|(word, said)| {
@@ -91,36 +91,40 @@ pub(super) fn priorities(classes: &[(String, Words)]) -> Option<(String, Value)>
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::facts::Pauses;
+    use super::super::super::facts::RetryAfterPauses;
     use super::*;
 
-    fn words(words: &[(&str, u64)]) -> Words {
+    fn words(words: &[(&str, u64)]) -> LabelCounts {
         words.iter().map(|(word, count)| ((*word).to_owned(), *count)).collect()
     }
 
     #[test]
     fn a_pause_is_told_with_what_the_server_asked_for_as_long_as_it_is_news() {
-        let pauses = Pauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
-        let said = |pauses| paused(&Kind { pauses: Some(pauses), ..Kind::default() }).map(|(text, _)| text);
+        let pauses = RetryAfterPauses { count: 37, ago_seconds: 3, asked_us: 2_000_000, held_us: 100_000, now: false };
+        let said = |pauses| paused(&CallKind { pauses: Some(pauses), ..CallKind::default() }).map(|(text, _)| text);
         let text = said(pauses).unwrap();
         assert!(text.starts_with("last paused 3 s ago, 37 times in total: the server answered 429 or 503"), "{text}");
         assert!(text.contains("`Retry-After` of 2.0 s") && text.contains("sent for 100 ms"), "{text}");
-        assert!(said(Pauses { now: true, count: 1, ..pauses }).unwrap().starts_with("paused now, 1 time in total"));
-        assert_eq!(said(Pauses { ago_seconds: NEWS_SECONDS + 1, ..pauses }), None);
-        assert_eq!(paused(&Kind::default()), None);
+        assert!(
+            said(RetryAfterPauses { now: true, count: 1, ..pauses })
+                .unwrap()
+                .starts_with("paused now, 1 time in total")
+        );
+        assert_eq!(said(RetryAfterPauses { ago_seconds: NEWS_SECONDS + 1, ..pauses }), None);
+        assert_eq!(paused(&CallKind::default()), None);
     }
 
     #[test]
     fn failed_batches_are_told_with_what_isolation_made_of_them() {
         let said = |failures| failed(&failures).map(|(text, _)| text);
-        let some = Failures { batches: 340, failed: 12, mismatched: 0, executions: 31, items: 24 };
+        let some = BatchFailures { batches: 340, failed: 12, mismatched: 0, executions: 31, items: 24 };
         let expected = "12 of 340 batches (4 %) failed; 24 items were retried alone or in smaller batches, with 31 more calls to the server";
         assert_eq!(said(some).unwrap(), expected);
-        assert!(said(Failures { mismatched: 2, ..some }).unwrap().contains("2 answers could not be split"));
-        let alone = Failures { executions: 0, items: 0, ..some };
+        assert!(said(BatchFailures { mismatched: 2, ..some }).unwrap().contains("2 answers could not be split"));
+        let alone = BatchFailures { executions: 0, items: 0, ..some };
         assert!(said(alone).unwrap().ends_with("nothing was retried"));
-        assert_eq!(said(Failures { failed: 3, ..alone }), None, "too few to matter");
-        assert_eq!(said(Failures::default()), None);
+        assert_eq!(said(BatchFailures { failed: 3, ..alone }), None, "too few to matter");
+        assert_eq!(said(BatchFailures::default()), None);
     }
 
     #[test]

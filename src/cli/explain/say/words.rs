@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::facts::{Differs, ratio};
+use super::super::facts::{KeyDifference, ratio};
 
 /// Formats microseconds, such as `0.85 ms`, `14.3 ms`, `120 ms` or `2.5 s`.
 pub(super) fn millis(us: u64) -> String {
@@ -70,7 +70,7 @@ pub(super) fn reason(word: &str) -> &'static str {
 }
 
 /// Describes a part of the merge key that separates calls, with the number of its values.
-pub(super) fn kept_apart(part: &Differs) -> String {
+pub(super) fn kept_apart(part: &KeyDifference) -> String {
     let what = match part.what.as_str() {
         "header" => format!("header `{}` differs", part.name),
         "field" => format!("field `{}` differs", part.name),
@@ -89,7 +89,7 @@ pub(super) fn kept_apart(part: &Differs) -> String {
 }
 
 /// Returns the remedy for a part of the merge key that separates calls; empty if none exists.
-pub(super) fn advice(part: &Differs) -> String {
+pub(super) fn advice(part: &KeyDifference) -> String {
     match part.what.as_str() {
         "header" => format!(": add `{}` to the route's mergeOver.headers if it does not change answers", part.name),
         "field" => format!(": add `{}` to the route's mergeOver.fields if it does not change answers", part.name),

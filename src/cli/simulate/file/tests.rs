@@ -1,7 +1,7 @@
 //! Tests of valid files, invalid files, and the example for users.
 
 use super::*;
-use crate::simulate::curve::Curve;
+use crate::simulate::curve::CostCurve;
 
 const EXAMPLE: &str = include_str!("../../../../examples/scenarios/shop.yaml");
 
@@ -15,7 +15,7 @@ fn the_example_says_what_its_comments_say() {
     assert_eq!(shop.workload.streams.len(), 2);
     assert!(shop.curve.is_none() && rest.curve.is_none());
     assert!(
-        matches!(&rest.upstream, Kind::Server(server) if server.slots == 2 && server.ceilings.items_max == Some(24))
+        matches!(&rest.upstream, UpstreamKind::Server(server) if server.slots == 2 && server.ceilings.items_max == Some(24))
     );
     assert_eq!(rest.workload.streams.len(), 6, "each kind of arrivals is shown");
 }
@@ -24,7 +24,8 @@ fn the_example_says_what_its_comments_say() {
 fn a_plain_scenario_can_be_judged_by_oracles() {
     let text = "scenarios:\n- name: x\n  upstream: {curve: 'affine:4ms+0.25ms'}\n  arrivals: [{poisson: 1000}]\n";
     let [row] = parse(text).unwrap().try_into().unwrap();
-    let plain = Scenario::new("x", Arrivals::Poisson { rate: 1000.0 }).curve(Curve::Affine { a: 4.0, b: 0.25 });
+    let plain =
+        Scenario::new("x", ArrivalProcess::Poisson { rate: 1000.0 }).curve(CostCurve::Affine { a: 4.0, b: 0.25 });
     assert_eq!(row, plain);
 }
 

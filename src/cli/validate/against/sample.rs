@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::config::{Mode, Policy, Route};
-use crate::protocol::{Named, PathPattern};
+use crate::protocol::{PathPattern, RouteProtocol};
 
 /// Maximum number of bytes of a sample: sixteen times the default limit of a call that is merged.
 const SAMPLE_BYTES_MAX: u64 = 16 << 20;
@@ -24,7 +24,7 @@ pub(super) struct SampleCall {
 
 /// Samples that the user gave.
 #[derive(Debug, Default)]
-pub(in super::super) struct Samples {
+pub(in super::super) struct SampleCalls {
     /// Sample for every route without a sample of its own.
     any: Option<Bytes>,
     by_path: Vec<(String, Bytes)>,
@@ -32,7 +32,7 @@ pub(in super::super) struct Samples {
 
 // === impl Samples ===
 
-impl Samples {
+impl SampleCalls {
     /// Reads arguments of the form `FILE` and `PATH=FILE`.
     ///
     /// # Errors
@@ -62,7 +62,8 @@ impl Samples {
         });
         let is_named = |route: &Route| self.by_path.iter().any(|(path, _)| matches(route, path));
         let is_merged = |route: &Route| {
-            route.mode != Mode::Passthrough && !matches!(route.protocol, Named::PassThrough | Named::LlamaCpp)
+            route.mode != Mode::Passthrough
+                && !matches!(route.protocol, RouteProtocol::PassThrough | RouteProtocol::LlamaCpp)
         };
         let others = policy.routes.iter().filter(|route| is_merged(route) && !is_named(route));
         named.chain(others.map(|route| self.declared(route))).collect()
@@ -88,7 +89,7 @@ impl Samples {
 fn generated(route: &Route, path: &str) -> Result<Bytes, String> {
     let value = match &route.generic {
         Some(spec) => match &spec.items[..] {
-            [items] if !items.tokens().is_empty() => nested(items.tokens()),
+            [items] if !items.tokens().is_empty() => nest_in(items.tokens()),
             _ => return Err(format!("its items are in several lists: give a call with --sample {path}=FILE")),
         },
         None if path.ends_with("/embeddings") => json!({"model": "default", "input": TEXT}),
@@ -109,17 +110,25 @@ fn concrete_path(route: &Route) -> Option<String> {
         return Some(route.path.clone());
     }
     let known: &[&str] = match route.protocol {
-        Named::Auto | Named::Tei => &["/v1/embeddings", "/embed"],
-        Named::OpenAi | Named::Vllm | Named::SgLang | Named::Infinity | Named::Ollama | Named::Voyage | Named::Jina => {
-            &["/v1/embeddings"]
-        }
-        Named::PassThrough | Named::Generic | Named::KServeV1 | Named::TfServing | Named::LlamaCpp => &[],
+        RouteProtocol::Auto | RouteProtocol::Tei => &["/v1/embeddings", "/embed"],
+        RouteProtocol::OpenAi
+        | RouteProtocol::Vllm
+        | RouteProtocol::SgLang
+        | RouteProtocol::Infinity
+        | RouteProtocol::Ollama
+        | RouteProtocol::Voyage
+        | RouteProtocol::Jina => &["/v1/embeddings"],
+        RouteProtocol::PassThrough
+        | RouteProtocol::Generic
+        | RouteProtocol::KServeV1
+        | RouteProtocol::TfServing
+        | RouteProtocol::LlamaCpp => &[],
     };
     known.iter().find(|path| matches(route, path)).map(|path| (*path).to_owned())
 }
 
 /// Returns a document with one text in the list at the JSON Pointer `tokens`.
-fn nested(tokens: &[String]) -> Value {
+fn nest_in(tokens: &[String]) -> Value {
     tokens.iter().rev().fold(json!([TEXT]), |inner, name| json!({name.as_str(): inner}))
 }
 
@@ -134,7 +143,7 @@ fn read_body(file: &str) -> Result<Bytes, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{self, Machine, Overrides};
+    use crate::config::{self, MachineLimits, Overrides};
 
     #[test]
     fn each_declared_route_gets_a_call_of_its_protocol() {
@@ -142,15 +151,15 @@ mod tests {
                     generic: {items: /in/texts, results: /v}}, {path: '/v1/models/m:predict'}, {path: /x, protocol: \
                     PassThrough}, {path: /v1/models/*, protocol: KServeV1}]";
         let loaded = config::load(text, "p").unwrap();
-        let policy = config::build(Some(&loaded), &Overrides::default(), &Machine::default()).unwrap();
-        let calls = Samples::default().calls(&policy);
+        let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default()).unwrap();
+        let calls = SampleCalls::default().calls(&policy);
         let paths: Vec<&str> = calls.iter().map(|call| call.path.as_str()).collect();
         assert_eq!(paths, ["/v1/embeddings/*", "/v1/embeddings", "/g", "/v1/models/m:predict", "/v1/models/*"]);
         let body = |at: usize| calls[at].body.clone().map(|body| String::from_utf8(body.to_vec()).unwrap());
         assert_eq!(body(2).as_deref(), Ok(r#"{"in":{"texts":["groupage validate"]}}"#));
         assert!(body(3).unwrap().contains("instances"));
         assert!(body(4).unwrap_err().contains("--sample PATH=FILE"));
-        let own = Samples { by_path: vec![("/v1/models/a:predict".to_owned(), Bytes::new())], any: None };
+        let own = SampleCalls { by_path: vec![("/v1/models/a:predict".to_owned(), Bytes::new())], any: None };
         let calls = own.calls(&policy);
         assert_eq!((calls[0].path.as_str(), calls[0].route.as_str()), ("/v1/models/a:predict", "/v1/*"));
         assert!(calls.iter().all(|call| call.path != "/v1/models/*"), "a sample names it");

@@ -143,7 +143,7 @@ fn rules(schema: &Json, path: &str, times: u64, out: &mut Vec<(String, u64, Json
 
 #[test]
 fn both_schemas_are_structural_and_give_no_cause_for_a_warning() {
-    for kind in Kind::all() {
+    for kind in Definition::all() {
         let mut found = Vec::new();
         faults(&kind.schema, &kind.name, &mut found);
         assert!(found.is_empty(), "{found:#?}");
@@ -191,7 +191,7 @@ fn the_checker_of_structural_schemas_finds_what_is_not() {
 #[test]
 fn every_rule_has_a_message_with_what_to_do_and_can_be_paid_for() {
     let mut all = Vec::new();
-    for kind in Kind::all() {
+    for kind in Definition::all() {
         rules(&kind.schema, &kind.name, 1, &mut all);
     }
     assert!(all.len() > 40, "{}", all.len());

@@ -3,43 +3,43 @@
 use serde_json::json;
 
 use super::*;
-use crate::control::server::Identity;
-use crate::control::wire::{FEATURES, Hello, InForce, Outcomes, Report, UpstreamReport};
-use crate::controller::world::Meta;
+use crate::control::server::PodIdentity;
+use crate::control::wire::{AppliedConfig, FEATURES, Hello, OutcomeCounts, SidecarReport, UpstreamReport};
+use crate::controller::world::ObjectMetadata;
 use crate::controller::world::build::{meta, pod as a_pod};
 
 /// A policy with pods that report periodically.
 struct Scene {
     policy: Policy,
     pods: Vec<Pod>,
-    book: Book,
-    course: Course,
+    book: SidecarRegistry,
+    course: PolicyRuntime,
     now: u64,
 }
 
 impl Scene {
     fn new(spec: serde_json::Value, pods: &[&str]) -> Self {
         let policy = Policy {
-            meta: Meta { generation: 1, ..meta("a", "emb") },
+            meta: ObjectMetadata { generation: 1, ..meta("a", "emb") },
             annotations: BTreeMap::new(),
             spec: serde_json::from_value(spec).map_err(|error| error.to_string()),
             invalid: None,
             status: BatchPolicyStatus::default(),
         };
-        let mut book = Book::default();
+        let mut book = SidecarRegistry::default();
         let pods: Vec<Pod> = pods.iter().map(|name| a_pod("a", name, &[])).collect();
         for pod in &pods {
             book.opened(&identity(pod), &hello());
         }
-        Self { policy, pods, book, course: Course::default(), now: 1000 }
+        Self { policy, pods, book, course: PolicyRuntime::default(), now: 1000 }
     }
 
     /// Advances by five seconds and runs a round; then every pod reports under its pushed
     /// configuration.
-    fn look(&mut self, wanted: Option<&str>, mut micros: impl FnMut(&Pod, &str) -> u64) -> Seen {
+    fn look(&mut self, wanted: Option<&str>, mut micros: impl FnMut(&Pod, &str) -> u64) -> Outputs {
         self.now += 5;
         let spec = self.policy.spec.clone().unwrap();
-        let view = View {
+        let view = Inputs {
             policy: &self.policy,
             spec: &spec,
             wanted,
@@ -56,7 +56,7 @@ impl Scene {
             otherwise: Mode::Batch,
             slow: Some(Duration::from_secs(10)),
             now: Tick::from_millis(self.now * 1000),
-            wall: Epoch(self.now),
+            wall: UnixSeconds(self.now),
         };
         let seen = self.course.look(&view, &mut self.book);
         self.now += 1;
@@ -65,30 +65,30 @@ impl Scene {
             let config = told.config();
             let profile = config.experiment.as_ref().map_or(&config.profile, |arm| &arm.profile).clone();
             let micros = micros(pod, &profile);
-            let calls = Outcomes { served: 300, ..Outcomes::default() };
+            let calls = OutcomeCounts { served: 300, ..OutcomeCounts::default() };
             let late = if micros > 150_000 { 300 } else { 0 };
             let mut route = RouteReport { calls, items: calls, late, ..RouteReport::default() };
-            route.latency.add_many(micros, 300);
-            route.slo_latency.add_many(micros, 300);
-            let in_force = InForce {
+            route.latency.record_n(micros, 300);
+            route.slo_latency.record_n(micros, 300);
+            let in_force = AppliedConfig {
                 source: config.source.clone(),
                 generation: config.generation,
                 hash: told.hash.clone(),
                 settings: config.settings.in_force(),
                 profile,
-                ..InForce::default()
+                ..AppliedConfig::default()
             };
             let upstreams = vec![UpstreamReport { routes: vec![route], ..UpstreamReport::default() }];
-            let report = Report { over_ms: 5000, config: Some(in_force), upstreams, ..Report::default() };
-            self.book.report(&identity(pod), report, Epoch(self.now));
+            let report = SidecarReport { over_ms: 5000, config: Some(in_force), upstreams, ..SidecarReport::default() };
+            self.book.report(&identity(pod), report, UnixSeconds(self.now));
         }
         seen
     }
 }
 
-fn identity(pod: &Pod) -> Arc<Identity> {
+fn identity(pod: &Pod) -> Arc<PodIdentity> {
     let key = pod.meta.key.clone();
-    Arc::new(Identity { uid: pod.meta.uid.clone(), name: key.name, namespace: key.namespace })
+    Arc::new(PodIdentity { uid: pod.meta.uid.clone(), name: key.name, namespace: key.namespace })
 }
 
 /// Returns the `Hello` of a sidecar of this version.
@@ -122,18 +122,18 @@ fn what_a_pod_is_told_first_is_within_the_bounds_of_the_policy() {
     let mut scene = Scene::new(spec.clone(), &["p"]);
     let mut told = |wanted| settings(&scene.look(Some(wanted), |_, _| 40_000).told["uid-p"].0.config().settings);
     // The profile sets `slotsMax` to the length of its name.
-    let bounded = Settings { slots_max: Some(4), batch_weight_max: Some(2000), ..Settings::default() };
+    let bounded = TunedSettings { slots_max: Some(4), batch_weight_max: Some(2000), ..TunedSettings::default() };
     assert_eq!([told("emb-one"), told("emb-one"), told("emb-one")], [bounded; 3]);
     spec["tuning"]["mode"] = json!("Manual");
     let mut scene = Scene::new(spec, &["p"]);
     let seen = scene.look(Some("emb-one"), |_, _| 40_000);
-    assert_eq!(settings(&seen.told["uid-p"].0.config().settings), Settings::default(), "nothing is tuned");
+    assert_eq!(settings(&seen.told["uid-p"].0.config().settings), TunedSettings::default(), "nothing is tuned");
 }
 
 #[test]
 fn a_missed_slo_moves_something_that_every_pod_is_told_and_the_status_says_why() {
     let mut scene = Scene::new(slo(), &["p"]);
-    let mut told = Settings::default();
+    let mut told = TunedSettings::default();
     for _ in 0..30 {
         let seen = scene.look(Some("emb-1"), |_, _| 180_000);
         if let Some(tuning) = seen.live.pod_tunings.first().filter(|tuning| tuning.deadline_shift.is_some()) {
@@ -146,7 +146,7 @@ fn a_missed_slo_moves_something_that_every_pod_is_told_and_the_status_says_why()
     }
     assert!(told.shift_permille > 0, "{told:?}");
     // A successor continues with the settings of the sidecar.
-    scene.course = Course::resume("uid-emb", &BatchPolicyStatus::default());
+    scene.course = PolicyRuntime::resume("uid-emb", &BatchPolicyStatus::default());
     let seen = scene.look(Some("emb-1"), |_, _| 180_000);
     let kept = settings(&seen.told["uid-p"].0.config().settings);
     assert_eq!(kept.shift_permille, told.shift_permille);
@@ -171,18 +171,18 @@ fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
         scene.look(Some("emb-1"), slow);
     }
     let mut arms = 0;
-    let mut last = Seen::default();
+    let mut last = Outputs::default();
     for _ in 0..60 {
         last = scene.look(Some("emb-2"), slow);
         arms = arms.max(last.told.values().filter(|(told, _)| told.kept_up).count());
-        if last.live.healthy.as_ref().is_some_and(|said| said.holds == Holds::False) {
+        if last.live.healthy.as_ref().is_some_and(|said| said.holds == ConditionStatus::False) {
             break;
         }
     }
     assert!((1..=3).contains(&arms), "about half of the pods, by their UIDs: {arms}");
     assert_eq!(last.live.current.as_deref(), Some("emb-1"));
     let phase = last.live.rollout.clone().and_then(|rollout| rollout.phase);
-    assert_eq!(phase, Some(Word::Known(crate::api::v1alpha1::RolloutPhase::RolledBack)));
+    assert_eq!(phase, Some(OpenEnum::Known(crate::api::v1alpha1::RolloutPhase::RolledBack)));
     assert!(last.live.verdicts.contains_key("emb-2"));
     let status = BatchPolicyStatus {
         current_profile: last.live.current.clone(),
@@ -190,20 +190,20 @@ fn a_canary_that_is_slower_is_taken_back_and_another_controller_knows_it() {
         rollout: last.live.rollout,
         ..BatchPolicyStatus::default()
     };
-    scene.course = Course::resume("uid-emb", &status);
+    scene.course = PolicyRuntime::resume("uid-emb", &status);
     let seen = scene.look(Some("emb-2"), slow);
     assert!(seen.told.values().all(|(told, _)| told.config().profile == "emb-1" && !told.kept_up));
 }
 
 /// Runs a canary on two of four pods: `emb-1` is in force, and `tried` is the candidate.
-fn canary(tried: &str) -> (Scene, Seen) {
+fn canary(tried: &str) -> (Scene, Outputs) {
     let mut spec = slo();
     spec["rollout"] = json!({"strategy": "Canary", "canary": {"steps": [{"percent": 50, "hold": "1h"}]}});
     let mut scene = Scene::new(spec, &["p", "q", "r", "s"]);
     for _ in 0..4 {
         scene.look(Some("emb-1"), |_, _| 40_000);
     }
-    let mut seen = Seen::default();
+    let mut seen = Outputs::default();
     for _ in 0..12 {
         seen = scene.look(Some(tried), |_, _| 40_000);
     }
@@ -216,7 +216,11 @@ fn while_another_profile_is_tried_each_pod_is_tuned_within_the_limits_of_its_own
     let (_, seen) = canary("e-2");
     assert!(seen.told.values().any(|(told, _)| told.kept_up) && seen.told.values().any(|(told, _)| !told.kept_up));
     for (told, _) in seen.told.values() {
-        assert_eq!(settings(&told.config().settings), Settings::default(), "nothing to bound: 5 and 3 are the limits");
+        assert_eq!(
+            settings(&told.config().settings),
+            TunedSettings::default(),
+            "nothing to bound: 5 and 3 are the limits"
+        );
     }
 }
 
@@ -242,7 +246,7 @@ fn an_experiment_waits_for_an_arm_that_is_not_there_and_says_so() {
     let mut scene = Scene::new(arms("gone-2"), &["p", "q", "r", "s"]);
     let seen = scene.look(Some("emb-1"), |_, _| 40_000);
     let said = seen.live.healthy.unwrap();
-    assert_eq!((said.holds, said.reason.as_str()), (Holds::False, "ProfileNotFound"));
+    assert_eq!((said.holds, said.reason.as_str()), (ConditionStatus::False, "ProfileNotFound"));
     assert!(said.message.contains("BatchProfile gone-2, one of its arms, does not exist"), "{}", said.message);
     assert!(seen.told.values().all(|(told, _)| !told.kept_up), "all pods run the profile of the policy");
     scene.policy.spec = Ok(serde_json::from_value(arms("emb-2")).unwrap());
@@ -270,8 +274,8 @@ fn of_pods_that_share_their_settings_a_new_one_gets_them_and_one_that_refuses_ho
     spec["tuning"] = json!({"granularity": "Workload"});
     let mut scene = Scene::new(spec, &["p", "q"]);
     let slow = |_: &Pod, _: &str| 180_000;
-    let shift = |seen: &Seen, uid: &str| settings(&seen.told[uid].0.config().settings).shift_permille;
-    let mut last = Seen::default();
+    let shift = |seen: &Outputs, uid: &str| settings(&seen.told[uid].0.config().settings).shift_permille;
+    let mut last = Outputs::default();
     for _ in 0..40 {
         last = scene.look(Some("emb-1"), slow);
         if shift(&last, "uid-p") > 0 {

@@ -5,15 +5,15 @@ use std::time::Duration;
 use crate::batching::Tick;
 
 use super::super::super::baseline::Baseline;
-use super::super::super::call::Outcome;
-use super::super::super::metrics::Scope;
-use super::super::super::ours::{Ours, Tuning};
+use super::super::super::call::CallOutcome;
+use super::super::super::metrics::CallFilter;
+use super::super::super::ours::{GroupagePolicy, PolicyOverrides};
 use super::super::super::scenario::{HORIZON, Scenario};
-use super::super::super::workload::Arrivals;
-use super::super::super::{Policy, Run, run};
-use super::super::bars::{Quantity, Sense};
-use super::super::{Entry, Figures, Runs, Verdict};
-use super::{Case, late, named};
+use super::super::super::workload::ArrivalProcess;
+use super::super::super::{RunResult, SimPolicy, run};
+use super::super::bars::{Comparison, Metric};
+use super::super::{AverageFigures, CriterionResult, PolicyFigures, PolicyRuns};
+use super::{CaseReport, late, named};
 
 /// Presets and the share of the SLO that they may hold a call, in thousandths.
 const PRESETS: [(&str, u32); 3] = [("latency", 0), ("balanced", 100), ("throughput", 400)];
@@ -23,14 +23,14 @@ const PRESET_RATES: [(f64, [(f64, f64); 3]); 3] = [
     (1000.0, [(0.96, 8.8), (0.89, 9.2), (0.45, 20.2)]),
     (2000.0, [(0.98, 13.1), (0.98, 13.1), (0.70, 24.8)]),
 ];
-/// Tolerances of a preset, which gains idle time at the cost of latency: `BUSIER` for the busy
-/// share, `SLOWER` as a factor of the mean.
-const BUSIER: f64 = 0.03;
-const SLOWER: f64 = 1.06;
+/// Tolerances of a preset, which gains idle time at the cost of latency: `BUSY_TOLERANCE` for the busy
+/// share, `MEAN_FACTOR` as a factor of the mean.
+const BUSY_TOLERANCE: f64 = 0.03;
+const MEAN_FACTOR: f64 = 1.06;
 /// Goodput that counts as nearly everything in time.
 const ALL: f64 = 0.998;
 /// Tolerance below the prototype's goodput, for other arrivals and other seeds.
-const BELOW: f64 = 0.02;
+const GOODPUT_TOLERANCE: f64 = 0.02;
 /// Latency that only clients observe, and the maximum error of the shift that is found.
 const OUTSIDE: Duration = Duration::from_millis(12);
 const SHIFT_ERROR_MS: f64 = 4.0;
@@ -40,15 +40,16 @@ const SHIFTED: Tick = Tick::from_millis(4000);
 const EARLY: Tick = Tick::from_millis(2000);
 /// Offset of the seeds of a run that a warm core learns from: other arrivals than in the judged
 /// run.
-const TEACHER: u64 = 1000;
+const TRAINING_SEED_OFFSET: u64 = 1000;
 /// SLOs near the 4.25 ms of an unbatched call, in milliseconds, with the prototype's goodput and
 /// the tolerance below it. BentoML's cork is about 3 percentage points better there, which is
 /// known; it is shown for comparison.
-const NEAR: [(u64, f64, f64); 4] = [(6, 0.195, BELOW), (9, 0.552, BELOW), (12, 0.826, BELOW), (18, 0.998, 0.002)];
+const NEAR_SLOS: [(u64, f64, f64); 4] =
+    [(6, 0.195, GOODPUT_TOLERANCE), (9, 0.552, GOODPUT_TOLERANCE), (12, 0.826, GOODPUT_TOLERANCE), (18, 0.998, 0.002)];
 
 /// The kind of a case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Kind {
+pub(in super::super) enum CaseKind {
     /// Presets, at the rate with this index.
     Preset(usize),
     /// 30 % overload for 4 s, with and without a control loop from the p99 to the cap.
@@ -63,16 +64,16 @@ pub(in super::super) enum Kind {
     Late(&'static str),
 }
 
-// === impl Kind ===
+// === impl CaseKind ===
 
-impl Kind {
+impl CaseKind {
     pub(in super::super) fn all() -> Vec<Self> {
         let presets = (0..PRESET_RATES.len()).map(Self::Preset);
         let others = [Self::CapByP99, Self::Shift, Self::Warm, Self::NearSlo];
         presets.chain(others).chain(late::rows().map(Self::Late)).collect()
     }
 
-    pub(in super::super) fn run(self, seeds: u64) -> Case {
+    pub(in super::super) fn run(self, seeds: u64) -> CaseReport {
         match self {
             Self::Preset(rate) => preset(rate, seeds),
             Self::CapByP99 => cap_by_p99(seeds),
@@ -84,109 +85,122 @@ impl Kind {
     }
 }
 
-fn preset(place: usize, seeds: u64) -> Case {
+fn preset(place: usize, seeds: u64) -> CaseReport {
     let (rate, measured) = PRESET_RATES[place];
-    let scope = Scope { from: EARLY, ..Scope::default() };
-    let mut case = Case::new(format!("presets at {rate:.0}/s"));
+    let scope = CallFilter { from: EARLY, ..CallFilter::default() };
+    let mut case = CaseReport::new(format!("presets at {rate:.0}/s"));
     for ((name, hold_permille), (busy, mean)) in PRESETS.into_iter().zip(measured) {
-        let tuning = Tuning { hold_permille, ..Tuning::default() };
-        let row = Scenario { tuning, ..Scenario::new("preset", Arrivals::Poisson { rate }) };
-        let figures = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&scope);
+        let tuning = PolicyOverrides { hold_permille, ..PolicyOverrides::default() };
+        let row = Scenario { tuning, ..Scenario::new("preset", ArrivalProcess::Poisson { rate }) };
+        let figures = PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&scope);
         case.line(format!("ours, {name}"), figures);
         case.verdicts.push(goodput(figures.goodput, ALL, format!("{name}: nearly all")));
         let of = format!("{name}: reference {busy}");
-        case.verdicts.push(verdict(Quantity::Busy, figures.busy, Sense::AtMost, busy + BUSIER, of));
-        let of = format!("{name}: {SLOWER} × reference {mean} ms");
-        case.verdicts.push(verdict(Quantity::Mean, figures.mean, Sense::AtMost, SLOWER * mean, of));
+        case.verdicts.push(verdict(Metric::Busy, figures.busy, Comparison::AtMost, busy + BUSY_TOLERANCE, of));
+        let of = format!("{name}: {MEAN_FACTOR} × reference {mean} ms");
+        case.verdicts.push(verdict(Metric::Mean, figures.mean, Comparison::AtMost, MEAN_FACTOR * mean, of));
     }
     case
 }
 
-fn cap_by_p99(seeds: u64) -> Case {
+fn cap_by_p99(seeds: u64) -> CaseReport {
     let row = named("overload, then mid");
-    let mut case = Case::new("30 % overload for 4 s, then 2000/s");
-    let of = |make: &dyn Fn(u64) -> Box<dyn Policy>| Runs::of(&row, seeds, make).figures(&Scope::default());
-    let ours = of(&|seed| Box::new(Ours::of(&row, seed)));
-    let steered = of(&|seed| Box::new(Ours::of(&row, seed).with_cap_by_p99()));
+    let mut case = CaseReport::new("30 % overload for 4 s, then 2000/s");
+    let of =
+        |make: &dyn Fn(u64) -> Box<dyn SimPolicy>| PolicyRuns::of(&row, seeds, make).figures(&CallFilter::default());
+    let ours = of(&|seed| Box::new(GroupagePolicy::of(&row, seed)));
+    let steered = of(&|seed| Box::new(GroupagePolicy::of(&row, seed).with_cap_by_p99()));
     case.line("ours", ours);
     case.line("ours + p99→cap loop", steered);
     case.line("greedy", of(&|_| Baseline::greedy(1, row.cap, false).build()));
     case.line("greedy + p99→cap loop", of(&|_| Baseline::NaiveLoop.build()));
-    case.verdicts.push(goodput(ours.goodput, 0.917 - BELOW, format!("reference 0.917 − {BELOW}")));
-    let of = format!("without the loop {:.3} − {BELOW}", ours.goodput);
-    case.verdicts.push(goodput(steered.goodput, ours.goodput - BELOW, of));
+    case.verdicts.push(goodput(
+        ours.goodput,
+        0.917 - GOODPUT_TOLERANCE,
+        format!("reference 0.917 − {GOODPUT_TOLERANCE}"),
+    ));
+    let of = format!("without the loop {:.3} − {GOODPUT_TOLERANCE}", ours.goodput);
+    case.verdicts.push(goodput(steered.goodput, ours.goodput - GOODPUT_TOLERANCE, of));
     case
 }
 
-fn shift(seeds: u64) -> Case {
+fn shift(seeds: u64) -> CaseReport {
     let row = named("bursty MMPP");
-    let scope = Scope { from: SHIFTED, ..Scope::default() };
-    let mut case = Case::new("12 ms outside the proxy, bursty");
-    let end_to_end = |mut run: Run| {
-        for ended in run.calls.iter_mut().filter(|ended| ended.outcome == Outcome::Answered) {
+    let scope = CallFilter { from: SHIFTED, ..CallFilter::default() };
+    let mut case = CaseReport::new("12 ms outside the proxy, bursty");
+    let end_to_end = |mut run: RunResult| {
+        for ended in run.calls.iter_mut().filter(|ended| ended.outcome == CallOutcome::Answered) {
             ended.at = ended.at.after(OUTSIDE);
         }
         run
     };
-    let unaware = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).map(end_to_end).figures(&scope);
+    let unaware =
+        PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).map(end_to_end).figures(&scope);
     let mut found = Vec::new();
     let aware = (0..seeds).map(|seed| {
-        let mut ours = Ours::of(&row, seed).with_deadline_shift(row.slo, OUTSIDE);
+        let mut ours = GroupagePolicy::of(&row, seed).with_deadline_shift(row.slo, OUTSIDE);
         let run = run(&row, &mut ours, seed);
         found.push(ours.deadline_shift().as_secs_f64() * 1e3);
         end_to_end(run)
     });
-    let aware = Runs(aware.collect()).figures(&scope);
-    let cork = Runs::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).map(end_to_end).figures(&scope);
+    let aware = PolicyRuns(aware.collect()).figures(&scope);
+    let cork =
+        PolicyRuns::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).map(end_to_end).figures(&scope);
     case.line("ours, unaware", unaware);
     case.line("ours, deadlines shifted", aware);
     case.line("cork (BentoML), unaware", cork);
-    case.verdicts.push(goodput(aware.goodput, 0.740 - BELOW, format!("reference 0.740 − {BELOW}")));
+    case.verdicts.push(goodput(
+        aware.goodput,
+        0.740 - GOODPUT_TOLERANCE,
+        format!("reference 0.740 − {GOODPUT_TOLERANCE}"),
+    ));
     let worst = found.iter().map(|ms| (ms - 12.4).abs()).fold(0.0, f64::max);
     let of = "from the reference 12.4 ms, worst seed".to_owned();
-    case.verdicts.push(verdict(Quantity::Shift, worst, Sense::AtMost, SHIFT_ERROR_MS, of));
+    case.verdicts.push(verdict(Metric::Shift, worst, Comparison::AtMost, SHIFT_ERROR_MS, of));
     case
 }
 
-fn warm(seeds: u64) -> Case {
-    let mut case = Case::new("first 2 s, cold and warm");
-    let scope = Scope { until: Some(EARLY), ..Scope::default() };
+fn warm(seeds: u64) -> CaseReport {
+    let mut case = CaseReport::new("first 2 s, cold and warm");
+    let scope = CallFilter { until: Some(EARLY), ..CallFilter::default() };
     for (name, least, mean) in [("k=4 slots", 0.995, None), ("thrash", 0.995, None), ("pow2 shapes", 0.99, Some(17.8))]
     {
         let row = named(name).lasting(Duration::from_secs(3));
         let lesson = named(name).lasting(HORIZON);
-        let cold = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&scope);
-        let warm = Runs::of(&row, seeds, |seed| Box::new(taught(&lesson, &row, seed))).figures(&scope);
+        let cold = PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&scope);
+        let warm = PolicyRuns::of(&row, seeds, |seed| Box::new(warm_policy(&lesson, &row, seed))).figures(&scope);
         case.line(format!("{name}, cold"), cold);
         case.line(format!("{name}, warm"), warm);
         case.verdicts.push(goodput(warm.goodput, least, format!("{name}, warm")));
         case.verdicts.extend(mean.map(|mean| {
-            let of = format!("{name}, warm: {SLOWER} × reference {mean} ms");
-            verdict(Quantity::Mean, warm.mean, Sense::AtMost, SLOWER * mean, of)
+            let of = format!("{name}, warm: {MEAN_FACTOR} × reference {mean} ms");
+            verdict(Metric::Mean, warm.mean, Comparison::AtMost, MEAN_FACTOR * mean, of)
         }));
     }
     case
 }
 
 /// Returns a fresh core that has restored what another one has learned.
-fn taught(lesson: &Scenario, row: &Scenario, seed: u64) -> Ours {
-    let mut teacher = Ours::of(lesson, seed);
-    run(lesson, &mut teacher, seed + TEACHER);
-    let mut ours = Ours::of(row, seed);
+fn warm_policy(lesson: &Scenario, row: &Scenario, seed: u64) -> GroupagePolicy {
+    let mut teacher = GroupagePolicy::of(lesson, seed);
+    run(lesson, &mut teacher, seed + TRAINING_SEED_OFFSET);
+    let mut ours = GroupagePolicy::of(row, seed);
     ours.restore(teacher.batcher());
     ours
 }
 
-fn near_slo(seeds: u64) -> Case {
-    let mut case = Case::new("SLO near an unbatched call's 4.25 ms, 1500/s");
+fn near_slo(seeds: u64) -> CaseReport {
+    let mut case = CaseReport::new("SLO near an unbatched call's 4.25 ms, 1500/s");
     let at = |millis| Scenario {
         slo: Duration::from_millis(millis),
-        ..Scenario::new("near", Arrivals::Poisson { rate: 1500.0 })
+        ..Scenario::new("near", ArrivalProcess::Poisson { rate: 1500.0 })
     };
-    let pair = |case: &mut Case, millis| -> (Figures, Figures) {
+    let pair = |case: &mut CaseReport, millis| -> (AverageFigures, AverageFigures) {
         let row: Scenario = at(millis);
-        let ours = Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&Scope::default());
-        let cork = Runs::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).figures(&Scope::default());
+        let ours = PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed)))
+            .figures(&CallFilter::default());
+        let cork =
+            PolicyRuns::of(&row, seeds, |_| Baseline::Cork { items: row.cap }.build()).figures(&CallFilter::default());
         case.line(format!("ours, SLO {millis} ms"), ours);
         case.line(format!("cork, SLO {millis} ms"), cork);
         (ours, cork)
@@ -194,13 +208,13 @@ fn near_slo(seeds: u64) -> Case {
     let (ours, _) = pair(&mut case, 3);
     let answered = 1.0 - ours.expired - ours.refused - ours.unanswered;
     case.verdicts.push(verdict(
-        Quantity::Answered,
+        Metric::Answered,
         answered,
-        Sense::AtLeast,
+        Comparison::AtLeast,
         ALL,
         "SLO 3 ms, which is infeasible: served best effort".to_owned(),
     ));
-    for (millis, measured, below) in NEAR {
+    for (millis, measured, below) in NEAR_SLOS {
         let (ours, cork) = pair(&mut case, millis);
         let of = format!("SLO {millis} ms: reference {measured} − {below}; cork {:.3}", cork.goodput);
         case.verdicts.push(goodput(ours.goodput, measured - below, of));
@@ -208,22 +222,22 @@ fn near_slo(seeds: u64) -> Case {
     case
 }
 
-// === impl Case ===
+// === impl CaseReport ===
 
-impl Case {
+impl CaseReport {
     pub(super) fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), entries: Vec::new(), verdicts: Vec::new() }
     }
 
-    pub(super) fn line(&mut self, name: impl Into<String>, figures: Figures) {
-        self.entries.push(Entry { name: name.into(), figures });
+    pub(super) fn line(&mut self, name: impl Into<String>, figures: AverageFigures) {
+        self.entries.push(PolicyFigures { name: name.into(), figures });
     }
 }
 
-pub(super) fn goodput(found: f64, limit: f64, of: String) -> Verdict {
-    verdict(Quantity::Goodput, found, Sense::AtLeast, limit, of)
+pub(super) fn goodput(found: f64, limit: f64, of: String) -> CriterionResult {
+    verdict(Metric::Goodput, found, Comparison::AtLeast, limit, of)
 }
 
-pub(super) fn verdict(quantity: Quantity, found: f64, sense: Sense, limit: f64, of: String) -> Verdict {
-    Verdict { bar: "case", quantity, found, sense, limit, of }
+pub(super) fn verdict(quantity: Metric, found: f64, sense: Comparison, limit: f64, of: String) -> CriterionResult {
+    CriterionResult { bar: "case", quantity, found, sense, limit, of }
 }

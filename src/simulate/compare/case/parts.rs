@@ -1,18 +1,18 @@
 //! Ablations: rows with one feature disabled. Without a feature at least half of its gain in the
 //! prototype has to be lost, and no feature may cost anything where it is not needed.
 
-use crate::batching::Skill;
+use crate::batching::Feature;
 
-use super::super::super::ours::{Ours, Tuning};
+use super::super::super::ours::{GroupagePolicy, PolicyOverrides};
 use super::super::super::scenario::Scenario;
-use super::super::bars::{Quantity, Sense};
-use super::super::{Figures, Runs, Verdict, judged};
+use super::super::bars::{Comparison, Metric};
+use super::super::{AverageFigures, CriterionResult, PolicyRuns, judged};
 use super::cases::verdict;
-use super::{Case, named};
+use super::{CaseReport, named};
 
 /// Reference values of the prototype with a feature and without it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Gain {
+enum ReferenceGain {
     Goodput(f64, f64),
     /// Mean in milliseconds.
     Mean(f64, f64),
@@ -24,58 +24,67 @@ enum Gain {
 
 /// A row and the features that are disabled in it, one at a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in super::super) struct Parts {
+pub(in super::super) struct Ablation {
     row: &'static str,
-    gains: &'static [(Skill, Gain)],
+    gains: &'static [(Feature, ReferenceGain)],
 }
 
 /// Share of its gain that has to be lost without a feature.
-const SHARE: f64 = 0.5;
+const LOSS_SHARE_MIN: f64 = 0.5;
 /// Factor of the mean that a feature may cost where it is not needed, for noise.
-const FREE: f64 = 1.02;
+const FREE_FACTOR: f64 = 1.02;
 
-const ALL: [Parts; 9] = [
-    Parts { row: "bursty MMPP", gains: &[(Skill::Shedding, Gain::Goodput(0.756, 0.195))] },
-    Parts {
+const ALL: [Ablation; 9] = [
+    Ablation { row: "bursty MMPP", gains: &[(Feature::Shedding, ReferenceGain::Goodput(0.756, 0.195))] },
+    Ablation {
         row: "padded over",
-        gains: &[(Skill::Shedding, Gain::Goodput(0.897, 0.041)), (Skill::Grouping, Gain::Goodput(0.897, 0.339))],
+        gains: &[
+            (Feature::Shedding, ReferenceGain::Goodput(0.897, 0.041)),
+            (Feature::Grouping, ReferenceGain::Goodput(0.897, 0.339)),
+        ],
     },
-    Parts { row: "padded lens", gains: &[(Skill::Grouping, Gain::Mean(12.8, 18.0))] },
+    Ablation { row: "padded lens", gains: &[(Feature::Grouping, ReferenceGain::Mean(12.8, 18.0))] },
     // In this row the limiter finds two batches in flight, which overlap as with a lead.
-    Parts { row: "host 3ms", gains: &[(Skill::Lead, Gain::Shown)] },
-    Parts { row: "thrash", gains: &[(Skill::Cost, Gain::Goodput(1.0, 0.855)), (Skill::Cost, Gain::Mean(8.8, 37.5))] },
-    Parts { row: "pow2 shapes", gains: &[(Skill::Cost, Gain::Mean(17.4, 26.9)), (Skill::Plan, Gain::Shown)] },
-    Parts { row: "closed 32", gains: &[(Skill::Gather, Gain::Mean(12.5, 16.2))] },
-    Parts { row: "fan-out 32", gains: &[(Skill::Gather, Gain::Mean(16.2, 18.8))] },
-    Parts { row: "engine", gains: &[(Skill::StandAside, Gain::Mean(13.5, 14.3))] },
+    Ablation { row: "host 3ms", gains: &[(Feature::Lead, ReferenceGain::Shown)] },
+    Ablation {
+        row: "thrash",
+        gains: &[(Feature::Cost, ReferenceGain::Goodput(1.0, 0.855)), (Feature::Cost, ReferenceGain::Mean(8.8, 37.5))],
+    },
+    Ablation {
+        row: "pow2 shapes",
+        gains: &[(Feature::Cost, ReferenceGain::Mean(17.4, 26.9)), (Feature::Plan, ReferenceGain::Shown)],
+    },
+    Ablation { row: "closed 32", gains: &[(Feature::Gather, ReferenceGain::Mean(12.5, 16.2))] },
+    Ablation { row: "fan-out 32", gains: &[(Feature::Gather, ReferenceGain::Mean(16.2, 18.8))] },
+    Ablation { row: "engine", gains: &[(Feature::StandAside, ReferenceGain::Mean(13.5, 14.3))] },
 ];
 
 /// The row in which no feature is needed.
-const FREE_ROW: Parts = Parts {
+const FREE_ROW: Ablation = Ablation {
     row: "mid",
     gains: &[
-        (Skill::Cost, Gain::Nothing),
-        (Skill::Plan, Gain::Nothing),
-        (Skill::Gather, Gain::Nothing),
-        (Skill::Lead, Gain::Nothing),
-        (Skill::StandAside, Gain::Nothing),
+        (Feature::Cost, ReferenceGain::Nothing),
+        (Feature::Plan, ReferenceGain::Nothing),
+        (Feature::Gather, ReferenceGain::Nothing),
+        (Feature::Lead, ReferenceGain::Nothing),
+        (Feature::StandAside, ReferenceGain::Nothing),
     ],
 };
 
-// === impl Parts ===
+// === impl Ablation ===
 
-impl Parts {
+impl Ablation {
     pub(in super::super) fn all() -> Vec<Self> {
         ALL.into_iter().chain([FREE_ROW]).collect()
     }
 
-    pub(in super::super) fn run(self, seeds: u64) -> Case {
+    pub(in super::super) fn run(self, seeds: u64) -> CaseReport {
         let row = named(self.row);
         let figures = |without| {
-            let row = Scenario { tuning: Tuning { without, ..row.tuning }, ..row.clone() };
-            Runs::of(&row, seeds, |seed| Box::new(Ours::of(&row, seed))).figures(&judged(&row))
+            let row = Scenario { tuning: PolicyOverrides { without, ..row.tuning }, ..row.clone() };
+            PolicyRuns::of(&row, seeds, |seed| Box::new(GroupagePolicy::of(&row, seed))).figures(&judged(&row))
         };
-        let mut case = Case::new(format!("ablation, {}", self.row));
+        let mut case = CaseReport::new(format!("ablation, {}", self.row));
         let whole = figures(None);
         case.line("ours", whole);
         let mut last = None;
@@ -98,25 +107,28 @@ impl Parts {
 
 // === impl Gain ===
 
-impl Gain {
-    fn judge(self, skill: Skill, with: &Figures, without: &Figures) -> Option<Verdict> {
+impl ReferenceGain {
+    fn judge(self, skill: Feature, with: &AverageFigures, without: &AverageFigures) -> Option<CriterionResult> {
         let name = skill.name();
         let judged = match self {
             Self::Shown => return None,
             Self::Goodput(high, low) => {
-                let limit = with.goodput - SHARE * (high - low);
+                let limit = with.goodput - LOSS_SHARE_MIN * (high - low);
                 let of = format!("without {name}: ours {:.3} − half of {:.3}", with.goodput, high - low);
-                Verdict { bar: "part", ..verdict(Quantity::Goodput, without.goodput, Sense::AtMost, limit, of) }
+                CriterionResult {
+                    bar: "part",
+                    ..verdict(Metric::Goodput, without.goodput, Comparison::AtMost, limit, of)
+                }
             }
             Self::Mean(low, high) => {
-                let limit = with.mean + SHARE * (high - low);
+                let limit = with.mean + LOSS_SHARE_MIN * (high - low);
                 let of = format!("without {name}: ours {:.2} ms + half of {:.1} ms", with.mean, high - low);
-                Verdict { bar: "part", ..verdict(Quantity::Mean, without.mean, Sense::AtLeast, limit, of) }
+                CriterionResult { bar: "part", ..verdict(Metric::Mean, without.mean, Comparison::AtLeast, limit, of) }
             }
             Self::Nothing => {
-                let limit = FREE * without.mean;
-                let of = format!("{FREE} × {:.2} ms without {name}, which is not needed here", without.mean);
-                Verdict { bar: "part", ..verdict(Quantity::Mean, with.mean, Sense::AtMost, limit, of) }
+                let limit = FREE_FACTOR * without.mean;
+                let of = format!("{FREE_FACTOR} × {:.2} ms without {name}, which is not needed here", without.mean);
+                CriterionResult { bar: "part", ..verdict(Metric::Mean, with.mean, Comparison::AtMost, limit, of) }
             }
         };
         Some(judged)

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use super::super::super::scenario::Scenario;
-use super::super::super::workload::{Arrivals, Budget, Mix, Spread, Stream, Think, Workload};
-use super::Task;
-use super::judge::Criteria;
+use super::super::super::workload::{
+    ArrivalProcess, CallMix, CallStream, DeadlineRule, KeyDistribution, ThinkTime, Workload,
+};
+use super::HarmTask;
+use super::judge::HarmCriteria;
 use super::servers::{self, NamedServer};
 
 /// Times of an unbatched call, in milliseconds.
-const TIMES: [u32; 4] = [5, 50, 200, 2000];
+const CALL_TIMES_MS: [u32; 4] = [5, 50, 200, 2000];
 /// Numbers of callers of a closed loop, and open loads in percent of the capacity for direct
 /// callers.
 const CALLERS: [u32; 4] = [1, 8, 48, 200];
@@ -58,7 +60,7 @@ pub(super) const SAMPLE: [&str; 14] = [
 
 /// The distribution of merge keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keys {
+enum KeyPattern {
     /// All calls have the same key.
     Shared,
     /// Each call has one of four keys.
@@ -76,17 +78,17 @@ enum RowLoad {
 }
 
 /// Returns every row.
-pub(super) fn all() -> Vec<Task> {
+pub(super) fn all() -> Vec<HarmTask> {
     let mut all = Vec::new();
     let loads = || CALLERS.map(RowLoad::Callers).into_iter().chain(SHARES.map(RowLoad::Share));
     for server in &servers::ALL {
-        for time in TIMES {
+        for time in CALL_TIMES_MS {
             for load in loads() {
-                for keys in Keys::ALL {
+                for keys in KeyPattern::ALL {
                     // 40,000 calls per second with four keys show nothing beyond those with the
                     // same key.
                     let many = time == 5 && server.is_unlimited() && load == RowLoad::Callers(200);
-                    if !(many && keys == Keys::Four) {
+                    if !(many && keys == KeyPattern::Four) {
                         all.push(row(server, time, load, keys));
                     }
                 }
@@ -97,8 +99,11 @@ pub(super) fn all() -> Vec<Task> {
 }
 
 /// Creates a closed loop with 0.1 to 0.3 ms between an answer and the next call.
-pub(super) fn callers(count: u32) -> Arrivals {
-    Arrivals::Closed { clients: count, think: Think::Uniform(Duration::from_micros(100), Duration::from_micros(300)) }
+pub(super) fn callers(count: u32) -> ArrivalProcess {
+    ArrivalProcess::Closed {
+        clients: count,
+        think: ThinkTime::Uniform(Duration::from_micros(100), Duration::from_micros(300)),
+    }
 }
 
 /// Returns the width of a window for this number of callers of a server that answers `capacity`
@@ -109,11 +114,11 @@ pub(super) fn window(time: f64, callers: u32, capacity: f64) -> Duration {
 }
 
 /// Returns the mix of calls of one key without a deadline.
-pub(super) fn shared() -> Mix {
-    Mix { budget: Budget::Unlimited, ..Mix::default() }
+pub(super) fn shared() -> CallMix {
+    CallMix { budget: DeadlineRule::Unlimited, ..CallMix::default() }
 }
 
-fn row(server: &NamedServer, time: u32, load: RowLoad, keys: Keys) -> Task {
+fn row(server: &NamedServer, time: u32, load: RowLoad, keys: KeyPattern) -> HarmTask {
     let t1 = f64::from(time);
     let capacity = server.capacity(t1);
     let (label, in_loop) = match load {
@@ -130,20 +135,20 @@ fn row(server: &NamedServer, time: u32, load: RowLoad, keys: Keys) -> Task {
         upstream: server.upstream(t1),
         workload: Workload { streams, recorded: Vec::new() },
         horizon: window * u32::try_from(WINDOWS).expect("a few windows"),
-        ..Scenario::new(name.clone(), Arrivals::Poisson { rate: 0.0 })
+        ..Scenario::new(name.clone(), ArrivalProcess::Poisson { rate: 0.0 })
     };
     let reach = REACH
         .iter()
         .find(|(name, count, _)| {
-            (*name, load, keys, time) == (server.name, RowLoad::Callers(*count), Keys::Shared, REACH_TIME)
+            (*name, load, keys, time) == (server.name, RowLoad::Callers(*count), KeyPattern::Shared, REACH_TIME)
         })
         .map(|(.., gain)| *gain);
-    Task { name, scenario, window, windows: WINDOWS, criteria: Criteria::Row { pair: server.pair(), reach } }
+    HarmTask { name, scenario, window, windows: WINDOWS, criteria: HarmCriteria::Row { pair: server.pair(), reach } }
 }
 
 // === impl Keys ===
 
-impl Keys {
+impl KeyPattern {
     const ALL: [Self; 4] = [Self::Shared, Self::Four, Self::Own, Self::Half];
 
     const fn as_str(self) -> &'static str {
@@ -155,9 +160,9 @@ impl Keys {
         }
     }
 
-    fn callers(self, count: u32) -> Vec<Stream> {
-        let stream = |clients, mix| Stream { arrivals: callers(clients), mix };
-        let of = |key| Mix { keys: Spread::Only(key), ..shared() };
+    fn callers(self, count: u32) -> Vec<CallStream> {
+        let stream = |clients, mix| CallStream { arrivals: callers(clients), mix };
+        let of = |key| CallMix { keys: KeyDistribution::Only(key), ..shared() };
         match self {
             Self::Shared => vec![stream(count, shared())],
             Self::Four => (0..4).map(|key| stream((count + 3 - key) / 4, of(key))).collect(),
@@ -166,20 +171,20 @@ impl Keys {
         }
     }
 
-    fn poisson(self, rate: f64) -> Vec<Stream> {
-        let stream = |rate, mix| Stream { arrivals: Arrivals::Poisson { rate }, mix };
-        let keys = |keys| Mix { keys, ..shared() };
+    fn poisson(self, rate: f64) -> Vec<CallStream> {
+        let stream = |rate, mix| CallStream { arrivals: ArrivalProcess::Poisson { rate }, mix };
+        let keys = |keys| CallMix { keys, ..shared() };
         match self {
             Self::Shared => vec![stream(rate, shared())],
-            Self::Four => vec![stream(rate, keys(Spread::Zipf { count: 4, exponent: 0.0 }))],
-            Self::Own => vec![stream(rate, keys(Spread::Unlike))],
+            Self::Four => vec![stream(rate, keys(KeyDistribution::Zipf { count: 4, exponent: 0.0 }))],
+            Self::Own => vec![stream(rate, keys(KeyDistribution::Unlike))],
             Self::Half => vec![stream(rate / 2.0, shared()), stream(rate / 2.0, unmergeable())],
         }
     }
 }
 
-fn unmergeable() -> Mix {
-    Mix { keys: Spread::Unlike, alone: true, ..shared() }
+fn unmergeable() -> CallMix {
+    CallMix { keys: KeyDistribution::Unlike, alone: true, ..shared() }
 }
 
 #[cfg(test)]
@@ -203,12 +208,12 @@ mod tests {
     #[test]
     fn a_load_is_what_its_name_says() {
         let k8 = servers::ALL.iter().find(|server| server.name == "k8").unwrap();
-        let task = row(k8, 50, RowLoad::Share(80), Keys::Half);
+        let task = row(k8, 50, RowLoad::Share(80), KeyPattern::Half);
         assert!((task.scenario.rate().unwrap() - 0.8 * 8.0 / 0.05).abs() < 1e-6);
         for count in CALLERS {
-            for keys in Keys::ALL {
+            for keys in KeyPattern::ALL {
                 let clients = keys.callers(count).into_iter().map(|stream| match stream.arrivals {
-                    Arrivals::Closed { clients, .. } => clients,
+                    ArrivalProcess::Closed { clients, .. } => clients,
                     _ => 0,
                 });
                 assert_eq!(clients.sum::<u32>(), count, "{keys:?}");

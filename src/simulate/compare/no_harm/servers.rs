@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::super::curve::Curve;
-use super::super::super::upstream::{Engine, Kind, Server, Shared, Slowdown};
+use super::super::super::curve::CostCurve;
+use super::super::super::upstream::{EngineServer, SharedServer, SlotServer, Slowdown, UpstreamKind};
 
 /// Standard deviation of the logarithm of an execution's time.
 const SIGMA: f64 = 0.07;
@@ -16,7 +16,7 @@ const STEP_ITEM: f64 = 0.1;
 
 /// The execution model of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Place {
+enum ExecutionModel {
     /// This number of workers, first come first served.
     Workers(u32),
     /// Processor sharing on this number of cores.
@@ -29,7 +29,7 @@ enum Place {
 
 /// The cost of a batch of n, in unbatched calls.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Cost {
+enum BatchCost {
     /// `1 − part + part × n`.
     Affine(f64),
     /// The same with the next power of two of n.
@@ -40,53 +40,53 @@ enum Cost {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct NamedServer {
     pub(super) name: &'static str,
-    place: Place,
-    cost: Cost,
+    place: ExecutionModel,
+    cost: BatchCost,
 }
 
 /// All servers. A name begins with the number of concurrent calls and ends with the cost of a
 /// batch.
 pub(super) const ALL: [NamedServer; 16] = [
-    NamedServer { name: "k1", place: Place::Workers(1), cost: Cost::Affine(0.06) },
-    NamedServer { name: "k1half", place: Place::Workers(1), cost: Cost::Affine(0.5) },
-    NamedServer { name: "k1lin", place: Place::Workers(1), cost: Cost::Affine(1.0) },
-    NamedServer { name: "k1pow2", place: Place::Workers(1), cost: Cost::Pow2(0.1) },
-    NamedServer { name: "k4", place: Place::Workers(4), cost: Cost::Affine(0.06) },
-    NamedServer { name: "k8", place: Place::Workers(8), cost: Cost::Affine(0.17) },
-    NamedServer { name: "k8lin", place: Place::Workers(8), cost: Cost::Affine(1.0) },
-    NamedServer { name: "k64", place: Place::Workers(64), cost: Cost::Affine(0.06) },
-    NamedServer { name: "k64lin", place: Place::Workers(64), cost: Cost::Affine(0.5) },
-    NamedServer { name: "inf", place: Place::Workers(u32::MAX), cost: Cost::Affine(0.06) },
-    NamedServer { name: "inflin", place: Place::Workers(u32::MAX), cost: Cost::Affine(1.0) },
-    NamedServer { name: "ps1", place: Place::Cores(1), cost: Cost::Affine(0.06) },
-    NamedServer { name: "ps8", place: Place::Cores(8), cost: Cost::Affine(0.17) },
-    NamedServer { name: "ps8lin", place: Place::Cores(8), cost: Cost::Affine(1.0) },
-    NamedServer { name: "cont", place: Place::Steps, cost: Cost::Affine(0.0) },
-    NamedServer { name: "inner", place: Place::Inner, cost: Cost::Affine(0.06) },
+    NamedServer { name: "k1", place: ExecutionModel::Workers(1), cost: BatchCost::Affine(0.06) },
+    NamedServer { name: "k1half", place: ExecutionModel::Workers(1), cost: BatchCost::Affine(0.5) },
+    NamedServer { name: "k1lin", place: ExecutionModel::Workers(1), cost: BatchCost::Affine(1.0) },
+    NamedServer { name: "k1pow2", place: ExecutionModel::Workers(1), cost: BatchCost::Pow2(0.1) },
+    NamedServer { name: "k4", place: ExecutionModel::Workers(4), cost: BatchCost::Affine(0.06) },
+    NamedServer { name: "k8", place: ExecutionModel::Workers(8), cost: BatchCost::Affine(0.17) },
+    NamedServer { name: "k8lin", place: ExecutionModel::Workers(8), cost: BatchCost::Affine(1.0) },
+    NamedServer { name: "k64", place: ExecutionModel::Workers(64), cost: BatchCost::Affine(0.06) },
+    NamedServer { name: "k64lin", place: ExecutionModel::Workers(64), cost: BatchCost::Affine(0.5) },
+    NamedServer { name: "inf", place: ExecutionModel::Workers(u32::MAX), cost: BatchCost::Affine(0.06) },
+    NamedServer { name: "inflin", place: ExecutionModel::Workers(u32::MAX), cost: BatchCost::Affine(1.0) },
+    NamedServer { name: "ps1", place: ExecutionModel::Cores(1), cost: BatchCost::Affine(0.06) },
+    NamedServer { name: "ps8", place: ExecutionModel::Cores(8), cost: BatchCost::Affine(0.17) },
+    NamedServer { name: "ps8lin", place: ExecutionModel::Cores(8), cost: BatchCost::Affine(1.0) },
+    NamedServer { name: "cont", place: ExecutionModel::Steps, cost: BatchCost::Affine(0.0) },
+    NamedServer { name: "inner", place: ExecutionModel::Inner, cost: BatchCost::Affine(0.06) },
 ];
 
 /// Creates a server with this number of workers. A batch costs little more than an unbatched call,
 /// which takes `t1` milliseconds.
-pub(super) fn workers(count: u32, t1: f64) -> Server {
-    server(count, Cost::Affine(0.06).curve(t1))
+pub(super) fn workers(count: u32, t1: f64) -> SlotServer {
+    server(count, BatchCost::Affine(0.06).curve(t1))
 }
 
-fn server(count: u32, curve: Curve) -> Server {
-    Server { slots: count, round_trip: Duration::ZERO, sigma: SIGMA, ..Server::new(curve) }
+fn server(count: u32, curve: CostCurve) -> SlotServer {
+    SlotServer { slots: count, round_trip: Duration::ZERO, sigma: SIGMA, ..SlotServer::new(curve) }
 }
 
 // === impl NamedServer ===
 
 impl NamedServer {
     /// Creates the upstream, with `t1` milliseconds for an unbatched call.
-    pub(super) fn upstream(&self, t1: f64) -> Kind {
+    pub(super) fn upstream(&self, t1: f64) -> UpstreamKind {
         let curve = self.cost.curve(t1);
-        let shared = |slowdown| Kind::Shared(Shared { curve, slowdown, sigma: SIGMA });
+        let shared = |slowdown| UpstreamKind::Shared(SharedServer { curve, slowdown, sigma: SIGMA });
         match self.place {
-            Place::Workers(count) => Kind::Server(server(count, curve)),
-            Place::Cores(count) => shared(Slowdown::Cores(count)),
-            Place::Steps => shared(Slowdown::Step { item: STEP_ITEM }),
-            Place::Inner => Kind::Engine(Engine {
+            ExecutionModel::Workers(count) => UpstreamKind::Server(server(count, curve)),
+            ExecutionModel::Cores(count) => shared(Slowdown::Cores(count)),
+            ExecutionModel::Steps => shared(Slowdown::Step { item: STEP_ITEM }),
+            ExecutionModel::Inner => UpstreamKind::Engine(EngineServer {
                 front: Duration::ZERO,
                 front_item: Duration::ZERO,
                 round_trip: Duration::ZERO,
@@ -95,7 +95,7 @@ impl NamedServer {
                 sigma: SIGMA,
                 batch_items_max: u32::MAX,
                 inside_max: u32::MAX,
-                ..Engine::new(curve)
+                ..EngineServer::new(curve)
             }),
         }
     }
@@ -104,10 +104,10 @@ impl NamedServer {
     pub(super) fn capacity(&self, t1: f64) -> f64 {
         let callers = f64::from(CALLERS);
         match self.place {
-            Place::Workers(count) => f64::from(count.min(CALLERS)) / t1,
-            Place::Cores(count) => f64::from(count) / t1,
-            Place::Steps => callers / (t1 * (1.0 - STEP_ITEM + STEP_ITEM * callers)),
-            Place::Inner => f64::from(INNER_ITEMS) / self.cost.curve(t1).millis_of(INNER_ITEMS),
+            ExecutionModel::Workers(count) => f64::from(count.min(CALLERS)) / t1,
+            ExecutionModel::Cores(count) => f64::from(count) / t1,
+            ExecutionModel::Steps => callers / (t1 * (1.0 - STEP_ITEM + STEP_ITEM * callers)),
+            ExecutionModel::Inner => f64::from(INNER_ITEMS) / self.cost.curve(t1).millis_of(INNER_ITEMS),
         }
     }
 
@@ -118,17 +118,17 @@ impl NamedServer {
 
     /// Returns `true` if the server executes more calls at once than `CALLERS`.
     pub(super) fn is_unlimited(&self) -> bool {
-        matches!(self.place, Place::Workers(count) if count > CALLERS)
+        matches!(self.place, ExecutionModel::Workers(count) if count > CALLERS)
     }
 }
 
 // === impl Cost ===
 
-impl Cost {
-    fn curve(self, t1: f64) -> Curve {
+impl BatchCost {
+    fn curve(self, t1: f64) -> CostCurve {
         match self {
-            Self::Affine(part) => Curve::Affine { a: t1 * (1.0 - part), b: t1 * part },
-            Self::Pow2(part) => Curve::Pow2 { a: t1 * (1.0 - part), b: t1 * part },
+            Self::Affine(part) => CostCurve::Affine { a: t1 * (1.0 - part), b: t1 * part },
+            Self::Pow2(part) => CostCurve::Pow2 { a: t1 * (1.0 - part), b: t1 * part },
         }
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::batching::Tick;
 
-use super::super::super::{Outcome, Run};
-use super::Ratio;
+use super::super::super::{CallOutcome, RunResult};
+use super::WindowRatio;
 
 /// Minimum number of direct answers for a window to be judged.
 const ANSWERS_MIN: u32 = 20;
@@ -15,11 +15,11 @@ const ANSWERS_SURE: u32 = 100;
 /// twice as long as a call at a linear server.
 const TEST_SOJOURNS: f64 = 2.0;
 /// Allowed overhead of a proxy per call, in milliseconds.
-const COST: f64 = 0.3;
+const OVERHEAD_MS: f64 = 0.3;
 
 /// The answers in a window, in all seeds together. Times are in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Window {
+pub(super) struct AnswerWindow {
     answers: u32,
     mean: f64,
     p99: f64,
@@ -27,7 +27,7 @@ pub(super) struct Window {
 
 /// Marks the windows in which something was tested, or in which calls of a test shortly before were
 /// answered.
-pub(super) fn tested(tests: &[Vec<Tick>], direct: &[Window], width: Duration) -> Vec<bool> {
+pub(super) fn tested(tests: &[Vec<Tick>], direct: &[AnswerWindow], width: Duration) -> Vec<bool> {
     let mut tested = vec![false; direct.len()];
     for at in tests.iter().flatten() {
         let first = window(*at, width);
@@ -44,12 +44,12 @@ fn window(at: Tick, width: Duration) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX - 1)
 }
 
-// === impl Window ===
+// === impl AnswerWindow ===
 
-impl Window {
-    pub(super) fn of(runs: &[Run], width: Duration, count: usize) -> Vec<Self> {
+impl AnswerWindow {
+    pub(super) fn of(runs: &[RunResult], width: Duration, count: usize) -> Vec<Self> {
         let mut latencies: Vec<Vec<f64>> = vec![Vec::new(); count];
-        for ended in runs.iter().flat_map(|run| &run.calls).filter(|ended| ended.outcome == Outcome::Answered) {
+        for ended in runs.iter().flat_map(|run| &run.calls).filter(|ended| ended.outcome == CallOutcome::Answered) {
             if let Some(latencies) = latencies.get_mut(window(ended.at, width)) {
                 latencies.push(ended.latency().as_secs_f64() * 1e3);
             }
@@ -68,24 +68,24 @@ impl Window {
     }
 
     /// Returns the ratio of `ours` to direct calls, which are `self`.
-    pub(super) fn compare(&self, ours: &Self, tested: bool, seeds: u64, width: Duration) -> Ratio {
+    pub(super) fn compare(&self, ours: &Self, tested: bool, seeds: u64, width: Duration) -> WindowRatio {
         let (direct, answers) = (f64::from(self.answers), f64::from(ours.answers));
         // Number of direct calls in flight, by Little's law.
         let flights = direct * self.mean / (width.as_secs_f64() * 1e3);
         let allowed = if self.answers < ANSWERS_SURE { flights.max(seeds as f64) } else { 0.0 };
-        Ratio {
+        WindowRatio {
             direct: self.answers,
             rate: (answers + allowed.min((direct - answers).max(0.0))) / direct.max(1.0),
-            mean: (ours.mean - COST) / self.mean.max(1e-9),
-            p99: (ours.p99 - COST) / self.p99.max(1e-9),
+            mean: (ours.mean - OVERHEAD_MS) / self.mean.max(1e-9),
+            p99: (ours.p99 - OVERHEAD_MS) / self.p99.max(1e-9),
             tested,
         }
     }
 }
 
-// === impl Ratio ===
+// === impl WindowRatio ===
 
-impl Ratio {
+impl WindowRatio {
     /// Returns `true` if the window has enough answers of direct calls.
     #[must_use]
     pub fn is_judged(&self) -> bool {
@@ -97,8 +97,8 @@ impl Ratio {
 mod tests {
     use super::*;
 
-    fn window_of(latencies: &[f64]) -> Window {
-        Window::pooled(latencies.to_vec())
+    fn window_of(latencies: &[f64]) -> AnswerWindow {
+        AnswerWindow::pooled(latencies.to_vec())
     }
 
     #[test]

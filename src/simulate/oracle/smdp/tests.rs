@@ -34,7 +34,7 @@ fn simulate(table: &[u32], rate_per_s: f64, times: &[f64], arrivals: usize) -> f
     sum / served as f64
 }
 
-fn holds_what_it_promises(rate: f64, times: &[f64], tolerance: f64) {
+fn assert_mean_is_reached(rate: f64, times: &[f64], tolerance: f64) {
     let best = smdp(rate, times);
     let seen = simulate(&best.table, rate, times, 3_000_000);
     assert!((seen / best.mean_ms - 1.0).abs() < tolerance, "{seen} seen, {} promised at {rate}/s", best.mean_ms);
@@ -43,25 +43,25 @@ fn holds_what_it_promises(rate: f64, times: &[f64], tolerance: f64) {
 #[test]
 fn on_a_straight_line_the_promised_mean_is_the_one_seen() {
     let times = curve(64, |n| 4.0 + 0.25 * n);
-    holds_what_it_promises(1000.0, &times, 0.002);
-    holds_what_it_promises(2500.0, &times, 0.004);
+    assert_mean_is_reached(1000.0, &times, 0.002);
+    assert_mean_is_reached(2500.0, &times, 0.004);
 }
 
 #[test]
 fn on_steps_and_past_a_knee_the_promised_mean_is_the_one_seen() {
-    holds_what_it_promises(1600.0, &curve(64, |n| 3.0 + 0.4 * 2_f64.powf(n.log2().ceil())), 0.004);
-    holds_what_it_promises(2300.0, &curve(64, |n| 5.0 + 0.02 * n.min(16.0) + 0.6 * (n - 16.0).max(0.0)), 0.004);
+    assert_mean_is_reached(1600.0, &curve(64, |n| 3.0 + 0.4 * 2_f64.powf(n.log2().ceil())), 0.004);
+    assert_mean_is_reached(2300.0, &curve(64, |n| 5.0 + 0.02 * n.min(16.0) + 0.6 * (n - 16.0).max(0.0)), 0.004);
 }
 
 #[test]
 fn waves_that_rarely_leave_an_empty_queue_are_solved_too() {
     let waves = curve(64, |n| 2.0 + 6.4 * (n / 32.0).ceil());
-    holds_what_it_promises(0.9 * 64_000.0 / 14.8, &waves, 0.004);
+    assert_mean_is_reached(0.9 * 64_000.0 / 14.8, &waves, 0.004);
 }
 
 #[test]
 fn near_saturation_the_queue_looked_at_grows_until_it_is_long_enough() {
-    holds_what_it_promises(0.9 * 32_000.0 / 98.0, &curve(32, |n| 2.0 + 3.0 * n), 0.02);
+    assert_mean_is_reached(0.9 * 32_000.0 / 98.0, &curve(32, |n| 2.0 + 3.0 * n), 0.02);
 }
 
 #[test]

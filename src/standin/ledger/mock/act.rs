@@ -8,25 +8,25 @@ use rand::rngs::SmallRng;
 
 use super::super::FAULT_HEADER;
 use super::super::fault::Fault;
-use super::{Call, JSON, Next, Shared, answer};
-use crate::standin::refusal::ListRefusal;
+use super::{AfterResponse, JSON, MockState, UpstreamCall, answer};
+use crate::standin::refusal::ListResponse;
 use crate::standin::time::Timer;
-use crate::standin::wire::Conn;
+use crate::standin::wire::HttpConnection;
 
 /// Size of one chunk of an endless response.
 const CHUNK_BYTES: usize = 16 * 1024;
 
 /// Context for the execution of one fault.
-pub(super) struct Act<'a> {
-    pub(super) shared: &'a Shared,
-    pub(super) call: &'a Call,
+pub(super) struct FaultExecution<'a> {
+    pub(super) shared: &'a MockState,
+    pub(super) call: &'a UpstreamCall,
     pub(super) rng: SmallRng,
 }
 
 // === impl Act ===
 
-impl Act<'_> {
-    pub(super) async fn fault(mut self, fault: Fault, conn: Conn) -> io::Result<Next> {
+impl FaultExecution<'_> {
+    pub(super) async fn fault(mut self, fault: Fault, conn: HttpConnection) -> io::Result<AfterResponse> {
         // The fault is named only if the call was forwarded alone: its client receives the
         // upstream's own response, however malformed.
         let mark = if self.call.members == 1 { format!("{FAULT_HEADER}: {}\r\n", fault.name()) } else { String::new() };
@@ -39,84 +39,89 @@ impl Act<'_> {
             }
             Fault::ResetBefore => {
                 conn.reset();
-                Ok(Next::Close)
+                Ok(AfterResponse::Close)
             }
-            Fault::EndBefore => Ok(Next::Close),
+            Fault::EndBefore => Ok(AfterResponse::Close),
             Fault::ResetInside | Fault::EndInside => self.cut(fault, &answer("200 OK", mark, body), conn).await,
             Fault::ShortChunk => {
                 let mut bytes = chunked_head(mark);
                 bytes.extend_from_slice(format!("{:x}\r\n", body.len() + 9).as_bytes());
                 bytes.extend_from_slice(body);
-                last_words(conn, &bytes).await
+                send_and_close(conn, &bytes).await
             }
             Fault::LongLength => {
                 let head = format!("HTTP/1.1 200 OK\r\n{JSON}{mark}content-length: {}\r\n\r\n", body.len() + 9);
-                last_words(conn, &[head.as_bytes(), body].concat()).await
+                send_and_close(conn, &[head.as_bytes(), body].concat()).await
             }
             Fault::Refused => {
-                let next = keep(conn, &answer("200 OK", "", body)).await;
+                let next = send_and_keep(conn, &answer("200 OK", "", body)).await;
                 self.shared.refuse.notify_one();
                 next
             }
             Fault::TooMany | Fault::Unavailable => {
                 let status = if fault == Fault::TooMany { "429 Too Many Requests" } else { "503 Service Unavailable" };
                 let extra = format!("{mark}retry-after: {}\r\n", self.shared.config.retry_after);
-                keep(conn, &answer(status, &extra, br#"{"error":"overloaded"}"#)).await
+                send_and_keep(conn, &answer(status, &extra, br#"{"error":"overloaded"}"#)).await
             }
-            Fault::Error => keep(conn, &answer("500 Internal Server Error", mark, br#"{"error":"for once"}"#)).await,
+            Fault::Error => {
+                send_and_keep(conn, &answer("500 Internal Server Error", mark, br#"{"error":"for once"}"#)).await
+            }
             Fault::Redirect => {
                 let extra = format!("{mark}location: http://169.254.169.254/\r\n");
-                keep(conn, &answer("307 Temporary Redirect", &extra, b"")).await
+                send_and_keep(conn, &answer("307 Temporary Redirect", &extra, b"")).await
             }
             Fault::CountLess | Fault::CountMore | Fault::CountNone | Fault::IndexTwice | Fault::IndexMissing => {
-                keep(conn, &answer("200 OK", mark, self.call.wrong_body(fault).as_bytes())).await
+                send_and_keep(conn, &answer("200 OK", mark, self.call.wrong_body(fault).as_bytes())).await
             }
-            Fault::IndexShuffled => keep(conn, &answer("200 OK", "", self.call.wrong_body(fault).as_bytes())).await,
+            Fault::IndexShuffled => {
+                send_and_keep(conn, &answer("200 OK", "", self.call.wrong_body(fault).as_bytes())).await
+            }
             Fault::Unasked | Fault::UnaskedSoon | Fault::UnaskedLater | Fault::UnaskedLate => {
-                unasked(fault.unasked_after().unwrap_or_default(), conn, answer("200 OK", "", body)).await
+                send_twice(fault.unsolicited_delay().unwrap_or_default(), conn, answer("200 OK", "", body)).await
             }
             Fault::Huge => {
                 let padded = format!("{}{}", self.call.body(), " ".repeat(self.shared.config.answer_bytes_max * 2));
-                keep(conn, &answer("200 OK", mark, padded.as_bytes())).await
+                send_and_keep(conn, &answer("200 OK", mark, padded.as_bytes())).await
             }
-            Fault::Endless => self.endless(mark, conn).await,
+            Fault::Endless => self.send_endless(mark, conn).await,
             Fault::Html => {
                 let page = "<!doctype html><title>model server</title><p>It works!";
                 let head = format!(
                     "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n{mark}content-length: {}\r\n\r\n",
                     page.len()
                 );
-                keep(conn, format!("{head}{page}").as_bytes()).await
+                send_and_keep(conn, format!("{head}{page}").as_bytes()).await
             }
             Fault::BadJson => {
                 let broken = body.get(..self.rng.random_range(0..body.len())).unwrap_or_default();
-                keep(conn, &answer("200 OK", mark, broken)).await
+                send_and_keep(conn, &answer("200 OK", mark, broken)).await
             }
             Fault::Gzip => {
                 // A gzip header followed by arbitrary content, because the proxy must not
                 // decompress it.
                 let packed = [&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3], body].concat();
-                keep(conn, &answer("200 OK", &format!("{mark}content-encoding: gzip\r\n"), &packed)).await
+                send_and_keep(conn, &answer("200 OK", &format!("{mark}content-encoding: gzip\r\n"), &packed)).await
             }
-            Fault::NoContent => keep(conn, format!("HTTP/1.1 204 No Content\r\n{mark}\r\n").as_bytes()).await,
+            Fault::NoContent => send_and_keep(conn, format!("HTTP/1.1 204 No Content\r\n{mark}\r\n").as_bytes()).await,
             Fault::EarlyHints => {
                 let first = b"HTTP/1.1 103 Early Hints\r\nlink: </style.css>; rel=preload\r\n\r\n";
-                keep(conn, &[&first[..], &answer("200 OK", "", body)].concat()).await
+                send_and_keep(conn, &[&first[..], &answer("200 OK", "", body)].concat()).await
             }
             Fault::Continue => {
-                keep(conn, &[&b"HTTP/1.1 100 Continue\r\n\r\n"[..], &answer("200 OK", "", body)].concat()).await
+                send_and_keep(conn, &[&b"HTTP/1.1 100 Continue\r\n\r\n"[..], &answer("200 OK", "", body)].concat())
+                    .await
             }
             Fault::Trailers => {
                 let mut bytes = chunked_head("trailer: x-stand-in-trailer\r\n");
                 bytes.extend_from_slice(format!("{:x}\r\n", body.len()).as_bytes());
                 bytes.extend_from_slice(body);
                 bytes.extend_from_slice(b"\r\n0\r\nx-stand-in-trailer: 1\r\n\r\n");
-                keep(conn, &bytes).await
+                send_and_keep(conn, &bytes).await
             }
         }
     }
 
-    async fn silent(mut self, fault: Fault, whole: &[u8], mut conn: Conn) -> io::Result<Next> {
+    async fn silent(mut self, fault: Fault, whole: &[u8], mut conn: HttpConnection) -> io::Result<AfterResponse> {
         let config = &self.shared.config;
         if fault == Fault::SilentBody {
             let n = self.inside(whole);
@@ -129,29 +134,29 @@ impl Act<'_> {
                 conn.outbox.send(head).await.ok();
                 for byte in body {
                     conn.outbox.send(&[*byte]).await.ok();
-                    if tokio::time::timeout(config.drip, conn.inbox.until_closed()).await.is_ok() {
+                    if tokio::time::timeout(config.drip, conn.inbox.drain_until_closed()).await.is_ok() {
                         return;
                     }
                 }
             }
-            conn.inbox.until_closed().await;
+            conn.inbox.drain_until_closed().await;
         };
         // If the limit expires, the proxy has waited too long, and its client reports the call as
         // lost.
         tokio::time::timeout(config.silence_max, silence).await.ok();
-        Ok(Next::Close)
+        Ok(AfterResponse::Close)
     }
 
-    async fn cut(mut self, fault: Fault, whole: &[u8], mut conn: Conn) -> io::Result<Next> {
+    async fn cut(mut self, fault: Fault, whole: &[u8], mut conn: HttpConnection) -> io::Result<AfterResponse> {
         let n = self.inside(whole);
         conn.outbox.send(whole.get(..n).unwrap_or_default()).await?;
         if fault == Fault::ResetInside {
             conn.reset();
         }
-        Ok(Next::Close)
+        Ok(AfterResponse::Close)
     }
 
-    async fn endless(self, mark: &str, mut conn: Conn) -> io::Result<Next> {
+    async fn send_endless(self, mark: &str, mut conn: HttpConnection) -> io::Result<AfterResponse> {
         let config = &self.shared.config;
         let chunk = [format!("{CHUNK_BYTES:x}\r\n").as_bytes(), &[b' '; CHUNK_BYTES], b"\r\n"].concat();
         let sending = async {
@@ -164,7 +169,7 @@ impl Act<'_> {
         // The loop ends when the peer closes the connection, stops reading, or has received
         // everything.
         tokio::time::timeout(config.silence_max, sending).await.ok();
-        Ok(Next::Close)
+        Ok(AfterResponse::Close)
     }
 
     /// Returns a random position after the first byte and before the end.
@@ -175,26 +180,27 @@ impl Act<'_> {
 
 /// Refuses a call because it contains several client calls.
 pub(super) async fn refuse(
-    refusal: ListRefusal,
-    call: &Call,
+    refusal: ListResponse,
+    call: &UpstreamCall,
     silence_max: Duration,
-    mut conn: Conn,
-) -> io::Result<Next> {
+    mut conn: HttpConnection,
+) -> io::Result<AfterResponse> {
     match refusal {
-        ListRefusal::Status(status) => {
-            keep(conn, &answer(&format!("{status} One Item A Call"), "", br#"{"error":"one item a call"}"#)).await
+        ListResponse::Status(status) => {
+            send_and_keep(conn, &answer(&format!("{status} One Item A Call"), "", br#"{"error":"one item a call"}"#))
+                .await
         }
-        ListRefusal::Reset => {
+        ListResponse::Reset => {
             conn.reset();
-            Ok(Next::Close)
+            Ok(AfterResponse::Close)
         }
-        ListRefusal::First => keep(conn, &answer("200 OK", "", call.first_body().as_bytes())).await,
-        ListRefusal::NotJson => keep(conn, &answer("200 OK", "", b"one item a call")).await,
-        ListRefusal::Silence => {
+        ListResponse::First => send_and_keep(conn, &answer("200 OK", "", call.first_body().as_bytes())).await,
+        ListResponse::NotJson => send_and_keep(conn, &answer("200 OK", "", b"one item a call")).await,
+        ListResponse::Silence => {
             // If the limit expires, the proxy has waited too long, and its client reports the call
             // as lost.
-            tokio::time::timeout(silence_max, conn.inbox.until_closed()).await.ok();
-            Ok(Next::Close)
+            tokio::time::timeout(silence_max, conn.inbox.drain_until_closed()).await.ok();
+            Ok(AfterResponse::Close)
         }
     }
 }
@@ -203,22 +209,22 @@ fn chunked_head(extra: &str) -> Vec<u8> {
     format!("HTTP/1.1 200 OK\r\n{JSON}{extra}transfer-encoding: chunked\r\n\r\n").into_bytes()
 }
 
-async fn keep(mut conn: Conn, bytes: &[u8]) -> io::Result<Next> {
+async fn send_and_keep(mut conn: HttpConnection, bytes: &[u8]) -> io::Result<AfterResponse> {
     conn.outbox.send(bytes).await?;
-    Ok(Next::Keep(conn))
+    Ok(AfterResponse::Keep(conn))
 }
 
-async fn last_words(mut conn: Conn, bytes: &[u8]) -> io::Result<Next> {
+async fn send_and_close(mut conn: HttpConnection, bytes: &[u8]) -> io::Result<AfterResponse> {
     conn.outbox.send(bytes).await?;
     conn.outbox.finish().await?;
-    Ok(Next::Close)
+    Ok(AfterResponse::Close)
 }
 
-async fn unasked(after: Duration, mut conn: Conn, bytes: Vec<u8>) -> io::Result<Next> {
+async fn send_twice(after: Duration, mut conn: HttpConnection, bytes: Vec<u8>) -> io::Result<AfterResponse> {
     if after.is_zero() {
-        return keep(conn, &bytes.repeat(2)).await;
+        return send_and_keep(conn, &bytes.repeat(2)).await;
     }
     conn.outbox.send(&bytes).await?;
     Timer::new()?.sleep(after).await?;
-    keep(conn, &bytes).await
+    send_and_keep(conn, &bytes).await
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::LedgerMock;
-use crate::standin::refusal::ListRefusal;
+use crate::standin::refusal::ListResponse;
 use crate::standin::time::{now, since};
 
 /// Maximum number of logged arrivals, which is some minutes of what two cores can send. Later
@@ -15,7 +15,7 @@ const ARRIVALS_MAX: usize = 1 << 17;
 
 /// A call as it arrived upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct UpstreamArrival {
     /// Time of arrival since the start of the upstream.
     pub at: Duration,
     /// Number of items in the call.
@@ -30,22 +30,22 @@ pub struct Arrival {
 
 /// Changeable state behind the methods of [`LedgerMock`].
 #[derive(Debug)]
-pub(super) struct Changes {
+pub(super) struct MockSettings {
     started: Instant,
     /// Number of the current model release. Each release produces different results.
     pub(super) release: AtomicU64,
     /// Maximum number of items in one call. Larger calls are answered with 413 without a message.
     pub(super) items_max: AtomicUsize,
     /// Response to calls that contain several client calls, if they are refused.
-    lists: Mutex<Option<ListRefusal>>,
+    lists: Mutex<Option<ListResponse>>,
     /// `true` if the clients make no further calls.
     pub(super) enough: AtomicBool,
-    arrivals: Mutex<Vec<Arrival>>,
+    arrivals: Mutex<Vec<UpstreamArrival>>,
 }
 
 // === impl Changes ===
 
-impl Changes {
+impl MockSettings {
     pub(super) fn new() -> Self {
         Self {
             started: now(),
@@ -57,12 +57,12 @@ impl Changes {
         }
     }
 
-    pub(super) fn lists(&self) -> Option<ListRefusal> {
+    pub(super) fn lists(&self) -> Option<ListResponse> {
         *self.lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn arrived(&self, items: usize, members: usize, beside: u64, refused: bool) {
-        let arrival = Arrival { at: since(self.started), items, members, beside, refused };
+        let arrival = UpstreamArrival { at: since(self.started), items, members, beside, refused };
         let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         if arrivals.len() < ARRIVALS_MAX {
             arrivals.push(arrival);
@@ -91,7 +91,7 @@ impl LedgerMock {
 
     /// Refuses calls that contain several client calls from now on, like a server that accepts what
     /// one client sends but nothing larger. `None` accepts them again.
-    pub fn refuse_shared(&self, how: Option<ListRefusal>) {
+    pub fn refuse_shared(&self, how: Option<ListResponse>) {
         *self.shared.changes.lists.lock().unwrap_or_else(PoisonError::into_inner) = how;
     }
 
@@ -114,7 +114,7 @@ impl LedgerMock {
 
     /// Returns the calls that arrived within `span`.
     #[must_use]
-    pub fn arrivals(&self, span: std::ops::Range<Duration>) -> Vec<Arrival> {
+    pub fn arrivals(&self, span: std::ops::Range<Duration>) -> Vec<UpstreamArrival> {
         let arrivals = self.shared.changes.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
         arrivals.iter().filter(|arrival| span.contains(&arrival.at)).copied().collect()
     }

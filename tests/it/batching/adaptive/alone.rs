@@ -4,28 +4,29 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use groupage::batching::{
-    BatchId, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Tick, solve,
+    BatchId, BatchOutcome, Batcher, Call, CallId, Decision, DispatchPolicy, Limits, Observation, Tick, solve,
 };
 
 use super::world::exponential;
-use crate::sim::draw::Draw;
+use crate::sim::draw::SplitMix64;
 
 /// Number of calls that arrived alone, and of those dispatched in the poll that followed.
 #[derive(Debug, Default, Clone, Copy)]
-struct Lone {
+struct ImmediateDispatchCounts {
     came: u32,
     left: u32,
 }
 
 /// Simulates independent calls to a server with this many slots, on which a batch takes `base` and
 /// `each` for every item.
-fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Duration) -> Lone {
-    let mut draw = Draw::new(seed);
-    let limits = Limits { policy: Policy::Adaptive { hold_permille: 0 }, slots: 16, ..Limits::default() };
+fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Duration) -> ImmediateDispatchCounts {
+    let mut draw = SplitMix64::new(seed);
+    let limits = Limits { policy: DispatchPolicy::Adaptive { hold_permille: 0 }, slots: 16, ..Limits::default() };
     let mut core = Batcher::new(limits, seed);
     let mut ends: BTreeMap<(Tick, BatchId), Duration> = BTreeMap::new();
     let mut free = vec![Tick::default(); slots];
-    let (mut lone, mut next, mut calls, mut wakeup) = (Lone::default(), Tick::from_millis(1), 0, None::<Tick>);
+    let (mut lone, mut next, mut calls, mut wakeup) =
+        (ImmediateDispatchCounts::default(), Tick::from_millis(1), 0, None::<Tick>);
     while calls < 1500 {
         let end = ends.first_key_value().map(|((at, _), _)| *at);
         let now = [Some(next), end, wakeup].into_iter().flatten().min().unwrap_or(next);
@@ -33,7 +34,7 @@ fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Durati
         if end == Some(now)
             && let Some(((_, batch), duration)) = ends.pop_first()
         {
-            core.complete(now, batch, Observed { duration, first_byte: None, outcome: ObservedOutcome::Ok });
+            core.complete(now, batch, Observation { duration, first_byte: None, outcome: BatchOutcome::Ok });
         } else if next == now {
             let counts = core.counts();
             alone = counts.queue_calls == 0 && counts.in_flight == 0;
@@ -67,13 +68,13 @@ fn lone(seed: u64, slots: usize, (base, each): (Duration, Duration), gap: Durati
 #[test]
 fn a_lone_call_on_an_idle_upstream_leaves_at_once_where_calls_come_by_chance() {
     let us = Duration::from_micros;
-    let (mut all, mut worst) = (Lone::default(), (1000, String::new()));
+    let (mut all, mut worst) = (ImmediateDispatchCounts::default(), (1000, String::new()));
     for (base, each) in [(us(4000), us(250)), (us(2000), us(3000)), (us(20_000), us(10))] {
         for slots in [1, 3] {
             for load in [30, 100, 300, 900] {
                 for seed in 0..4 {
                     let one = lone(seed, slots, (base, each), (base + each) * 100 / load);
-                    all = Lone { came: all.came + one.came, left: all.left + one.left };
+                    all = ImmediateDispatchCounts { came: all.came + one.came, left: all.left + one.left };
                     let permille = one.left * 1000 / one.came.max(1);
                     if one.came >= 100 && permille < worst.0 {
                         worst = (

@@ -2,26 +2,26 @@
 
 use std::collections::BTreeSet;
 
-use groupage::batching::{Batch, Cause, DeadlineSource, InvariantId, Limits, Tick};
+use groupage::batching::{Batch, DeadlineSource, DispatchCause, InvariantId, Limits, Tick};
 
-use super::watch::{Known, Waiting};
-use crate::sim::promise::{Held, promise};
+use super::watch::{QueuedCall, ReportedLimits};
+use crate::sim::promise::{CheckResult, promise};
 
 /// The inputs of the checks of a batch.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Rules<'a> {
+pub(super) struct CheckInputs<'a> {
     pub(super) now: Tick,
     pub(super) limits: &'a Limits,
-    pub(super) known: Known,
+    pub(super) known: ReportedLimits,
     /// Maximum number of items that the core itself has learned for the class.
     pub(super) ceiling: Option<u32>,
 }
 
 /// Checks that the totals of the batch match its members and that no member is late.
-pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
+pub(super) fn whole(batch: &Batch, members: &[QueuedCall], now: Tick) -> CheckResult {
     let id = batch.id.0;
     let mut next = 0;
-    for (member, Waiting { call, .. }) in batch.members.iter().zip(members) {
+    for (member, QueuedCall { call, .. }) in batch.members.iter().zip(members) {
         promise(InvariantId::OneKey, call.key == batch.key && call.cost_class == batch.cost_class, || {
             format!("call {} of key {} is in batch {id} of key {}", call.id.0, call.key.0, batch.key.0)
         })?;
@@ -37,7 +37,7 @@ pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
     })?;
     // An SLO that no execution can meet expires nothing, so a call may be dispatched after it. A
     // deadline of the client or of the route is never passed.
-    let hard = |waiting: &Waiting| {
+    let hard = |waiting: &QueuedCall| {
         let deadlines = [waiting.call.deadline, waiting.call.later].into_iter().flatten();
         deadlines.filter(|deadline| deadline.source != DeadlineSource::Slo).map(|deadline| deadline.at).min()
     };
@@ -48,7 +48,7 @@ pub(super) fn whole(batch: &Batch, members: &[Waiting], now: Tick) -> Held {
 }
 
 /// Checks that a batch of several members exceeds no limit. A single call may, and reports it.
-pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> Held {
+pub(super) fn within(batch: &Batch, members: &[QueuedCall], rules: CheckInputs<'_>) -> CheckResult {
     let id = batch.id.0;
     let scope = rules.limits.scope(members[0].call.scope);
     let known = rules.known;
@@ -57,7 +57,7 @@ pub(super) fn within(batch: &Batch, members: &[Waiting], rules: Rules<'_>) -> He
     let firm = [known.published, known.items_max.map(|max| max.saturating_add(1))].into_iter().flatten();
     let firm = firm.fold(scope.batch_items_max, u32::min);
     let cap = [rules.ceiling, known.items_max].into_iter().flatten().fold(firm, u32::min);
-    let cap = if batch.cause == Cause::Probe { firm } else { cap };
+    let cap = if batch.cause == DispatchCause::Probe { firm } else { cap };
     if members.len() == 1 {
         let larger = batch.items > cap && !members[0].call.alone;
         return promise(InvariantId::TrueCause, !larger || batch.lone.is_some(), || {

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use groupage::batching::{
-    Call, CallId, CostClassId, Deadline, DeadlineSource, KeyId, Late, Limits, Policy, Priority, PriorityId, ScopeId,
-    ScopeLimits, TenantId, Tick, Weight,
+    Call, CallId, CostClassId, Deadline, DeadlineSource, DispatchPolicy, KeyId, LateTreatment, Limits, PriorityClass,
+    PriorityId, ScopeId, ScopeLimits, TenantId, Tick, Weight,
 };
 
-use super::upstream::Nature;
-use crate::sim::draw::Draw;
+use super::upstream::ServerProperties;
+use crate::sim::draw::SplitMix64;
 
 const MS: Duration = Duration::from_millis(1);
 
 /// The arrival process of the clients.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Crowd {
+pub(super) enum ArrivalProcess {
     /// Independent calls with this mean interval.
     Poisson { gap: Duration },
     /// A closed loop: each client calls again shortly after its answer.
@@ -28,11 +28,11 @@ pub(super) enum Crowd {
 /// The parameters of a run.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is drawn independently")]
-pub(super) struct Setting {
-    pub(super) crowd: Crowd,
+pub(super) struct RunParameters {
+    pub(super) crowd: ArrivalProcess,
     /// Total number of calls.
     pub(super) calls: u64,
-    pub(super) nature: Nature,
+    pub(super) nature: ServerProperties,
     /// Probability that a client cancels its call, in thousandths.
     pub(super) cancels: u64,
     /// Probability that the limits are edited, in thousandths.
@@ -68,30 +68,30 @@ pub(super) struct Setting {
     unbounded: bool,
 }
 
-// === impl Setting ===
+// === impl RunParameters ===
 
-impl Setting {
-    pub(super) fn new(draw: &mut Draw) -> Self {
+impl RunParameters {
+    pub(super) fn new(draw: &mut SplitMix64) -> Self {
         // Some properties are measured only after many calls and need a long run: a server that
         // batches by itself, and the gain of batching.
         let long = draw.chance(60);
         let linear = long && draw.clone().chance(500);
         let nature = match long {
-            true if linear => Nature::linear(draw),
-            true => Nature::batching(draw),
-            false => Nature::new(draw),
+            true if linear => ServerProperties::linear(draw),
+            true => ServerProperties::batching(draw),
+            false => ServerProperties::new(draw),
         };
         let work = nature.alone(1);
         let gap = work.mul_f64(*draw.pick(&[0.05, 0.3, 1.0, 3.0, 10.0]));
         let crowd = match draw.between(0, 6) {
             // Fewer clients than the largest limit on requests in flight, which would hold calls
             // whatever was measured.
-            _ if linear => Crowd::Loop { clients: 14 },
-            _ if long => Crowd::Loop { clients: *draw.pick(&[16, 40]) },
-            0..=2 => Crowd::Poisson { gap },
-            3 | 4 => Crowd::Loop { clients: *draw.pick(&[1, 4, 16, 40]) },
-            5 => Crowd::FanOut { calls: draw.between(4, 40), gap: (work * 6).max(MS) },
-            _ => Crowd::Bursts { calls: draw.between(1, 20), gap: draw.between(1, 40) },
+            _ if linear => ArrivalProcess::Loop { clients: 14 },
+            _ if long => ArrivalProcess::Loop { clients: *draw.pick(&[16, 40]) },
+            0..=2 => ArrivalProcess::Poisson { gap },
+            3 | 4 => ArrivalProcess::Loop { clients: *draw.pick(&[1, 4, 16, 40]) },
+            5 => ArrivalProcess::FanOut { calls: draw.between(4, 40), gap: (work * 6).max(MS) },
+            _ => ArrivalProcess::Bursts { calls: draw.between(1, 20), gap: draw.between(1, 40) },
         };
         let keys = (0..if long { 1 } else { *draw.pick(&[1, 1, 2, 5]) })
             .map(|_| (CostClassId(draw.count(0, 2)), ScopeId(u16::try_from(draw.between(0, 2)).unwrap_or(0))))
@@ -129,14 +129,14 @@ impl Setting {
     }
 
     /// Returns random limits, for the start or for an edit.
-    pub(super) fn limits(&self, draw: &mut Draw) -> Limits {
-        let adaptive = Policy::Adaptive { hold_permille: self.hold_permille };
+    pub(super) fn limits(&self, draw: &mut SplitMix64) -> Limits {
+        let adaptive = DispatchPolicy::Adaptive { hold_permille: self.hold_permille };
         let policy = if self.policies && draw.chance(500) {
             let (items, delay) = (draw.count(1, 20), draw.span(false, 10));
             *draw.pick(&[
-                Policy::WorkConserving,
-                Policy::Window { items, delay },
-                Policy::Static { items, delay },
+                DispatchPolicy::WorkConserving,
+                DispatchPolicy::Window { items, delay },
+                DispatchPolicy::Static { items, delay },
                 adaptive,
             ])
         } else {
@@ -151,7 +151,7 @@ impl Setting {
                 queue_items_max: if self.roomy { 4096 } else { draw.count(1, 30) },
                 queue_bytes_max: if self.roomy { 1 << 20 } else { draw.between(20, 2000) },
                 slots_max: *draw.pick(&[1, 2, 16, 16, 16]),
-                late: Late::Refuse,
+                late: LateTreatment::Refuse,
             })
             .collect();
         let mut slots = *draw.pick(&[1, 2, 4, 16, 16]);
@@ -171,8 +171,8 @@ impl Setting {
         }
     }
 
-    fn priorities(&self, draw: &mut Draw) -> Vec<Priority> {
-        let class = |draw: &mut Draw| Priority {
+    fn priorities(&self, draw: &mut SplitMix64) -> Vec<PriorityClass> {
+        let class = |draw: &mut SplitMix64| PriorityClass {
             weight: draw.count(1, 8),
             strict: draw.chance(200),
             filler: draw.chance(200),
@@ -182,7 +182,7 @@ impl Setting {
     }
 
     /// Returns a random call.
-    pub(super) fn call(&self, draw: &mut Draw, now: Tick, id: CallId) -> Call {
+    pub(super) fn call(&self, draw: &mut SplitMix64, now: Tick, id: CallId) -> Call {
         let at = draw.between(0, u64::try_from(self.keys.len()).unwrap_or(1) - 1);
         let (cost_class, scope) = self.keys[usize::try_from(at).unwrap_or(0)];
         let alone = draw.chance(20);

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use groupage::batching::{Batch, BatchId, Observed, ObservedOutcome, Tick};
+use groupage::batching::{Batch, BatchId, BatchOutcome, Observation, Tick};
 
-use crate::sim::draw::Draw;
+use crate::sim::draw::SplitMix64;
 
 const MS: Duration = Duration::from_millis(1);
 /// Maximum number of items that a server that batches by itself runs together.
@@ -13,7 +13,7 @@ const INNER_MAX: u32 = 32;
 
 /// The properties of a server, until they change.
 #[derive(Debug, Clone)]
-pub(super) struct Nature {
+pub(super) struct ServerProperties {
     slots: usize,
     /// `true` if it collects requests during a run and then runs them together.
     batches: bool,
@@ -39,7 +39,7 @@ pub(super) struct Nature {
 /// The simulated server.
 #[derive(Debug)]
 pub(super) struct Upstream {
-    nature: Nature,
+    nature: ServerProperties,
     /// Instant at which each slot is free.
     free: Vec<Tick>,
     /// Requests collected for the next run by a server that batches by itself.
@@ -49,19 +49,19 @@ pub(super) struct Upstream {
 
 /// The reaction to a batch.
 #[derive(Debug)]
-pub(super) enum Does {
+pub(super) enum ServerReaction {
     /// The batch is answered at this instant.
-    Ends(Tick, Observed),
+    Ends(Tick, Observation),
     /// The batch is collected for a later run.
     Collects,
     /// A run starts that ends at this instant.
     Runs(Tick),
 }
 
-// === impl Nature ===
+// === impl ServerProperties ===
 
-impl Nature {
-    pub(super) fn new(draw: &mut Draw) -> Self {
+impl ServerProperties {
+    pub(super) fn new(draw: &mut SplitMix64) -> Self {
         let wild = draw.chance(300);
         Self {
             slots: usize::try_from(draw.between(1, 4)).unwrap_or(1),
@@ -81,19 +81,19 @@ impl Nature {
     }
 
     /// Returns the properties of a server that batches by itself and refuses nothing.
-    pub(super) fn batching(draw: &mut Draw) -> Self {
+    pub(super) fn batching(draw: &mut SplitMix64) -> Self {
         Self { batches: true, items_max: None, weight_max: None, running_max: None, stalls: 0, ..Self::new(draw) }
     }
 
     /// Returns the properties of a server that runs one call at a time, takes as long for each item
     /// in a batch as for one alone, and refuses nothing.
-    pub(super) fn linear(draw: &mut Draw) -> Self {
+    pub(super) fn linear(draw: &mut SplitMix64) -> Self {
         let (base, each) = (Duration::ZERO, 4 * MS);
         Self { slots: 1, batches: false, base, each, padded: 0, steps: false, noise: 4, ..Self::batching(draw) }
     }
 
     /// Changes some or all properties.
-    fn change(&mut self, draw: &mut Draw) {
+    fn change(&mut self, draw: &mut SplitMix64) {
         match draw.between(0, 4) {
             0 => (self.base, self.each) = (self.base * 2, self.each * 2),
             1 => (self.base, self.each) = (self.base / 2, self.each / 2),
@@ -108,7 +108,7 @@ impl Nature {
         self.base + self.each * if self.steps { items.next_power_of_two() } else { items }
     }
 
-    fn takes(&self, draw: &mut Draw, items: u32, heaviest: u64) -> Duration {
+    fn takes(&self, draw: &mut SplitMix64, items: u32, heaviest: u64) -> Duration {
         let padded = Duration::from_nanos(self.padded * heaviest * u64::from(items));
         let mut takes =
             (self.alone(items) + padded) / 1000 * draw.count(1000, 1000 + 10 * u32::try_from(self.noise).unwrap_or(0));
@@ -122,51 +122,61 @@ impl Nature {
 // === impl Upstream ===
 
 impl Upstream {
-    pub(super) fn new(nature: Nature) -> Self {
+    pub(super) fn new(nature: ServerProperties) -> Self {
         Self { nature, free: Vec::new(), waiting: Vec::new(), running: Vec::new() }
     }
 
     /// Changes the server. Returns the new execution time of a single item.
-    pub(super) fn change(&mut self, draw: &mut Draw) -> Duration {
+    pub(super) fn change(&mut self, draw: &mut SplitMix64) -> Duration {
         self.nature.change(draw);
         self.nature.alone(1)
     }
 
-    pub(super) fn take(&mut self, draw: &mut Draw, now: Tick, batch: &Batch, heaviest: u64, others: usize) -> Does {
-        let Nature { items_max, weight_max, running_max, batches, mismatches, failures, slots, .. } = self.nature;
-        let refuses = |outcome| Does::Ends(now.after(MS / 2), Observed { duration: MS / 2, first_byte: None, outcome });
+    pub(super) fn take(
+        &mut self,
+        draw: &mut SplitMix64,
+        now: Tick,
+        batch: &Batch,
+        heaviest: u64,
+        others: usize,
+    ) -> ServerReaction {
+        let ServerProperties { items_max, weight_max, running_max, batches, mismatches, failures, slots, .. } =
+            self.nature;
+        let refuses = |outcome| {
+            ServerReaction::Ends(now.after(MS / 2), Observation { duration: MS / 2, first_byte: None, outcome })
+        };
         if let Some((max, named)) = items_max.filter(|(max, _)| batch.items > *max) {
-            return refuses(ObservedOutcome::TooLarge { limit: named.then_some(max) });
+            return refuses(BatchOutcome::TooLarge { limit: named.then_some(max) });
         }
         if weight_max.is_some_and(|max| heaviest * u64::from(batch.items) > max) {
-            return refuses(ObservedOutcome::OutOfMemory);
+            return refuses(BatchOutcome::OutOfMemory);
         }
         if running_max.is_some_and(|max| others >= max) {
-            return refuses(ObservedOutcome::Overloaded { retry_after: draw.chance(500).then_some(MS) });
+            return refuses(BatchOutcome::Overloaded { retry_after: draw.chance(500).then_some(MS) });
         }
         if batches {
             self.waiting.push((batch.id, batch.items, now));
             return if self.running.is_empty() {
-                self.run(draw, now).map_or(Does::Collects, Does::Runs)
+                self.run(draw, now).map_or(ServerReaction::Collects, ServerReaction::Runs)
             } else {
-                Does::Collects
+                ServerReaction::Collects
             };
         }
         self.free.resize(slots, now);
         let takes = self.nature.takes(draw, batch.items, heaviest);
-        let Some(slot) = self.free.iter_mut().min() else { return Does::Collects };
+        let Some(slot) = self.free.iter_mut().min() else { return ServerReaction::Collects };
         let end = now.max(*slot).after(takes);
         *slot = end;
         let outcome = match () {
-            () if batch.members.len() > 1 && draw.chance(mismatches) => ObservedOutcome::Mismatched,
-            () if draw.chance(failures) => ObservedOutcome::Failed,
-            () => ObservedOutcome::Ok,
+            () if batch.members.len() > 1 && draw.chance(mismatches) => BatchOutcome::Mismatched,
+            () if draw.chance(failures) => BatchOutcome::Failed,
+            () => BatchOutcome::Ok,
         };
-        Does::Ends(end, Observed { duration: end.since(now), first_byte: None, outcome })
+        ServerReaction::Ends(end, Observation { duration: end.since(now), first_byte: None, outcome })
     }
 
     /// Starts a run of the collected requests. Returns its end, or `None` if there are none.
-    fn run(&mut self, draw: &mut Draw, now: Tick) -> Option<Tick> {
+    fn run(&mut self, draw: &mut SplitMix64, now: Tick) -> Option<Tick> {
         let mut items = 0;
         while let Some((id, more, sent)) = self.waiting.first().copied() {
             if items > 0 && items + more > INNER_MAX {
@@ -180,7 +190,7 @@ impl Upstream {
     }
 
     /// Ends a run. Returns the answered batches and the end of the next run.
-    pub(super) fn ran(&mut self, draw: &mut Draw, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
+    pub(super) fn ran(&mut self, draw: &mut SplitMix64, now: Tick) -> (Vec<(BatchId, Tick)>, Option<Tick>) {
         let answered = std::mem::take(&mut self.running);
         let next = self.run(draw, now);
         (answered, next)

@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, Call, CallId, Cause, CostClassId, DeadlineSource, Decision, Expiry, InvariantId, KeyId,
-    Limits, Lone, Observed, ObservedOutcome, Policy, Rejection, ScopeId, Tick,
+    Batch, BatchId, BatchOutcome, Batcher, Call, CallId, CostClassId, DeadlineSource, Decision, DispatchCause,
+    DispatchPolicy, ExpiryReason, InvariantId, KeyId, Limits, Observation, Rejection, ScopeId, Tick, UnbatchedReason,
 };
 
-use super::batch::{self, Rules};
-use crate::sim::promise::{Broken, Held, Tally, promise};
-use crate::sim::trace::{Event, Said};
+use super::batch::{self, CheckInputs};
+use crate::sim::promise::{CheckResult, Coverage, Violation, promise};
+use crate::sim::trace::{CoreResponse, Event};
 
 /// The expected state of the core.
 #[derive(Debug)]
-pub(super) struct Watch {
-    pub(super) tally: Tally,
+pub(super) struct InvariantChecker {
+    pub(super) tally: Coverage,
     now: Tick,
     limits: Limits,
     draining: bool,
-    queue: BTreeMap<CallId, Waiting>,
-    flights: BTreeMap<BatchId, Flight>,
-    classes: BTreeMap<CostClassId, Known>,
+    queue: BTreeMap<CallId, QueuedCall>,
+    flights: BTreeMap<BatchId, InFlightBatch>,
+    classes: BTreeMap<CostClassId, ReportedLimits>,
     /// Accepted calls and the way in which each left the queue; `None` while it is queued.
     fates: BTreeMap<CallId, Option<&'static str>>,
     /// Merge keys that the upstream has paused, with the end of each pause.
@@ -38,7 +38,7 @@ pub(super) struct Watch {
 
 /// A queued call.
 #[derive(Debug, Clone)]
-pub(super) struct Waiting {
+pub(super) struct QueuedCall {
     pub(super) call: Call,
     arrived: Tick,
     /// Time for which it has waited with nothing in flight.
@@ -48,7 +48,7 @@ pub(super) struct Waiting {
 }
 
 #[derive(Debug)]
-struct Flight {
+struct InFlightBatch {
     /// `None` for a call that shares no batch.
     key: Option<KeyId>,
     class: CostClassId,
@@ -58,11 +58,11 @@ struct Flight {
     heaviest: u64,
     /// Members that are neither cancelled nor answered.
     waiting: BTreeSet<CallId>,
-    abort: Abort,
+    abort: AbortState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Abort {
+enum AbortState {
     No,
     Due,
     Told,
@@ -70,7 +70,7 @@ enum Abort {
 
 /// Limits of a class that the upstream has reported.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Known {
+pub(super) struct ReportedLimits {
     /// Limit that the upstream named in a refusal. It may be retested.
     pub(super) items_max: Option<u32>,
     /// Smallest number of items that it refused.
@@ -82,21 +82,21 @@ pub(super) struct Known {
     pub(super) quarantined: Option<(KeyId, Tick)>,
 }
 
-// === impl Waiting ===
+// === impl QueuedCall ===
 
-impl Waiting {
+impl QueuedCall {
     pub(super) fn deadline(&self) -> Option<Tick> {
         let counts = if self.forgiven { self.call.later } else { self.call.deadline };
         counts.map(|deadline| deadline.at)
     }
 }
 
-// === impl Watch ===
+// === impl InvariantChecker ===
 
-impl Watch {
+impl InvariantChecker {
     pub(super) fn new(limits: Limits, hopeless: Duration, punctual: bool) -> Self {
         Self {
-            tally: Tally::new(),
+            tally: Coverage::new(),
             now: Tick::default(),
             limits,
             draining: false,
@@ -150,10 +150,10 @@ impl Watch {
     pub(super) fn step(
         &mut self,
         event: &Event,
-        said: &Said,
+        said: &CoreResponse,
         core: &Batcher,
         ceiling: impl Fn(CostClassId) -> Option<u32>,
-    ) -> Held {
+    ) -> CheckResult {
         if let Event::Offer(now, _)
         | Event::Cancel(now, _)
         | Event::Complete(now, ..)
@@ -170,8 +170,8 @@ impl Watch {
             self.now = *now;
         }
         match (event, said) {
-            (Event::Offer(_, call), Said::Offered(result)) => self.offered(call, *result)?,
-            (Event::Cancel(_, id), Said::Cancelled(left)) => self.cancelled(*id, *left)?,
+            (Event::Offer(_, call), CoreResponse::Offered(result)) => self.offered(call, *result)?,
+            (Event::Cancel(_, id), CoreResponse::Cancelled(left)) => self.cancelled(*id, *left)?,
             (Event::Answered(id), _) => {
                 self.flights.values_mut().for_each(|flight| _ = flight.waiting.remove(id));
             }
@@ -186,13 +186,13 @@ impl Watch {
                 known.weight_published = Some(known.weight_published.unwrap_or(u64::MAX).min((*weight_max).max(1)));
             }
             (Event::Drain(_), _) => self.draining = true,
-            (Event::Poll(_), Said::Decided(Decision::Dispatch(batch))) => {
+            (Event::Poll(_), CoreResponse::Decided(Decision::Dispatch(batch))) => {
                 self.forgive()?;
                 self.dispatched(batch, ceiling(batch.cost_class))?;
             }
-            (Event::Poll(_), Said::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
-            (Event::Poll(_), Said::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
-            (Event::Poll(_), Said::Idle(wakeup)) => self.idle(*wakeup)?,
+            (Event::Poll(_), CoreResponse::Decided(Decision::Expire { id, reason })) => self.expired(*id, *reason)?,
+            (Event::Poll(_), CoreResponse::Decided(Decision::Abort(batch))) => self.aborted(*batch)?,
+            (Event::Poll(_), CoreResponse::Idle(wakeup)) => self.idle(*wakeup)?,
             _ => unreachable!("{said:?} is not a response to {event:?}"),
         }
         // The core's counters match the calls and batches held here.
@@ -208,7 +208,7 @@ impl Watch {
     }
 
     /// Checks the final state, when no event is left.
-    pub(super) fn ended(&self) -> Held {
+    pub(super) fn ended(&self) -> CheckResult {
         let stuck: Vec<_> = self.fates.iter().filter(|(_, fate)| fate.is_none()).map(|(id, _)| id.0).collect();
         promise(InvariantId::LeavesOnce, stuck.is_empty(), || {
             format!("calls {stuck:?} were accepted and never ended")
@@ -219,7 +219,7 @@ impl Watch {
     }
 
     fn adapts(&self) -> bool {
-        matches!(self.limits.policy, Policy::Adaptive { .. })
+        matches!(self.limits.policy, DispatchPolicy::Adaptive { .. })
     }
 
     fn name(&mut self, class: CostClassId, items_max: u32) {
@@ -233,19 +233,19 @@ impl Watch {
         self.paused.get(&key).copied().filter(|until| !self.draining && *until > self.now)
     }
 
-    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<Waiting, Broken> {
+    fn leave(&mut self, id: CallId, fate: &'static str) -> Result<QueuedCall, Violation> {
         let known = self.fates.insert(id, Some(fate));
         let how = || format!("call {} is {fate} after it was {known:?}", id.0);
         promise(InvariantId::LeavesOnce, known == Some(None), how)?;
-        self.queue.remove(&id).ok_or_else(|| Broken { promise: InvariantId::LeavesOnce, how: how() })
+        self.queue.remove(&id).ok_or_else(|| Violation { promise: InvariantId::LeavesOnce, how: how() })
     }
 
-    fn offered(&mut self, call: &Call, result: Result<(), Rejection>) -> Held {
+    fn offered(&mut self, call: &Call, result: Result<(), Rejection>) -> CheckResult {
         let Err(rejection) = result else {
             self.saw("accepted");
             self.fates.insert(call.id, None);
             let waiting =
-                Waiting { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
+                QueuedCall { call: call.clone(), arrived: self.now, beside_idle: Duration::ZERO, forgiven: false };
             self.queue.insert(call.id, waiting);
             let items: u64 = self.queue.values().map(|waiting| u64::from(waiting.call.items)).sum();
             let bytes: u64 = self.queue.values().map(|waiting| waiting.call.bytes).sum();
@@ -262,7 +262,7 @@ impl Watch {
         })
     }
 
-    fn cancelled(&mut self, id: CallId, left: bool) -> Held {
+    fn cancelled(&mut self, id: CallId, left: bool) -> CheckResult {
         let queued = self.queue.contains_key(&id);
         let flight = self.flights.values_mut().find(|flight| flight.waiting.contains(&id));
         let known = queued || flight.is_some();
@@ -272,7 +272,7 @@ impl Watch {
         if let Some(flight) = flight {
             flight.waiting.remove(&id);
             if flight.waiting.is_empty() {
-                flight.abort = Abort::Due;
+                flight.abort = AbortState::Due;
             }
             self.saw("cancelled: in flight");
         }
@@ -283,10 +283,10 @@ impl Watch {
         Ok(())
     }
 
-    fn completed(&mut self, batch: BatchId, observed: &Observed) {
-        let Some(Flight { key, class, items, members, .. }) = self.flights.remove(&batch) else { return };
+    fn completed(&mut self, batch: BatchId, observed: &Observation) {
+        let Some(InFlightBatch { key, class, items, members, .. }) = self.flights.remove(&batch) else { return };
         match observed.outcome {
-            ObservedOutcome::Ok => {
+            BatchOutcome::Ok => {
                 let slowest = self.slowest.entry(class).or_default();
                 *slowest = observed.duration.max(*slowest);
                 // The server accepted a size that it had refused, so the refusal no longer holds.
@@ -295,37 +295,37 @@ impl Watch {
                     (known.refused, known.items_max) = (None, None);
                 }
             }
-            ObservedOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
-            ObservedOutcome::Overloaded { retry_after: Some(after) } if key.is_some() => {
+            BatchOutcome::TooLarge { limit: Some(limit) } if (1..items).contains(&limit) => self.name(class, limit),
+            BatchOutcome::Overloaded { retry_after: Some(after) } if key.is_some() => {
                 let until = self.paused.entry(key.unwrap_or(KeyId(0))).or_default();
                 *until = self.now.after(after.min(Duration::from_millis(100))).max(*until);
                 self.saw("paused");
             }
-            ObservedOutcome::Mismatched => {
+            BatchOutcome::Mismatched => {
                 let known = self.classes.entry(class).or_default();
                 known.quarantined = key.map(|key| (key, self.now.after(self.limits.quarantine))).or(known.quarantined);
             }
-            ObservedOutcome::TooLarge { .. } | ObservedOutcome::OutOfMemory if members > 1 => {
+            BatchOutcome::TooLarge { .. } | BatchOutcome::OutOfMemory if members > 1 => {
                 let known = self.classes.entry(class).or_default();
                 known.refused = Some(known.refused.unwrap_or(u32::MAX).min(items));
                 self.saw("ceiling lowered");
             }
-            ObservedOutcome::Overloaded { .. } if members > 1 => self.saw("ceiling lowered"),
+            BatchOutcome::Overloaded { .. } if members > 1 => self.saw("ceiling lowered"),
             _ => {}
         }
     }
 
-    fn aborted(&mut self, batch: BatchId) -> Held {
-        let abort = self.flights.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, Abort::Told));
+    fn aborted(&mut self, batch: BatchId) -> CheckResult {
+        let abort = self.flights.get_mut(&batch).map(|flight| std::mem::replace(&mut flight.abort, AbortState::Told));
         self.saw("aborted");
-        promise(InvariantId::Aborts, abort == Some(Abort::Due), || {
+        promise(InvariantId::Aborts, abort == Some(AbortState::Due), || {
             format!("batch {} is aborted, being {abort:?}", batch.0)
         })
     }
 
-    fn expired(&mut self, id: CallId, reason: Expiry) -> Held {
+    fn expired(&mut self, id: CallId, reason: ExpiryReason) -> CheckResult {
         let waiting = self.leave(id, "expired")?;
-        if reason == Expiry::Deadline {
+        if reason == ExpiryReason::Deadline {
             self.saw("expired: deadline");
             // An SLO that was ignored no longer applies, but this cannot be observed from outside.
             // So either deadline may have passed.
@@ -362,7 +362,7 @@ impl Watch {
         Ok(())
     }
 
-    fn dispatched(&mut self, batch: &Batch, ceiling: Option<u32>) -> Held {
+    fn dispatched(&mut self, batch: &Batch, ceiling: Option<u32>) -> CheckResult {
         let id = batch.id.0;
         promise(InvariantId::LeavesOnce, id == self.batches, || format!("batch {id} is the {}th", self.batches))?;
         self.batches += 1;
@@ -376,15 +376,17 @@ impl Watch {
         let scope = first.call.scope;
         let alone = first.call.alone;
         let shared = members.len() > 1;
-        promise(InvariantId::HoldsOut, self.paused(batch.key).is_none() || batch.cause == Cause::Probe, || {
-            format!("batch {id} is dispatched before the upstream has room")
-        })?;
+        promise(
+            InvariantId::HoldsOut,
+            self.paused(batch.key).is_none() || batch.cause == DispatchCause::Probe,
+            || format!("batch {id} is dispatched before the upstream has room"),
+        )?;
         self.within_slots(batch, scope)?;
         batch::whole(batch, &members, self.now)?;
         let known = self.classes.get(&batch.cost_class).copied().unwrap_or_default();
-        batch::within(batch, &members, Rules { now: self.now, limits: &self.limits, known, ceiling })?;
+        batch::within(batch, &members, CheckInputs { now: self.now, limits: &self.limits, known, ceiling })?;
         let waiting = batch.members.iter().map(|member| member.id).collect();
-        let flight = Flight {
+        let flight = InFlightBatch {
             key: (!alone).then_some(batch.key),
             class: batch.cost_class,
             scope,
@@ -392,26 +394,26 @@ impl Watch {
             members: members.len(),
             heaviest: members.iter().map(|waiting| waiting.call.weight.max).max().unwrap_or(0),
             waiting,
-            abort: Abort::No,
+            abort: AbortState::No,
         };
         self.flights.insert(batch.id, flight);
         self.saw(match batch.cause {
-            Cause::Full => "cause: full",
-            Cause::Weight => "cause: weight",
-            Cause::Bytes => "cause: bytes",
-            Cause::Deadline => "cause: deadline",
-            Cause::Delay => "cause: delay",
-            Cause::Idle => "cause: idle",
-            Cause::Lead => "cause: lead",
-            Cause::Probe => "cause: probe",
-            Cause::Drain => "cause: drain",
+            DispatchCause::Full => "cause: full",
+            DispatchCause::Weight => "cause: weight",
+            DispatchCause::Bytes => "cause: bytes",
+            DispatchCause::Deadline => "cause: deadline",
+            DispatchCause::Delay => "cause: delay",
+            DispatchCause::Idle => "cause: idle",
+            DispatchCause::Lead => "cause: lead",
+            DispatchCause::Probe => "cause: probe",
+            DispatchCause::Drain => "cause: drain",
         });
         match batch.lone {
-            Some(Lone::ClientBatchFull) => self.saw("alone: client batch full"),
-            Some(Lone::Quarantined) => self.saw("alone: quarantined"),
-            Some(Lone::NoGain) => self.saw("alone: no gain"),
-            Some(Lone::Refused) => self.saw("alone: refused"),
-            Some(Lone::BudgetEmpty) => self.saw("alone: budget empty"),
+            Some(UnbatchedReason::ClientBatchFull) => self.saw("alone: client batch full"),
+            Some(UnbatchedReason::Quarantined) => self.saw("alone: quarantined"),
+            Some(UnbatchedReason::NoGain) => self.saw("alone: no gain"),
+            Some(UnbatchedReason::Refused) => self.saw("alone: refused"),
+            Some(UnbatchedReason::BudgetEmpty) => self.saw("alone: budget empty"),
             None => {}
         }
         if shared {
@@ -425,7 +427,7 @@ impl Watch {
 
     /// Checks the limits on requests in flight. Single calls that are passed through have a limit
     /// of their own.
-    fn within_slots(&self, batch: &Batch, scope: ScopeId) -> Held {
+    fn within_slots(&self, batch: &Batch, scope: ScopeId) -> CheckResult {
         let id = batch.id.0;
         // A passed-through call that is too large or in quarantine reports that reason instead. The
         // core's debug assertions check which single calls are passed through.
@@ -451,8 +453,8 @@ impl Watch {
         })
     }
 
-    fn idle(&mut self, wakeup: Option<Tick>) -> Held {
-        let owed = self.flights.iter().find(|(_, flight)| flight.abort == Abort::Due);
+    fn idle(&mut self, wakeup: Option<Tick>) -> CheckResult {
+        let owed = self.flights.iter().find(|(_, flight)| flight.abort == AbortState::Due);
         promise(InvariantId::Aborts, owed.is_none(), || {
             format!("every member of {owed:?} was cancelled, and it is not aborted")
         })?;
@@ -474,7 +476,7 @@ impl Watch {
         })?;
         self.saw("held beside an idle upstream");
         promise(InvariantId::NoIdleWait, !self.draining, || format!("{first:?} is held while the process ends"))?;
-        let held = |waiting: &&Waiting| {
+        let held = |waiting: &&QueuedCall| {
             let max = self.limits.scope(waiting.call.scope).queue_delay_max;
             waiting.beside_idle >= max && self.adapts() && !self.paused.contains_key(&waiting.call.key)
         };
@@ -486,7 +488,7 @@ impl Watch {
 
     /// Checks that a call queued past its deadline had an SLO that cannot be met. No other call
     /// outlives its deadline.
-    fn forgive(&mut self) -> Held {
+    fn forgive(&mut self) -> CheckResult {
         let mut forgave = 0;
         for waiting in self.queue.values_mut() {
             let Some(deadline) = waiting.call.deadline.filter(|deadline| deadline.at <= self.now) else { continue };

@@ -5,22 +5,22 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, BatchId, Batcher, CallId, CostClassId, Decision, InvariantId, Limits, Observed, ObservedOutcome, Plan, Tick,
+    Batch, BatchId, BatchOutcome, Batcher, CallId, CostClassId, Decision, InvariantId, Limits, Observation, Plan, Tick,
     solve,
 };
 
-use super::setting::{Crowd, Setting};
-use super::upstream::{Does, Upstream};
-use super::watch::Watch;
-use crate::sim::draw::Draw;
-use crate::sim::promise::{Broken, Held, promise};
-use crate::sim::trace::{Event, Said, tell};
+use super::setting::{ArrivalProcess, RunParameters};
+use super::upstream::{ServerReaction, Upstream};
+use super::watch::InvariantChecker;
+use crate::sim::draw::SplitMix64;
+use crate::sim::promise::{CheckResult, Violation, promise};
+use crate::sim::trace::{CoreResponse, Event, tell};
 
 const MS: Duration = Duration::from_millis(1);
 
 /// A scheduled event.
 #[derive(Debug)]
-enum Planned {
+enum ScheduledEvent {
     /// Arrival of this many calls. It schedules the next arrival if it is `leading`.
     Arrive {
         calls: u64,
@@ -28,7 +28,7 @@ enum Planned {
     },
     Cancel(CallId),
     Answer(CallId),
-    End(BatchId, Observed),
+    End(BatchId, Observation),
     /// End of the current run of a server that batches by itself.
     Ran,
     Plan(CostClassId, Plan),
@@ -38,37 +38,37 @@ enum Planned {
 /// An entry of the log: an event with the core's response, or a plan.
 #[derive(Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "plans are few beside events")]
-pub(super) enum Told {
-    Event(Event, Said),
+pub(super) enum LogEntry {
+    Event(Event, CoreResponse),
     Plan(Tick, CostClassId),
 }
 
 /// A simulation in progress.
 #[derive(Debug)]
-pub(super) struct World {
-    pub(super) log: Vec<Told>,
-    pub(super) watch: Watch,
+pub(super) struct Simulation {
+    pub(super) log: Vec<LogEntry>,
+    pub(super) watch: InvariantChecker,
     limits: Limits,
     core: Batcher,
-    draw: Draw,
-    setting: Setting,
+    draw: SplitMix64,
+    setting: RunParameters,
     upstream: Upstream,
-    planned: BTreeMap<(Tick, u64), Planned>,
+    planned: BTreeMap<(Tick, u64), ScheduledEvent>,
     plans: u64,
     calls: u64,
     now: Tick,
 }
 
-// === impl World ===
+// === impl Simulation ===
 
-impl World {
+impl Simulation {
     pub(super) fn new(seed: u64) -> Self {
-        let mut draw = Draw::new(seed);
-        let setting = Setting::new(&mut draw);
+        let mut draw = SplitMix64::new(seed);
+        let setting = RunParameters::new(&mut draw);
         let limits = setting.limits(&mut draw);
         Self {
             log: Vec::new(),
-            watch: Watch::new(limits.clone(), setting.nature.alone(1) / 2, setting.late == 0),
+            watch: InvariantChecker::new(limits.clone(), setting.nature.alone(1) / 2, setting.late == 0),
             core: Batcher::new(limits.clone(), seed),
             limits,
             draw,
@@ -86,24 +86,24 @@ impl World {
         let mut text = format!("{:?}\nlimits {:?}\n", self.setting, self.limits);
         for told in self.log.iter().skip(self.log.len().saturating_sub(steps)) {
             _ = match told {
-                Told::Event(event, Said::Nothing) => writeln!(text, "{event}"),
-                Told::Event(event, said) => writeln!(text, "{event} -> {said}"),
-                Told::Plan(at, class) => writeln!(text, "{at:?} plan of class {}", class.0),
+                LogEntry::Event(event, CoreResponse::Nothing) => writeln!(text, "{event}"),
+                LogEntry::Event(event, said) => writeln!(text, "{event} -> {said}"),
+                LogEntry::Plan(at, class) => writeln!(text, "{at:?} plan of class {}", class.0),
             };
         }
         text
     }
 
     /// Runs the simulation to its end, or to the first invariant violation.
-    pub(super) fn run(&mut self) -> Held {
+    pub(super) fn run(&mut self) -> CheckResult {
         match self.setting.crowd {
-            Crowd::Loop { clients } => {
+            ArrivalProcess::Loop { clients } => {
                 for _ in 0..clients {
                     let at = Tick::from_millis(1).after(self.draw.span(false, 5));
-                    self.plan(at, Planned::Arrive { calls: 1, leading: false });
+                    self.plan(at, ScheduledEvent::Arrive { calls: 1, leading: false });
                 }
             }
-            _ => self.plan(Tick::from_millis(1), Planned::Arrive { calls: 1, leading: true }),
+            _ => self.plan(Tick::from_millis(1), ScheduledEvent::Arrive { calls: 1, leading: true }),
         }
         // Each call arrives, is cancelled, is answered and ends at most once, and causes some
         // wake-ups: for a lead, a hold, a plan or a deadline.
@@ -128,24 +128,24 @@ impl World {
         promise(InvariantId::Ends, false, || format!("not at its end after {steps_max} steps"))
     }
 
-    fn end(&mut self) -> Held {
+    fn end(&mut self) -> CheckResult {
         if !self.setting.drains {
             self.watch.saw("left without drain");
         }
         self.watch.ended()
     }
 
-    fn plan(&mut self, at: Tick, what: Planned) {
+    fn plan(&mut self, at: Tick, what: ScheduledEvent) {
         self.planned.insert((at.max(self.now), self.plans), what);
         self.plans += 1;
     }
 
-    fn tell(&mut self, event: Event) -> Result<Said, Broken> {
+    fn tell(&mut self, event: Event) -> Result<CoreResponse, Violation> {
         let ceilings: Vec<_> = (0..3).map(|class| self.core.ceiling(CostClassId(class))).collect();
         // Logged before it is applied, so that an event at which the core panics is the last of the
         // log.
-        self.log.push(Told::Event(event, Said::Nothing));
-        let Some(Told::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
+        self.log.push(LogEntry::Event(event, CoreResponse::Nothing));
+        let Some(LogEntry::Event(event, last)) = self.log.last_mut() else { unreachable!("just pushed") };
         let said = tell(&mut self.core, event);
         *last = said.clone();
         let ceiling =
@@ -156,27 +156,27 @@ impl World {
 
     /// Applies the next scheduled event, and sometimes the others of the same instant before the
     /// next poll.
-    fn happen(&mut self) -> Held {
+    fn happen(&mut self) -> CheckResult {
         while let Some(((at, _), planned)) = self.planned.pop_first() {
             self.now = self.now.max(at);
             match planned {
-                Planned::Arrive { calls, leading } => self.arrive(calls, leading)?,
-                Planned::Cancel(id) => {
+                ScheduledEvent::Arrive { calls, leading } => self.arrive(calls, leading)?,
+                ScheduledEvent::Cancel(id) => {
                     let queued = self.watch.is_queued(id);
                     self.tell(Event::Cancel(self.now, id))?;
                     // If a call is cancelled during its execution, its client calls again when the
                     // batch completes.
                     self.left(usize::from(queued), MS);
                 }
-                Planned::Answer(id) => _ = self.tell(Event::Answered(id))?,
-                Planned::End(batch, observed) => self.complete(batch, observed)?,
-                Planned::Ran => self.ran()?,
-                Planned::Plan(class, plan) => {
-                    self.log.push(Told::Plan(self.now, class));
+                ScheduledEvent::Answer(id) => _ = self.tell(Event::Answered(id))?,
+                ScheduledEvent::End(batch, observed) => self.complete(batch, observed)?,
+                ScheduledEvent::Ran => self.ran()?,
+                ScheduledEvent::Plan(class, plan) => {
+                    self.log.push(LogEntry::Plan(self.now, class));
                     self.core.set_plan(self.now, class, plan);
                     self.watch.saw("planned");
                 }
-                Planned::Drain => _ = self.tell(Event::Drain(self.now))?,
+                ScheduledEvent::Drain => _ = self.tell(Event::Drain(self.now))?,
             }
             let more = self.planned.first_key_value().is_some_and(|((next, _), _)| *next == at);
             if !more || self.draw.chance(300) {
@@ -186,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    fn arrive(&mut self, calls: u64, leading: bool) -> Held {
+    fn arrive(&mut self, calls: u64, leading: bool) -> CheckResult {
         for _ in 0..calls {
             self.offer()?;
         }
@@ -203,31 +203,31 @@ impl World {
         if self.calls >= self.setting.calls {
             if self.setting.drains {
                 let at = self.now.after(self.draw.span(false, 10));
-                self.plan(at, Planned::Drain);
+                self.plan(at, ScheduledEvent::Drain);
             }
             return Ok(());
         }
         let calls = match self.setting.crowd {
-            Crowd::Loop { .. } | Crowd::Poisson { .. } => 1,
-            Crowd::FanOut { calls, .. } => {
+            ArrivalProcess::Loop { .. } | ArrivalProcess::Poisson { .. } => 1,
+            ArrivalProcess::FanOut { calls, .. } => {
                 for _ in 1..calls {
                     let at = self.now.after(self.draw.span(false, 1) * 6 / 10);
-                    self.plan(at, Planned::Arrive { calls: 1, leading: false });
+                    self.plan(at, ScheduledEvent::Arrive { calls: 1, leading: false });
                 }
                 1
             }
-            Crowd::Bursts { calls, .. } => self.draw.between(1, calls),
+            ArrivalProcess::Bursts { calls, .. } => self.draw.between(1, calls),
         };
         let gap = match self.setting.crowd {
-            Crowd::Bursts { gap, .. } => MS * self.draw.count(0, u32::try_from(2 * gap).unwrap_or(0)),
-            Crowd::Poisson { gap } | Crowd::FanOut { gap, .. } => exponential(&mut self.draw, gap),
-            Crowd::Loop { .. } => MS,
+            ArrivalProcess::Bursts { gap, .. } => MS * self.draw.count(0, u32::try_from(2 * gap).unwrap_or(0)),
+            ArrivalProcess::Poisson { gap } | ArrivalProcess::FanOut { gap, .. } => exponential(&mut self.draw, gap),
+            ArrivalProcess::Loop { .. } => MS,
         };
-        self.plan(self.now.after(gap), Planned::Arrive { calls, leading: true });
+        self.plan(self.now.after(gap), ScheduledEvent::Arrive { calls, leading: true });
         Ok(())
     }
 
-    fn offer(&mut self) -> Held {
+    fn offer(&mut self) -> CheckResult {
         if self.calls >= self.setting.calls {
             return Ok(());
         }
@@ -236,9 +236,9 @@ impl World {
         let call = self.setting.call(&mut self.draw, self.now, id);
         if self.draw.chance(self.setting.cancels) {
             let at = self.now.after(self.draw.span(false, 40));
-            self.plan(at, Planned::Cancel(id));
+            self.plan(at, ScheduledEvent::Cancel(id));
         }
-        if let Said::Offered(Err(_)) = self.tell(Event::Offer(self.now, call))? {
+        if let CoreResponse::Offered(Err(_)) = self.tell(Event::Offer(self.now, call))? {
             self.left(1, 5 * MS);
         }
         Ok(())
@@ -246,15 +246,15 @@ impl World {
 
     /// Records that calls have ended, answered or not. In a closed loop their clients call again.
     fn left(&mut self, callers: usize, pause: Duration) {
-        if let Crowd::Loop { .. } = self.setting.crowd {
+        if let ArrivalProcess::Loop { .. } = self.setting.crowd {
             for _ in 0..callers {
                 let think = self.draw.span(false, 1) / 5 + MS / 10;
-                self.plan(self.now.after(think + pause), Planned::Arrive { calls: 1, leading: false });
+                self.plan(self.now.after(think + pause), ScheduledEvent::Arrive { calls: 1, leading: false });
             }
         }
     }
 
-    fn edit(&mut self) -> Held {
+    fn edit(&mut self) -> CheckResult {
         if self.draw.chance(150) {
             let class = CostClassId(self.draw.count(0, 2));
             if self.draw.chance(500) {
@@ -269,40 +269,40 @@ impl World {
     }
 
     /// Polls until there is no decision. Returns the next wake-up.
-    fn decide(&mut self) -> Result<Option<Tick>, Broken> {
+    fn decide(&mut self) -> Result<Option<Tick>, Violation> {
         for _ in 0..=self.watch.decisions_max() {
             match self.tell(Event::Poll(self.now))? {
-                Said::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
-                Said::Decided(Decision::Abort(batch)) => self.abort(batch),
-                Said::Decided(Decision::Expire { .. }) => self.left(1, MS),
-                Said::Idle(wakeup) => {
+                CoreResponse::Decided(Decision::Dispatch(batch)) => self.execute(&batch),
+                CoreResponse::Decided(Decision::Abort(batch)) => self.abort(batch),
+                CoreResponse::Decided(Decision::Expire { .. }) => self.left(1, MS),
+                CoreResponse::Idle(wakeup) => {
                     if self.setting.plans
                         && let Some((class, input)) = self.core.plan_due()
                     {
                         let at = self.now.after(self.draw.span(false, 100));
-                        self.plan(at, Planned::Plan(class, solve(&input)));
+                        self.plan(at, ScheduledEvent::Plan(class, solve(&input)));
                     }
                     return Ok(wakeup);
                 }
                 said => unreachable!("poll returns {said:?}"),
             }
         }
-        Err(Broken { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
+        Err(Violation { promise: InvariantId::Ends, how: format!("does not stop deciding at {:?}", self.now) })
     }
 
     fn execute(&mut self, batch: &Batch) {
         let heaviest = self.watch.heaviest(batch.id);
         let others = self.watch.in_flight() - 1;
         match self.upstream.take(&mut self.draw, self.now, batch, heaviest, others) {
-            Does::Ends(at, observed) => {
-                let early = observed.outcome != ObservedOutcome::Ok || self.draw.chance(50);
+            ServerReaction::Ends(at, observed) => {
+                let early = observed.outcome != BatchOutcome::Ok || self.draw.chance(50);
                 if early {
                     self.answer_early(batch.id, at);
                 }
-                self.plan(at, Planned::End(batch.id, observed));
+                self.plan(at, ScheduledEvent::End(batch.id, observed));
             }
-            Does::Collects => {}
-            Does::Runs(at) => self.plan(at, Planned::Ran),
+            ServerReaction::Collects => {}
+            ServerReaction::Runs(at) => self.plan(at, ScheduledEvent::Ran),
         }
     }
 
@@ -313,26 +313,26 @@ impl World {
             if self.draw.chance(600) {
                 let permille = self.draw.count(0, 1000);
                 let at = self.now.after(end.since(self.now) / 1000 * permille);
-                self.plan(at, Planned::Answer(id));
+                self.plan(at, ScheduledEvent::Answer(id));
             }
         }
     }
 
-    fn complete(&mut self, batch: BatchId, observed: Observed) -> Held {
+    fn complete(&mut self, batch: BatchId, observed: Observation) -> CheckResult {
         let callers = self.watch.members(batch);
         self.tell(Event::Complete(self.now, batch, observed))?;
         self.left(callers, Duration::ZERO);
         Ok(())
     }
 
-    fn ran(&mut self) -> Held {
+    fn ran(&mut self) -> CheckResult {
         let (answered, next) = self.upstream.ran(&mut self.draw, self.now);
         for (batch, sent) in answered {
-            let observed = Observed { duration: self.now.since(sent), first_byte: None, outcome: ObservedOutcome::Ok };
+            let observed = Observation { duration: self.now.since(sent), first_byte: None, outcome: BatchOutcome::Ok };
             self.complete(batch, observed)?;
         }
         if let Some(at) = next {
-            self.plan(at, Planned::Ran);
+            self.plan(at, ScheduledEvent::Ran);
         }
         Ok(())
     }
@@ -340,20 +340,21 @@ impl World {
     /// Drops the execution. Its completion is reported at once or shortly afterwards.
     fn abort(&mut self, batch: BatchId) {
         self.upstream.forget(batch);
-        let end = self.planned.iter().find(|(_, planned)| matches!(planned, Planned::End(id, _) if *id == batch));
+        let end =
+            self.planned.iter().find(|(_, planned)| matches!(planned, ScheduledEvent::End(id, _) if *id == batch));
         if let Some(at) = end.map(|(at, _)| *at) {
             self.planned.remove(&at);
         }
-        let observed = Observed { duration: MS, first_byte: None, outcome: ObservedOutcome::Cancelled };
+        let observed = Observation { duration: MS, first_byte: None, outcome: BatchOutcome::Cancelled };
         let at = self.now.after(MS * self.draw.count(0, 2));
-        self.plan(at, Planned::End(batch, observed));
+        self.plan(at, ScheduledEvent::End(batch, observed));
     }
 }
 
 /// Returns an exponentially distributed duration with this mean. Uses von Neumann's comparison
 /// method ("Various techniques used in connection with random digits", 1951), which needs no
 /// floating-point logarithm, so the result is the same on every machine.
-pub(super) fn exponential(draw: &mut Draw, mean: Duration) -> Duration {
+pub(super) fn exponential(draw: &mut SplitMix64, mean: Duration) -> Duration {
     let mut whole = 0_u32;
     loop {
         let first = draw.next();

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use groupage::batching::{
-    Batch, Batcher, Call, CallId, Decision, Limits, Observed, ObservedOutcome, Policy, Priority, ScopeLimits, Skill,
-    Tick, Weight, solve,
+    Batch, BatchOutcome, Batcher, Call, CallId, Decision, DispatchPolicy, Feature, Limits, Observation, PriorityClass,
+    ScopeLimits, Tick, Weight, solve,
 };
 
 const US: Duration = Duration::from_micros(1);
@@ -21,7 +21,7 @@ pub(super) fn takes(items: u32) -> Duration {
 
 /// The core, its calls and its server.
 #[derive(Debug)]
-pub(super) struct Bench {
+pub(super) struct SingleSlotBench {
     pub(super) core: Batcher,
     pub(super) now: Tick,
     /// Queued calls, with their arrival times.
@@ -34,14 +34,14 @@ pub(super) struct Bench {
 
 /// A dispatched batch, with the arrival times of its calls.
 #[derive(Debug)]
-pub(super) struct Left {
+pub(super) struct DispatchedBatch {
     pub(super) batch: Batch,
     pub(super) sent: Tick,
     pub(super) calls: Vec<(Call, Tick)>,
 }
 
 /// Returns limits with this many items per batch, these classes, one slot, and an unbounded queue.
-pub(super) fn limits(items: u32, priorities: &[Priority]) -> Limits {
+pub(super) fn limits(items: u32, priorities: &[PriorityClass]) -> Limits {
     let scope = ScopeLimits {
         batch_items_max: items,
         queue_items_max: u32::MAX,
@@ -49,7 +49,7 @@ pub(super) fn limits(items: u32, priorities: &[Priority]) -> Limits {
         ..ScopeLimits::default()
     };
     Limits {
-        policy: Policy::Adaptive { hold_permille: 0 },
+        policy: DispatchPolicy::Adaptive { hold_permille: 0 },
         queue_items_max: u32::MAX,
         scopes: vec![scope],
         priorities: priorities.to_vec(),
@@ -58,13 +58,13 @@ pub(super) fn limits(items: u32, priorities: &[Priority]) -> Limits {
 }
 
 /// Returns a class of this weight.
-pub(super) fn weighing(weight: u32) -> Priority {
-    Priority { weight, ..Priority::PLAIN }
+pub(super) fn weighing(weight: u32) -> PriorityClass {
+    PriorityClass { weight, ..PriorityClass::PLAIN }
 }
 
-// === impl Bench ===
+// === impl SingleSlotBench ===
 
-impl Bench {
+impl SingleSlotBench {
     pub(super) fn new(limits: Limits) -> Self {
         Self::of(Batcher::new(limits, 7))
     }
@@ -77,15 +77,15 @@ impl Bench {
     /// Returns a core that knows the server: it has answered calls of every size up to this one.
     pub(super) fn warm(limits: Limits, items: u32) -> Self {
         // Without pass-through, the core treats the server as serial from the start.
-        let mut bench = Self::of(Batcher::new(limits, 7).without(Skill::StandAside));
+        let mut bench = Self::of(Batcher::new(limits, 7).without(Feature::StandAside));
         // A pair of calls shows that the server accepts batches.
         for _ in 0..2 {
             bench.offer(|call| call);
         }
-        bench.work_off();
+        bench.run_until_empty();
         for round in 0..40 {
             bench.offer(|call| Call { items: 1 + round % items, ..call });
-            bench.work_off();
+            bench.run_until_empty();
         }
         bench
     }
@@ -93,14 +93,14 @@ impl Bench {
     /// Returns a core that knows a padding server: it has answered batches of light calls, of heavy
     /// calls and of both.
     pub(super) fn padded(limits: Limits) -> Self {
-        let core = Batcher::new(limits, 7).without(Skill::StandAside);
+        let core = Batcher::new(limits, 7).without(Feature::StandAside);
         let mut bench = Self { padded: true, ..Self::of(core) };
         for round in 0..60 {
             for place in 0..1 + round % 8 {
                 let max = if (round + place) % 3 == 0 { HEAVY } else { 1 };
                 bench.offer_weighing(max, |call| call);
             }
-            bench.work_off();
+            bench.run_until_empty();
         }
         bench
     }
@@ -121,7 +121,7 @@ impl Bench {
     }
 
     /// Returns the batch that the core dispatches now, or `None`.
-    pub(super) fn poll(&mut self) -> Option<Left> {
+    pub(super) fn poll(&mut self) -> Option<DispatchedBatch> {
         while let Some((class, input)) = self.core.plan_due() {
             self.core.set_plan(self.now, class, solve(&input));
         }
@@ -133,7 +133,7 @@ impl Bench {
                     let calls: Vec<_> = batch.members.iter().map(|member| member.id).map(out).collect();
                     let took = self.takes(&calls);
                     self.flight = Some((self.now.after(took), took, batch.clone()));
-                    return Some(Left { batch, sent: self.now, calls });
+                    return Some(DispatchedBatch { batch, sent: self.now, calls });
                 }
                 Decision::Expire { id, .. } => _ = self.queued.remove(&id),
                 Decision::Abort(_) => unreachable!("no call is dispatched"),
@@ -153,7 +153,7 @@ impl Bench {
     pub(super) fn step(&mut self) -> bool {
         if let Some((at, took, batch)) = self.flight.take() {
             self.now = self.now.max(at);
-            let observed = Observed { duration: took, first_byte: None, outcome: ObservedOutcome::Ok };
+            let observed = Observation { duration: took, first_byte: None, outcome: BatchOutcome::Ok };
             self.core.complete(self.now, batch.id, observed);
             return true;
         }
@@ -169,7 +169,7 @@ impl Bench {
     }
 
     /// Returns the next batch, advancing the time as needed.
-    pub(super) fn next(&mut self) -> Left {
+    pub(super) fn next(&mut self) -> DispatchedBatch {
         loop {
             if let Some(left) = self.poll() {
                 return left;
@@ -178,7 +178,7 @@ impl Bench {
         }
     }
 
-    pub(super) fn work_off(&mut self) {
+    pub(super) fn run_until_empty(&mut self) {
         while !self.queued.is_empty() || self.flight.is_some() {
             if self.poll().is_none() {
                 assert!(self.step(), "{} calls wait without a reason", self.queued.len());
@@ -188,7 +188,7 @@ impl Bench {
 
     /// Offers the calls of `coming` at their arrival times until an instant. Returns the dispatched
     /// batches.
-    pub(super) fn run(&mut self, until: Tick, mut coming: VecDeque<(Tick, Call)>) -> Vec<Left> {
+    pub(super) fn run(&mut self, until: Tick, mut coming: VecDeque<(Tick, Call)>) -> Vec<DispatchedBatch> {
         let mut all = Vec::new();
         while self.now < until {
             while coming.front().is_some_and(|(at, _)| *at <= self.now) {
@@ -211,9 +211,9 @@ impl Bench {
     }
 }
 
-// === impl Left ===
+// === impl DispatchedBatch ===
 
-impl Left {
+impl DispatchedBatch {
     pub(super) fn ids(&self) -> Vec<CallId> {
         self.calls.iter().map(|(call, _)| call.id).collect()
     }

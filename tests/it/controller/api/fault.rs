@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// The way in which a request fails.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum What {
+pub(in super::super) enum FaultKind {
     /// 410: the requested version is gone.
     Gone,
     /// A watch that begins and then reports 410 in its first frame.
@@ -39,14 +39,14 @@ pub(in super::super) struct Fault {
     verb: Option<&'static str>,
     resource: Option<&'static str>,
     left: usize,
-    what: What,
+    what: FaultKind,
 }
 
 // === impl Fault ===
 
 impl Fault {
     /// Fails every request, always.
-    pub(in super::super) fn always(what: What) -> Self {
+    pub(in super::super) fn always(what: FaultKind) -> Self {
         Self { verb: None, resource: None, left: usize::MAX, what }
     }
 
@@ -70,7 +70,7 @@ impl Fault {
 }
 
 /// Returns the fault that applies to a request.
-pub(super) fn meet(faults: &mut [Fault], verb: &str, resource: &str) -> Option<What> {
+pub(super) fn meet(faults: &mut [Fault], verb: &str, resource: &str) -> Option<FaultKind> {
     let fault = faults.iter_mut().find(|fault| {
         fault.left > 0
             && fault.verb.is_none_or(|known| known == verb)

@@ -17,12 +17,12 @@ fn key_of(field: &str) -> Option<&'static str> {
 /// Applies `now` on behalf of a manager; `before` is the value that it applied last.
 pub(super) fn apply(object: &mut Value, before: Option<&Value>, now: &Value) {
     if let Some(before) = before {
-        take_out(object, before, now, "");
+        remove_unapplied(object, before, now, "");
     }
-    lay_over(object, now, "");
+    merge_applied(object, now, "");
 }
 
-fn take_out(object: &mut Value, before: &Value, now: &Value, field: &str) {
+fn remove_unapplied(object: &mut Value, before: &Value, now: &Value, field: &str) {
     if let (Value::Array(elements), Value::Array(before), Some(key)) = (&mut *object, before, key_of(field)) {
         let no = Vec::new();
         let now = now.as_array().unwrap_or(&no);
@@ -30,7 +30,7 @@ fn take_out(object: &mut Value, before: &Value, now: &Value, field: &str) {
             let same = |element: &&Value| element[key] == was[key];
             let Some(at) = elements.iter().position(|element| element[key] == was[key]) else { continue };
             match now.iter().find(same) {
-                Some(is) => take_out(&mut elements[at], was, is, ""),
+                Some(is) => remove_unapplied(&mut elements[at], was, is, ""),
                 None => drop(elements.remove(at)),
             }
         }
@@ -43,7 +43,7 @@ fn take_out(object: &mut Value, before: &Value, now: &Value, field: &str) {
         match now.get(name) {
             None if was.is_object() => {
                 if let Some(inner) = fields.get_mut(name) {
-                    take_out(inner, was, &Value::Null, name);
+                    remove_unapplied(inner, was, &Value::Null, name);
                     if inner.as_object().is_some_and(serde_json::Map::is_empty) {
                         fields.remove(name);
                     }
@@ -51,31 +51,31 @@ fn take_out(object: &mut Value, before: &Value, now: &Value, field: &str) {
             }
             None if was.is_array() && key_of(name).is_some() => {
                 if let Some(inner) = fields.get_mut(name) {
-                    take_out(inner, was, &Value::Null, name);
+                    remove_unapplied(inner, was, &Value::Null, name);
                 }
             }
             None => drop(fields.remove(name)),
             Some(is) => {
                 if let Some(inner) = fields.get_mut(name) {
-                    take_out(inner, was, is, name);
+                    remove_unapplied(inner, was, is, name);
                 }
             }
         }
     }
 }
 
-fn lay_over(object: &mut Value, now: &Value, field: &str) {
+fn merge_applied(object: &mut Value, now: &Value, field: &str) {
     match (object, now) {
         (Value::Object(object), Value::Object(now)) => {
             for (name, value) in now {
-                lay_over(object.entry(name.clone()).or_insert(Value::Null), value, name);
+                merge_applied(object.entry(name.clone()).or_insert(Value::Null), value, name);
             }
         }
         (Value::Array(elements), Value::Array(now)) if key_of(field).is_some() => {
             let key = key_of(field).unwrap();
             for wanted in now {
                 match elements.iter_mut().find(|element| element[key] == wanted[key]) {
-                    Some(element) => lay_over(element, wanted, ""),
+                    Some(element) => merge_applied(element, wanted, ""),
                     None => elements.push(wanted.clone()),
                 }
             }

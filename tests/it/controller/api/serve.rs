@@ -15,20 +15,20 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 
-use super::fault::{What, meet};
+use super::fault::{FaultKind, meet};
 use super::select::Selection;
-use super::store::{Change, Kind, Refusal, api_version};
-use super::{Api, Asked, Inner, rules};
+use super::store::{ApiError, Change, ResourceKind, api_version};
+use super::{FakeApiServer, Inner, RecordedRequest, rules};
 
 /// A concrete type: with a boxed error, the futures cannot be spawned.
 type Error = std::io::Error;
 type Body = BoxBody<Bytes, Error>;
 /// The response to a request. An error closes the connection.
-type Answer = Result<Response<Body>, Error>;
+type ResponseResult = Result<Response<Body>, Error>;
 
 /// The object or collection that a path names.
-struct Target {
-    kind: Kind,
+struct ResourcePath {
+    kind: ResourceKind,
     namespace: String,
     name: String,
     part: String,
@@ -46,7 +46,7 @@ pub(super) async fn accept(listener: TcpListener, inner: Weak<Inner>, mut stop: 
                 let inner = inner.clone();
                 async move {
                     match inner.upgrade() {
-                        Some(inner) => answer(Api(inner), request).await,
+                        Some(inner) => answer(FakeApiServer(inner), request).await,
                         None => Err(Error::other("the server has ended")),
                     }
                 }
@@ -60,18 +60,18 @@ pub(super) async fn accept(listener: TcpListener, inner: Weak<Inner>, mut stop: 
     }
 }
 
-async fn answer(api: Api, request: Request<Incoming>) -> Answer {
+async fn answer(api: FakeApiServer, request: Request<Incoming>) -> ResponseResult {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(Error::other)?.to_bytes();
     let path = parts.uri.path().to_owned();
     let query: Vec<(String, String)> = parts.uri.query().unwrap_or_default().split('&').filter_map(pair).collect();
     if path == "/version" {
-        note(&api, "get", "version", ("", ""), "");
+        record_request(&api, "get", "version", ("", ""), "");
         let fault = meet(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), "get", "version");
         if let Some(what) = fault {
-            return failed(&api, what).await;
+            return fault_response(&api, what).await;
         }
-        return Ok(whole(
+        return Ok(json_response(
             StatusCode::OK,
             &json!({
                 "major": "1", "minor": "33", "gitVersion": "v1.33.0", "gitCommit": "", "gitTreeState": "clean",
@@ -83,8 +83,8 @@ async fn answer(api: Api, request: Request<Incoming>) -> Answer {
     let watching = matches!(ask("watch"), "true" | "1");
     let Some(target) = target(&api, &path) else {
         let resource = path.split('/').find(|part| ["inferencepools", "inferenceservices"].contains(part));
-        note(&api, if watching { "watch" } else { "list" }, resource.unwrap_or(&path), ("", ""), "");
-        return Ok(refused(&Refusal {
+        record_request(&api, if watching { "watch" } else { "list" }, resource.unwrap_or(&path), ("", ""), "");
+        return Ok(refused(&ApiError {
             code: 404,
             reason: "NotFound",
             message: "the server could not find the requested resource".into(),
@@ -106,14 +106,15 @@ async fn answer(api: Api, request: Request<Incoming>) -> Answer {
     };
     // Rules restricted to a name also apply to lists and watches of that name.
     let name = ask("fieldSelector").strip_prefix("metadata.name=").unwrap_or(&target.name);
-    let forbidden = note(&api, verb, &resource, (&target.namespace, name), parts.uri.query().unwrap_or_default());
+    let forbidden =
+        record_request(&api, verb, &resource, (&target.namespace, name), parts.uri.query().unwrap_or_default());
     if forbidden {
         let message = format!("{verb} of {resource} {:?} is not allowed by any rule", target.name);
-        return Ok(refused(&Refusal { code: 403, reason: "Forbidden", message }));
+        return Ok(refused(&ApiError { code: 403, reason: "Forbidden", message }));
     }
     let fault = meet(&mut api.0.faults.lock().unwrap_or_else(PoisonError::into_inner), verb, &resource);
     let fault = match fault {
-        Some(What::Slow(by)) => {
+        Some(FaultKind::Slow(by)) => {
             tokio::time::sleep(by).await;
             None
         }
@@ -129,19 +130,26 @@ async fn answer(api: Api, request: Request<Incoming>) -> Answer {
         fields: ask("fieldSelector").to_owned(),
     };
     if let Some(what) = fault {
-        return failed(&api, what).await;
+        return fault_response(&api, what).await;
     }
     match verb {
         "list" => Ok(list(&api, &target, &selection, (ask("limit"), ask("continue")), metadata_only)),
         "watch" => {
             let seconds = ask("timeoutSeconds").parse().unwrap_or(300);
-            Ok(begin(&api, target.kind, selection, ask("resourceVersion"), Duration::from_secs(seconds), metadata_only))
+            Ok(begin_watch(
+                &api,
+                target.kind,
+                selection,
+                ask("resourceVersion"),
+                Duration::from_secs(seconds),
+                metadata_only,
+            ))
         }
         _ => {
             let done = write(&api, verb, &target, &body, (content_type(&parts.headers), ask("fieldManager")));
-            api.touch();
+            api.notify_change();
             Ok(match done {
-                Ok((status, object)) => whole(status, &object),
+                Ok((status, object)) => json_response(status, &object),
                 Err(refusal) => refused(&refusal),
             })
         }
@@ -152,9 +160,15 @@ fn content_type(headers: &http::HeaderMap) -> &str {
     headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default()
 }
 
-fn note(api: &Api, verb: &'static str, resource: &str, (namespace, name): (&str, &str), query: &str) -> bool {
+fn record_request(
+    api: &FakeApiServer,
+    verb: &'static str,
+    resource: &str,
+    (namespace, name): (&str, &str),
+    query: &str,
+) -> bool {
     let forbidden = !rules::allow(verb, resource, name) && !api.0.users.load(Ordering::Relaxed);
-    let asked = Asked {
+    let asked = RecordedRequest {
         verb,
         resource: resource.to_owned(),
         namespace: namespace.to_owned(),
@@ -163,24 +177,24 @@ fn note(api: &Api, verb: &'static str, resource: &str, (namespace, name): (&str,
         forbidden,
     };
     api.0.asked.lock().unwrap_or_else(PoisonError::into_inner).push(asked);
-    api.touch();
+    api.notify_change();
     forbidden
 }
 
 fn write(
-    api: &Api,
+    api: &FakeApiServer,
     verb: &str,
-    target: &Target,
+    target: &ResourcePath,
     body: &[u8],
     (content, manager): (&str, &str),
-) -> Result<(StatusCode, Value), Refusal> {
-    let bad = |error: serde_json::Error| Refusal { code: 400, reason: "BadRequest", message: error.to_string() };
+) -> Result<(StatusCode, Value), ApiError> {
+    let bad = |error: serde_json::Error| ApiError { code: 400, reason: "BadRequest", message: error.to_string() };
     let (namespace, name) = (target.namespace.as_str(), target.name.as_str());
     let mut store = api.store();
     match verb {
         "get" => {
             let found = store.get(target.kind.resource, namespace, name).cloned();
-            let missing = || Refusal {
+            let missing = || ApiError {
                 code: 404,
                 reason: "NotFound",
                 message: format!("{} {name:?} not found", target.kind.resource),
@@ -190,7 +204,7 @@ fn write(
         "create" if target.kind.resource == "tokenreviews" => {
             let mut review: Value = serde_json::from_slice(body).map_err(bad)?;
             drop(store);
-            review["status"] = api.reviewed(review["spec"]["token"].as_str().unwrap_or_default());
+            review["status"] = api.review_status(review["spec"]["token"].as_str().unwrap_or_default());
             Ok((StatusCode::CREATED, review))
         }
         "create" => {
@@ -205,11 +219,11 @@ fn write(
                 "application/apply-patch+yaml" if !manager.is_empty() => {
                     Change::Apply { manager: manager.to_owned(), value: serde_json::from_slice(body).map_err(bad)? }
                 }
-                other => return Err(Refusal { code: 415, reason: "UnsupportedMediaType", message: other.to_owned() }),
+                other => return Err(ApiError { code: 415, reason: "UnsupportedMediaType", message: other.to_owned() }),
             };
             Ok((StatusCode::OK, store.change(target.kind, (namespace, name), &target.part, change)?))
         }
-        other => Err(Refusal { code: 405, reason: "MethodNotAllowed", message: other.to_owned() }),
+        other => Err(ApiError { code: 405, reason: "MethodNotAllowed", message: other.to_owned() }),
     }
 }
 
@@ -241,9 +255,9 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/PART` or
-/// `RESOURCE/NAME/PART`.
-fn target(api: &Api, path: &str) -> Option<Target> {
+/// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/CHUNK_CALLS` or
+/// `RESOURCE/NAME/CHUNK_CALLS`.
+fn target(api: &FakeApiServer, path: &str) -> Option<ResourcePath> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let (group, version) = match *parts.first()? {
         "api" => ("", *parts.get(1)?),
@@ -258,12 +272,12 @@ fn target(api: &Api, path: &str) -> Option<Target> {
     }
     let kind = api.store().kind(group, version, parts.first()?)?;
     let text = |at: usize| parts.get(at).map_or_else(String::new, |part| (*part).to_owned());
-    Some(Target { kind, namespace: namespace.to_owned(), name: text(1), part: text(2) })
+    Some(ResourcePath { kind, namespace: namespace.to_owned(), name: text(1), part: text(2) })
 }
 
 fn list(
-    api: &Api,
-    target: &Target,
+    api: &FakeApiServer,
+    target: &ResourcePath,
     selection: &Selection,
     (limit, from): (&str, &str),
     metadata_only: bool,
@@ -282,10 +296,13 @@ fn list(
     } else {
         (api_version(target.kind), format!("{}List", target.kind.kind))
     };
-    whole(StatusCode::OK, &json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "items": page}))
+    json_response(
+        StatusCode::OK,
+        &json!({"apiVersion": api_version, "kind": kind, "metadata": metadata, "items": page}),
+    )
 }
 
-fn shown(object: &Value, metadata_only: bool) -> Value {
+fn project(object: &Value, metadata_only: bool) -> Value {
     if metadata_only {
         json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": object["metadata"]})
     } else {
@@ -295,7 +312,7 @@ fn shown(object: &Value, metadata_only: bool) -> Value {
 
 /// Returns an item of a list. Items carry no `apiVersion` and `kind`; the list does.
 fn item(object: &Value, metadata_only: bool) -> Value {
-    let mut item = shown(object, metadata_only);
+    let mut item = project(object, metadata_only);
     if let Some(fields) = item.as_object_mut().filter(|_| !metadata_only) {
         fields.remove("apiVersion");
         fields.remove("kind");
@@ -303,9 +320,9 @@ fn item(object: &Value, metadata_only: bool) -> Value {
     item
 }
 
-fn begin(
-    api: &Api,
-    kind: Kind,
+fn begin_watch(
+    api: &FakeApiServer,
+    kind: ResourceKind,
     selection: Selection,
     from: &str,
     timeout: Duration,
@@ -327,7 +344,7 @@ fn begin(
                 changes.borrow_and_update();
                 let (frames, version) = {
                     let Some(inner) = inner.upgrade() else { return };
-                    let api = Api(inner);
+                    let api = FakeApiServer(inner);
                     let store = api.store();
                     if from < store.forgotten() && store.kind(kind.group, kind.version, kind.resource).is_none() {
                         return;
@@ -335,7 +352,7 @@ fn begin(
                     (store.since(from, kind.resource, &selection), store.version())
                 };
                 for (_, word, object) in frames {
-                    let frame = json!({"type": word, "object": shown(&object, metadata_only)});
+                    let frame = json!({"type": word, "object": project(&object, metadata_only)});
                     if send.send(Ok(line(&frame))).await.is_err() {
                         return;
                     }
@@ -344,7 +361,7 @@ fn begin(
                     from = version;
                     // A real API server sends bookmarks every minute; this one after every change.
                     let object = json!({"apiVersion": api_version(kind), "kind": kind.kind, "metadata": {"resourceVersion": version.to_string()}});
-                    let object = if metadata_only { shown(&object, true) } else { object };
+                    let object = if metadata_only { project(&object, true) } else { object };
                     if send.send(Ok(line(&json!({"type": "BOOKMARK", "object": object})))).await.is_err() {
                         return;
                     }
@@ -367,30 +384,34 @@ fn begin(
     response(StatusCode::OK, body)
 }
 
-fn gone() -> Refusal {
-    Refusal { code: 410, reason: "Expired", message: "too old resource version".into() }
+fn gone() -> ApiError {
+    ApiError { code: 410, reason: "Expired", message: "too old resource version".into() }
 }
 
-async fn failed(api: &Api, what: What) -> Answer {
+async fn fault_response(api: &FakeApiServer, what: FaultKind) -> ResponseResult {
     match what {
-        What::Gone => Ok(refused(&gone())),
-        What::Conflict => Ok(refused(&Refusal { code: 409, reason: "Conflict", message: "injected failure".into() })),
-        What::Forbidden => Ok(refused(&Refusal { code: 403, reason: "Forbidden", message: "injected failure".into() })),
-        What::Status(code) => {
-            Ok(refused(&Refusal { code, reason: "InternalError", message: "injected failure".into() }))
+        FaultKind::Gone => Ok(refused(&gone())),
+        FaultKind::Conflict => {
+            Ok(refused(&ApiError { code: 409, reason: "Conflict", message: "injected failure".into() }))
         }
-        What::TooMany(after) => {
+        FaultKind::Forbidden => {
+            Ok(refused(&ApiError { code: 403, reason: "Forbidden", message: "injected failure".into() }))
+        }
+        FaultKind::Status(code) => {
+            Ok(refused(&ApiError { code, reason: "InternalError", message: "injected failure".into() }))
+        }
+        FaultKind::TooMany(after) => {
             let mut response =
-                refused(&Refusal { code: 429, reason: "TooManyRequests", message: "injected failure".into() });
+                refused(&ApiError { code: 429, reason: "TooManyRequests", message: "injected failure".into() });
             response.headers_mut().insert("retry-after", after.into());
             Ok(response)
         }
-        What::Reset => Err(Error::other("injected failure")),
-        What::Silence => {
+        FaultKind::Reset => Err(Error::other("injected failure")),
+        FaultKind::Silence => {
             hang(api).await;
             Err(Error::other("injected failure"))
         }
-        What::HungWatch => {
+        FaultKind::HungWatch => {
             let (send, body) = stream();
             let api = api.clone();
             tokio::spawn(async move {
@@ -399,22 +420,22 @@ async fn failed(api: &Api, what: What) -> Answer {
             });
             Ok(response(StatusCode::OK, body))
         }
-        What::GoneInStream => {
+        FaultKind::GoneInStream => {
             let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": "too old resource version", "reason": "Expired", "code": 410});
             in_stream(vec![Ok(line(&json!({"type": "ERROR", "object": status})))])
         }
-        What::EofInFrame => in_stream(vec![
+        FaultKind::EofInFrame => in_stream(vec![
             Ok(Bytes::from_static(b"{\"type\":\"ADDED\",\"object\":{\"kind\":")),
             Err(Error::other("injected failure")),
         ]),
-        What::EndsAtOnce => in_stream(Vec::new()),
-        What::Garbage => in_stream(vec![Ok(Bytes::from_static(b"<html>no API server</html>\n"))]),
-        What::Slow(_) => Err(Error::other("slow responses are handled earlier")),
+        FaultKind::EndsAtOnce => in_stream(Vec::new()),
+        FaultKind::Garbage => in_stream(vec![Ok(Bytes::from_static(b"<html>no API server</html>\n"))]),
+        FaultKind::Slow(_) => Err(Error::other("slow responses are handled earlier")),
     }
 }
 
 /// Returns a watch that begins, sends these frames and ends.
-fn in_stream(frames: Vec<Result<Bytes, Error>>) -> Answer {
+fn in_stream(frames: Vec<Result<Bytes, Error>>) -> ResponseResult {
     let (send, body) = stream();
     for frame in frames {
         send.try_send(frame).expect("there is room for all of it");
@@ -423,7 +444,7 @@ fn in_stream(frames: Vec<Result<Bytes, Error>>) -> Answer {
 }
 
 /// Waits until the faults are cleared, or the server ends.
-async fn hang(api: &Api) {
+async fn hang(api: &FakeApiServer) {
     let (mut ends, mut stop) = (api.0.end.subscribe(), api.0.stop.subscribe());
     drop(ends.borrow_and_update());
     tokio::select! {
@@ -451,15 +472,15 @@ fn response(status: StatusCode, body: Body) -> Response<Body> {
     response
 }
 
-fn whole(status: StatusCode, value: &Value) -> Response<Body> {
+fn json_response(status: StatusCode, value: &Value) -> Response<Body> {
     let body = Full::new(Bytes::from(value.to_string())).map_err(|never: Infallible| match never {});
     response(status, BodyExt::boxed(body))
 }
 
-fn refused(refusal: &Refusal) -> Response<Body> {
+fn refused(refusal: &ApiError) -> Response<Body> {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": refusal.message, "reason": refusal.reason, "code": refusal.code,
     });
-    whole(StatusCode::from_u16(refusal.code).unwrap(), &status)
+    json_response(StatusCode::from_u16(refusal.code).unwrap(), &status)
 }

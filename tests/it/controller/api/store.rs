@@ -9,7 +9,7 @@ use super::select::Selection;
 
 /// A resource that the server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Kind {
+pub(super) struct ResourceKind {
     pub(super) group: &'static str,
     pub(super) version: &'static str,
     pub(super) resource: &'static str,
@@ -23,11 +23,11 @@ const fn kind(
     resource: &'static str,
     kind: &'static str,
     namespaced: bool,
-) -> Kind {
-    Kind { group, version, resource, kind, namespaced }
+) -> ResourceKind {
+    ResourceKind { group, version, resource, kind, namespaced }
 }
 
-const KINDS: [Kind; 18] = [
+const KINDS: [ResourceKind; 18] = [
     kind("", "v1", "pods", "Pod", true),
     kind("", "v1", "services", "Service", true),
     kind("", "v1", "secrets", "Secret", true),
@@ -53,7 +53,7 @@ const OPTIONAL: [&str; 2] = ["inferencepools", "inferenceservices"];
 
 /// The reason why a request was not carried out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ApiError {
     pub(super) code: u16,
     pub(super) reason: &'static str,
     pub(super) message: String,
@@ -61,14 +61,14 @@ pub(super) struct Refusal {
 
 /// A recorded change of an object.
 #[derive(Debug, Clone)]
-struct Logged {
+struct HistoryEntry {
     version: u64,
     resource: &'static str,
     before: Option<Value>,
     after: Option<Value>,
 }
 
-type Key = (&'static str, String, String);
+type ObjectKey = (&'static str, String, String);
 
 /// A change of an object.
 #[derive(Debug, Clone)]
@@ -83,16 +83,16 @@ pub(in super::super) struct Store {
     /// Versions up to this one are no longer available.
     forgotten: u64,
     uids: u64,
-    objects: BTreeMap<Key, Value>,
-    log: Vec<Logged>,
-    applied: HashMap<(Key, String, String), Value>,
+    objects: BTreeMap<ObjectKey, Value>,
+    log: Vec<HistoryEntry>,
+    applied: HashMap<(ObjectKey, String, String), Value>,
     absent: BTreeSet<&'static str>,
     /// The server's own clock, in seconds since 1970.
     wall: i64,
 }
 
-fn refuse(code: u16, reason: &'static str, message: impl Into<String>) -> Refusal {
-    Refusal { code, reason, message: message.into() }
+fn refuse(code: u16, reason: &'static str, message: impl Into<String>) -> ApiError {
+    ApiError { code, reason, message: message.into() }
 }
 
 // === impl Store ===
@@ -111,7 +111,7 @@ impl Store {
         }
     }
 
-    pub(super) fn kind(&self, group: &str, version: &str, resource: &str) -> Option<Kind> {
+    pub(super) fn kind(&self, group: &str, version: &str, resource: &str) -> Option<ResourceKind> {
         let found =
             KINDS.iter().find(|kind| kind.group == group && kind.version == version && kind.resource == resource)?;
         (!self.absent.contains(found.resource)).then_some(*found)
@@ -137,7 +137,7 @@ impl Store {
             return;
         }
         self.absent.insert(resource);
-        let gone: Vec<Key> = self.objects.keys().filter(|key| key.0 == resource).cloned().collect();
+        let gone: Vec<ObjectKey> = self.objects.keys().filter(|key| key.0 == resource).cloned().collect();
         for key in gone {
             self.objects.remove(&key);
         }
@@ -154,7 +154,7 @@ impl Store {
     }
 
     /// Creates or replaces an object, including its status.
-    pub(super) fn put(&mut self, object: Value) -> Result<Value, Refusal> {
+    pub(super) fn put(&mut self, object: Value) -> Result<Value, ApiError> {
         let (api, name) =
             (object["apiVersion"].as_str().unwrap_or_default(), object["kind"].as_str().unwrap_or_default());
         let (group, version) = api.split_once('/').unwrap_or(("", api));
@@ -170,7 +170,7 @@ impl Store {
         }
     }
 
-    pub(super) fn create(&mut self, kind: Kind, namespace: &str, mut object: Value) -> Result<Value, Refusal> {
+    pub(super) fn create(&mut self, kind: ResourceKind, namespace: &str, mut object: Value) -> Result<Value, ApiError> {
         let Some(name) = object["metadata"]["name"].as_str().map(str::to_owned) else {
             return Err(refuse(422, "Invalid", "metadata.name is required"));
         };
@@ -194,14 +194,14 @@ impl Store {
         Ok(self.store(&key, object))
     }
 
-    pub(super) fn remove(&mut self, resource: &str, namespace: &str, name: &str) -> Result<Value, Refusal> {
+    pub(super) fn remove(&mut self, resource: &str, namespace: &str, name: &str) -> Result<Value, ApiError> {
         let kind = KINDS.iter().find(|kind| kind.resource == resource).expect("a resource that is served");
         let key = (kind.resource, namespace.to_owned(), name.to_owned());
         let mut object = self.objects.remove(&key).ok_or_else(|| missing(resource, name))?;
         self.applied.retain(|(owned, ..), _| *owned != key);
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
-        self.log.push(Logged {
+        self.log.push(HistoryEntry {
             version: self.version,
             resource: kind.resource,
             before: Some(object.clone()),
@@ -214,11 +214,11 @@ impl Store {
     #[expect(clippy::needless_pass_by_value, reason = "as a request is")]
     pub(super) fn change(
         &mut self,
-        kind: Kind,
+        kind: ResourceKind,
         at: (&str, &str),
         part: &str,
         change: Change,
-    ) -> Result<Value, Refusal> {
+    ) -> Result<Value, ApiError> {
         let (namespace, name) = at;
         let key = (kind.resource, namespace.to_owned(), name.to_owned());
         let Some(before) = self.objects.get(&key).cloned() else {
@@ -272,13 +272,13 @@ impl Store {
         Ok(self.store(&key, whole))
     }
 
-    fn note_applied(&mut self, key: &Key, part: &str, change: &Change) {
+    fn note_applied(&mut self, key: &ObjectKey, part: &str, change: &Change) {
         if let Change::Apply { manager, value } = change {
             self.applied.insert((key.clone(), part.to_owned(), manager.clone()), value.clone());
         }
     }
 
-    fn store(&mut self, key: &Key, mut object: Value) -> Value {
+    fn store(&mut self, key: &ObjectKey, mut object: Value) -> Value {
         let before = self.objects.get(key).cloned();
         if let Some(before) = &before {
             object["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"].clone();
@@ -295,13 +295,13 @@ impl Store {
         self.version += 1;
         object["metadata"]["resourceVersion"] = json!(self.version.to_string());
         self.objects.insert(key.clone(), object.clone());
-        self.log.push(Logged { version: self.version, resource: key.0, before, after: Some(object.clone()) });
+        self.log.push(HistoryEntry { version: self.version, resource: key.0, before, after: Some(object.clone()) });
         object
     }
 
     /// Returns the events that a watch on a selection receives after a version.
     pub(super) fn since(&self, version: u64, resource: &str, selection: &Selection) -> Vec<(u64, &'static str, Value)> {
-        let told = |logged: &Logged| {
+        let told = |logged: &HistoryEntry| {
             let was = logged.before.as_ref().filter(|object| selection.has(object));
             let is = logged.after.as_ref().filter(|object| selection.has(object));
             let (word, object) = match (was, is) {
@@ -324,11 +324,11 @@ impl Store {
     }
 }
 
-fn missing(resource: &str, name: &str) -> Refusal {
+fn missing(resource: &str, name: &str) -> ApiError {
     refuse(404, "NotFound", format!("{resource} {name:?} not found"))
 }
 
-fn checked(before: &Value, change: &Value) -> Result<(), Refusal> {
+fn checked(before: &Value, change: &Value) -> Result<(), ApiError> {
     match change["metadata"].get("resourceVersion") {
         Some(wanted) if *wanted != before["metadata"]["resourceVersion"] => Err(refuse(
             409,
@@ -339,7 +339,7 @@ fn checked(before: &Value, change: &Value) -> Result<(), Refusal> {
     }
 }
 
-pub(super) fn api_version(kind: Kind) -> String {
+pub(super) fn api_version(kind: ResourceKind) -> String {
     if kind.group.is_empty() { kind.version.to_owned() } else { format!("{}/{}", kind.group, kind.version) }
 }
 

@@ -2,11 +2,11 @@
 
 use serde_json::json;
 
-use super::super::setup::{PREDICT, Proxy, assert_answer, by_hand, learning, predictions};
+use super::super::setup::{PREDICT, TestProxy, assert_answer, by_hand, learning, predictions};
 use super::super::support::client::Outgoing;
 
 /// Returns a call that declares its shape. The server can compute only calls of one shape together.
-fn row(proxy: &Proxy, shape: &str, item: u64) -> Outgoing {
+fn row(proxy: &TestProxy, shape: &str, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[], &format!("{{\"instances\": [{item}], \"shape\": {shape}}}"))
 }
 
@@ -15,7 +15,7 @@ fn row(proxy: &Proxy, shape: &str, item: u64) -> Outgoing {
 #[tokio::test]
 async fn different_shapes_whose_sum_is_a_round_size_are_not_merged_and_the_peer_that_comes_later_joins() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let requests = [row(&proxy, "[1, 2]", 1), row(&proxy, "[2, 2]", 2), row(&proxy, "[1, 2]", 3)];
     let callers = proxy.queue(requests).await;
     turn.echo().await;
@@ -39,7 +39,7 @@ async fn with_no_delay_allowed_nothing_is_held_and_what_waits_for_the_slot_still
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "0ms", "slotsMax": 1}}))).await;
     let mut shared = 0;
     for _ in 0..12 {
-        let (first, turn) = proxy.occupy(&mut hand).await;
+        let (first, turn) = proxy.occupy_slot(&mut hand).await;
         let callers = proxy.queue([proxy.predict(1), proxy.predict(2)]).await;
         turn.echo().await;
         first.answer().await;

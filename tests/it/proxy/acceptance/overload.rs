@@ -6,14 +6,14 @@ use serde_json::json;
 use super::super::h2::{Body, H2Client, full};
 use super::super::hand::echo;
 use super::super::setup::{
-    PREDICT, Proxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
+    PREDICT, TestProxy, assert_answer, assert_failure, by_hand, count, instances, learning, predictions, within,
 };
 use super::super::support::client::{Client, Outgoing};
 
 /// Number of streams of one HTTP/2 connection. The policy's default limit is 128.
 const STREAMS: usize = 100;
 
-fn post(proxy: &Proxy, item: u64) -> Request<Body> {
+fn post(proxy: &TestProxy, item: u64) -> Request<Body> {
     Request::post(format!("http://{}{PREDICT}", proxy.address))
         .header("content-type", "application/json")
         .body(full(instances(&[item])))
@@ -26,7 +26,7 @@ fn post(proxy: &Proxy, item: u64) -> Request<Body> {
 async fn a_stuck_server_and_2000_callers_are_1500_quick_refusals_and_it_recovers_with_the_server() {
     let spec = json!({"limits": {"queueItemsMax": 500, "slotsMax": 1}, "routes": [{"path": PREDICT, "timeout": "1m"}]});
     let (proxy, mut hand) = by_hand(learning(&spec)).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut clients = Vec::new();
     for _ in 0..2000 / STREAMS {
         clients.push(H2Client::connect(proxy.address).await);
@@ -73,7 +73,7 @@ fn gauge(text: &str, name: &str) -> String {
 #[tokio::test]
 async fn a_flood_of_commands_on_a_full_queue_ends_nothing() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueItemsMax": 4, "slotsMax": 1}}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue((1..=4).map(|item| proxy.predict(item))).await;
     let admin = proxy.running.admin.local.unwrap();
     let questions = tokio::spawn(async move {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use groupage::standin::load::{Calls, ClosedConfig, closed};
+use groupage::standin::load::{ClosedConfig, PreparedCalls, closed};
 use groupage::standin::server::{Server, ServerConfig};
-use groupage::standin::{Route, Target};
+use groupage::standin::{Route, ServerAddr};
 use serde_json::{Value, json};
 
 use super::super::binary::Binary;
@@ -21,8 +21,8 @@ const WATCHED: Duration = Duration::from_secs(2);
 async fn an_idle_process_that_has_learned_is_not_woken_and_uses_no_cpu() {
     let server = Server::start(ServerConfig::default()).await.unwrap();
     let binary = Binary::start(&server.url(), &learning(&json!({"slo": {"latencyP99": "1s"}})), &[]).await;
-    let calls = Calls::new(Route::Predict, 1, 1);
-    let target = Target::Tcp(binary.listen);
+    let calls = PreparedCalls::new(Route::Predict, 1, 1);
+    let target = ServerAddr::Tcp(binary.listen);
     let load =
         ClosedConfig { target, calls, clients: 16, duration: ms(600), warm_up: ms(0), think: None, fresh: false };
     let mut served = 0;

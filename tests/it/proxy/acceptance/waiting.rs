@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::setup::{
-    HANG, PREDICT, Proxy, assert_answer, assert_failure, by_hand, instances, learning, predictions,
+    HANG, PREDICT, TestProxy, assert_answer, assert_failure, by_hand, instances, learning, predictions,
 };
 use super::super::support::client::Outgoing;
 use super::super::support::upstream::now;
@@ -12,7 +12,7 @@ use groupage::standin::server::ServerConfig;
 
 const LATE: &str = "x-request-timeout-ms";
 
-fn due(proxy: &Proxy, millis: u64, item: u64) -> Outgoing {
+fn due(proxy: &TestProxy, millis: u64, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[(LATE, &millis.to_string())], &instances(&[item]))
 }
 
@@ -21,7 +21,7 @@ fn due(proxy: &Proxy, millis: u64, item: u64) -> Outgoing {
 #[tokio::test]
 async fn what_came_while_the_server_was_busy_leaves_when_it_is_free_and_no_window_begins_anew() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let callers = proxy.queue([proxy.predict(1)]).await;
     // The deadline of another call serves as the clock.
     let busy = proxy.post(PREDICT, &[(LATE, "600"), ("x-other", "1")], &instances(&[2]));
@@ -70,7 +70,7 @@ async fn a_deadline_is_answered_in_time_although_no_slot_ever_frees() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"slotsMax": 1}}))).await;
     // First without learned state, then with a known cost.
     for _ in 0..2 {
-        let (first, turn) = proxy.occupy(&mut hand).await;
+        let (first, turn) = proxy.occupy_slot(&mut hand).await;
         let answer = proxy.call(due(&proxy, 100, 1)).answer().await;
         assert!(matches!(answer.status, Some(503 | 504)), "{:?}", answer.status);
         let waited = answer.done.unwrap().duration_since(answer.sent.unwrap());
@@ -99,7 +99,7 @@ async fn a_deadline_before_the_end_of_a_wait_sends_the_call_early() {
 #[tokio::test]
 async fn the_first_expires_and_the_next_two_leave_together_at_once() {
     let (proxy, mut hand) = by_hand(learning(&json!({"limits": {"queueDelayMax": "1m", "slotsMax": 1}}))).await;
-    let (first, turn) = proxy.occupy(&mut hand).await;
+    let (first, turn) = proxy.occupy_slot(&mut hand).await;
     let mut callers = proxy.queue([due(&proxy, 50, 1), proxy.predict(2), proxy.predict(3)]).await;
     assert_failure(&callers.remove(0).answer().await, 504, "GRP3201", "deadline");
     turn.echo().await;
