@@ -55,6 +55,8 @@ pub(crate) enum Requirement {
     /// The virtual environment of `e2e/python/requirements` with this name, which is only created
     /// at full length.
     Venv(&'static str),
+    /// A run at full length: another case covers the same path in every run.
+    FullLength,
 }
 
 /// Declares a case: `case!("topic", function, Requirement…)`.

@@ -1,7 +1,7 @@
 //! Entry into the namespaces, and cleanup after a run.
 //!
 //! A run consists of three processes of this program. The first is started by the user, prepares
-//! the run and waits for it. `detach_from_read_buffer` starts the second as the init process of the new namespaces,
+//! the run and waits for it. `unshare` starts the second as the init process of the new namespaces,
 //! which only reaps orphans, such as containers' shims. The third starts the cluster and runs the
 //! cases. When the second exits, the kernel kills all other processes of the namespaces. When the
 //! first is killed, the second is killed too.

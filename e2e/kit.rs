@@ -212,7 +212,7 @@ fn venv(name: &str, options: &Options) -> Result<PathBuf, String> {
     made.map(|folder| Path::new(folder.trim()).join("bin/python")).map_err(|fault| fault.to_string())
 }
 
-// === impl Kit ===
+// === impl Prerequisites ===
 
 impl Prerequisites {
     /// Returns the interpreter of a virtual environment of `e2e/python/requirements`, or the reason

@@ -115,6 +115,9 @@ fn missing_requirement(cluster: &Cluster, case: &TestCase) -> Option<String> {
         Requirement::Helm => cluster.kit.helm.as_ref().err().cloned(),
         Requirement::Python => cluster.kit.python.as_ref().err().cloned(),
         Requirement::Venv(name) => cluster.kit.venv(name).err(),
+        Requirement::FullLength => {
+            (!cluster.kit.all).then(|| "runs with --all: another case covers the path".to_owned())
+        }
     })
 }
 

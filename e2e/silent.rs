@@ -14,7 +14,7 @@ use super::installation::{LABEL, NAMESPACE};
 const FAULT_CASES: [&str; 4] = [
     "faults.calls_go_on_while_the_control_plane_is_away",
     "faults.control_streams_stay_while_the_api_server_is_away",
-    "certificates.those_that_are_lost_or_have_run_out_are_made_anew_and_believed",
+    "certificates.lost_and_expired_certificates_are_replaced",
     "webhook.pods_made_while_it_is_away_start_without_a_sidecar_and_are_reported_after",
 ];
 /// Errors about a namespace that is being deleted, which are no defects.

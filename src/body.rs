@@ -196,8 +196,8 @@ impl Body {
         }
     }
 
-    /// Fails with [`BodyIdleError`] if no frame arrives for `limit`, neither in this body nor in the one
-    /// that shares `other`.
+    /// Fails with [`BodyIdleError`] if no frame arrives for `limit`, neither in this body nor in
+    /// the one that shares `other`.
     #[must_use]
     pub fn with_idle_timeout(mut self, limit: Duration, other: Option<ActivityFlag>) -> Self {
         self.idle = Some(IdleTimer::new(limit, other));

@@ -4,15 +4,15 @@
 //! sidecar  client ── POST /v1/stream, HTTP/2 over TLS, the pod's token ──▶ server  controller
 //!            ▲  up    Hello, then a Report every 5 s, and Events             │
 //!            │  down  Config, Bundle, Goaway, Ping                           ▼
-//!          Sidecar (cli: applied, stored)                  Hub (controller: tuner, status)
+//!     client::StreamHandler (cli: applied, stored)    server::StreamHandler (controller: tuner)
 //! ```
 //! The sidecar opens the connection, so a pod needs neither an open port nor permissions in the
 //! cluster, and it serves calls whether or not the controller responds. `wire` defines the
 //! messages, `frame` the framing, `ledger` exactly-once delivery, `sketch` and `tally` the counts:
 //! all of these are pure. `client` and `server` are the two ends.
 //!
-//! The module does not apply a `Config` or evaluate a `Report`: both ends call back into the trait
-//! that their user implements.
+//! The module does not apply a `SidecarConfig` or evaluate a `SidecarReport`: both ends call back
+//! into the trait that their user implements.
 
 pub mod client;
 pub mod frame;

@@ -1,10 +1,10 @@
 //! The controller: runs once in a cluster, beside the data path.
 //!
 //! ```text
-//! API server ─▶ watch: one reflector per kind ─▶ world::World
-//!   World ─┬─▶ reconcile: one second after a change, and every five seconds
+//! API server ─▶ watch: one reflector per kind ─▶ world::ClusterState
+//!   state ─┬─▶ reconcile: one second after a change, and every five seconds
 //!          │     ├─ attachment::attached   policy of every pod                      (pure)
-//!          │     ├─ Source::look           sidecar reports, rollout, tuner
+//!          │     ├─ ObservationSource      sidecar reports, rollout, tuner
 //!          │     └─ recompute::recompute   statuses, profiles, notices              (pure)
 //!          │           ├─▶ apply (leader): server-side apply of the differences
 //!          │           └─▶ events: notices

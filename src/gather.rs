@@ -182,7 +182,7 @@ async fn evicted(held: &mut BufferGuard, pieces: &mut FrameBuffer) {
     held.evicted().await;
 }
 
-// === impl FloorWindow ===
+// === impl RateWindow ===
 
 impl RateWindow {
     fn new(floor: MinRate) -> Self {

@@ -148,7 +148,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-// === impl BusyGuard ===
+// === impl ActiveRequest ===
 
 impl Drop for ActiveRequest<'_> {
     fn drop(&mut self) {
@@ -163,7 +163,7 @@ impl Drop for ActiveRequest<'_> {
     }
 }
 
-// === impl Shared ===
+// === impl LimiterInner ===
 
 impl LimiterInner {
     fn lock(&self) -> MutexGuard<'_, PermitTable> {
@@ -171,7 +171,7 @@ impl LimiterInner {
     }
 }
 
-// === impl Held ===
+// === impl PermitTable ===
 
 impl PermitTable {
     fn next_turn(&mut self) -> u64 {

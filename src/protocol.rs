@@ -2,10 +2,10 @@
 //! merging of requests and splitting of responses.
 //!
 //! A call takes four steps. [`Routes::recognise`] finds its [`Endpoint`], [`Endpoint::read`] turns
-//! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] request for
+//! head and body into a [`Call`], [`Endpoint::write_batch`] writes one [`SharedRequest`] for
 //! several calls with equal merge keys, and [`Endpoint::split_batch`] produces one [`Reply`] for
-//! each of them. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`], with the
-//! reason.
+//! each of them. A call that cannot be merged is never an error: it is [`MergeEligibility::Alone`],
+//! with the reason.
 //!
 //! # Guarantees
 //! * Items and results are spliced as raw bytes. The only numbers that are written anew are

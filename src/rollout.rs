@@ -10,9 +10,9 @@
 //! under repeated evaluation ([`judge`]), and `step` then advances, reverts, or pauses the rollout.
 //!
 //! All of it is pure: the objects, the plan, the measurements and the time go in; the profile of
-//! each pod, the events and the next [`RolloutState`] come out. The state fits into `BatchPolicy.status`
-//! ([`status`]), so that another controller can take over. Reading and writing objects and pushing
-//! configuration to sidecars are left to the controller.
+//! each pod, the events and the next [`RolloutState`] come out. The state fits into
+//! `BatchPolicy.status` ([`status`]), so that another controller can take over. Reading and writing
+//! objects and pushing configuration to sidecars are left to the controller.
 
 pub mod assign;
 mod evidence;

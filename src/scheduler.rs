@@ -1,10 +1,10 @@
 //! The async driver of the batching core: one task that feeds events into the core and executes its
 //! decisions.
 //!
-//! [`SchedulerHandle::submit`] queues one call and resolves with its outcome; dropping its future cancels
-//! the call. The task (`driver`) sleeps on a timerfd until the core's next wake-up. If it panics,
-//! its calls fail with `internal` and it restarts with an empty queue. Three panics within a minute
-//! are fatal ([`Scheduler::failed`]).
+//! [`SchedulerHandle::submit`] queues one call and resolves with its outcome; dropping its future
+//! cancels the call. The task (`driver`) sleeps on a timerfd until the core's next wake-up. If it
+//! panics, its calls fail with `internal` and it restarts with an empty queue. Three panics within
+//! a minute are fatal ([`Scheduler::failed`]).
 
 mod apart;
 mod driver;

@@ -1,8 +1,8 @@
-//! TLS on both sides of the proxy with certificates from files: [`DownstreamTlsAcceptor`] for downstream clients,
-//! [`UpstreamTlsConnector`] for model servers behind `https://`.
+//! TLS on both sides of the proxy with certificates from files: [`DownstreamTlsAcceptor`] for
+//! downstream clients, [`UpstreamTlsConnector`] for model servers behind `https://`.
 //!
 //! ```text
-//! files ─▶ read (bounded) ─▶ chain, key, authorities ─▶ Callers | Servers ─▶ accept | connect
+//! files ─▶ read (bounded) ─▶ chain, key, authorities ─▶ acceptor | connector ─▶ accept | connect
 //!   ▲ reload, when the files may have changed              unusable files change nothing
 //! ```
 //! Both reload their files at run time: a consistent set of files applies to the next handshake,

@@ -135,7 +135,8 @@ impl Upstream {
         }
     }
 
-    /// Updates [`UpstreamConfig::isolate_above`] and [`UpstreamConfig::replay_permille`] for subsequent failures.
+    /// Updates [`UpstreamConfig::isolate_above`] and [`UpstreamConfig::replay_permille`] for
+    /// subsequent failures.
     pub fn set_failure(&self, isolate_above: u32, replay_permille: u32) {
         self.inner.isolate_above.store(isolate_above, Ordering::Relaxed);
         if let Ok(mut budget) = self.inner.budget.lock() {

@@ -80,7 +80,7 @@ struct CommandBlock {
     words: Vec<String>,
 }
 
-// === impl Block ===
+// === impl CommandBlock ===
 
 impl CommandBlock {
     /// Returns the number of commands, each of which consists of one line or of one line and its

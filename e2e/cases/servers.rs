@@ -28,15 +28,15 @@ use crate::{CaseResult, TestError};
 
 /// Declares a case about one server.
 macro_rules! server {
-    ($name:literal, $server:ident, $need:expr) => {
-        TestCase::new(concat!("servers.one_annotation_captures_", $name), &[Requirement::Node, $need], |space| {
+    ($name:literal, $server:ident, $($need:expr),+) => {
+        TestCase::new(concat!("servers.one_annotation_captures_", $name), &[Requirement::Node, $($need),+], |space| {
             Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Plain))
         })
     };
-    (restricted, $name:literal, $server:ident, $need:expr) => {
+    (restricted, $name:literal, $server:ident, $($need:expr),+) => {
         TestCase::new(
             concat!("servers.under_restricted_one_annotation_captures_", $name),
-            &[Requirement::Node, $need],
+            &[Requirement::Node, $($need),+],
             |space| Box::pin(one_annotation_captures(space, &table::$server, PodSecurity::Restricted)),
         )
     };
@@ -44,7 +44,7 @@ macro_rules! server {
 
 pub(super) const CASES: &[TestCase] = &[
     server!("uvicorn", UVICORN, Requirement::Python),
-    server!("gunicorn", GUNICORN, Requirement::Python),
+    server!("gunicorn", GUNICORN, Requirement::Python, Requirement::FullLength),
     server!("mlserver", MLSERVER, Requirement::Venv("mlserver")),
     server!("mlflow", MLFLOW, Requirement::Venv("mlflow")),
     server!("kserve", KSERVE, Requirement::Python),
@@ -52,10 +52,10 @@ pub(super) const CASES: &[TestCase] = &[
     server!("litellm", LITELLM, Requirement::Venv("litellm")),
     server!("litserve", LITSERVE, Requirement::Venv("litserve")),
     server!(restricted, "uvicorn", UVICORN, Requirement::Python),
-    server!(restricted, "gunicorn", GUNICORN, Requirement::Python),
+    server!(restricted, "gunicorn", GUNICORN, Requirement::Python, Requirement::FullLength),
     server!(restricted, "mlserver", MLSERVER, Requirement::Venv("mlserver")),
     server!(restricted, "mlflow", MLFLOW, Requirement::Venv("mlflow")),
-    server!(restricted, "kserve", KSERVE, Requirement::Python),
+    server!(restricted, "kserve", KSERVE, Requirement::Python, Requirement::FullLength),
     server!(restricted, "bentoml", BENTOML, Requirement::Venv("bentoml")),
     server!(restricted, "litellm", LITELLM, Requirement::Venv("litellm")),
     TestCase::new(
@@ -232,8 +232,8 @@ impl ExpectedCalls<'_> {
         self.compare(&self.caller.at_once(self.service, calls).await?)
     }
 
-    /// Sends calls repeatedly until `over` is set: `new` calls at once, each on a new connection, or
-    /// each round on one persistent connection.
+    /// Sends calls repeatedly until `over` is set: `new` calls at once, each on a new connection,
+    /// or each round on one persistent connection.
     pub(super) async fn until(&self, over: &AtomicBool, new: Option<usize>) -> Result<usize, TestError> {
         let mut count = 0;
         while !over.load(Ordering::Relaxed) {

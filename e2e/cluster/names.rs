@@ -75,7 +75,7 @@ async fn addresses(client: &Client, name: &str) -> Option<Vec<IpAddr>> {
     Some(ips.iter().filter_map(|ip| ip.parse().ok()).collect())
 }
 
-// === impl Question ===
+// === impl DnsQuestion ===
 
 impl<'a> DnsQuestion<'a> {
     /// Parses a query with one question. Returns `None` for any other message.

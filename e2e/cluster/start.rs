@@ -63,7 +63,7 @@ pub(crate) fn keep_logs(to: &Path) -> Result<(), TestError> {
     Ok(())
 }
 
-// === impl Starting ===
+// === impl ClusterBuilder ===
 
 impl ClusterBuilder {
     async fn up(&mut self) -> Result<Client, TestError> {

@@ -18,10 +18,10 @@ use serde_json::value::RawValue;
 pub(crate) const ITEMS_MAX: usize = 128;
 
 /// A path and the endpoint that reads its calls.
-pub(crate) type Way = (&'static str, Arc<Endpoint>);
+pub(crate) type PathEndpoint = (&'static str, Arc<Endpoint>);
 
 /// Returns endpoints of every adapter.
-pub(crate) fn ways() -> Vec<Way> {
+pub(crate) fn path_endpoints() -> Vec<PathEndpoint> {
     [
         ("/v1/embeddings", RouteProtocol::Auto),
         ("/v1/embeddings", RouteProtocol::Vllm),
@@ -32,17 +32,21 @@ pub(crate) fn ways() -> Vec<Way> {
         ("/embed", RouteProtocol::Tei),
     ]
     .into_iter()
-    .map(|(path, named)| way(path, named, None))
+    .map(|(path, named)| path_endpoint(path, named, None))
     .collect()
 }
 
 pub(crate) fn pointer(text: &str) -> Pointer {
-    Pointer::parse(text).expect("a pointer of a target's own")
+    Pointer::parse(text).expect("the pointers of the targets are valid")
 }
 
-pub(crate) fn way(path: &'static str, protocol: RouteProtocol, generic: Option<GenericOptions>) -> Way {
+pub(crate) fn path_endpoint(
+    path: &'static str,
+    protocol: RouteProtocol,
+    generic: Option<GenericOptions>,
+) -> PathEndpoint {
     let rules = RouteRules {
-        path: PathPattern::parse("/*").expect("the pattern of every path is one"),
+        path: PathPattern::parse("/*").expect("the pattern is valid"),
         method: Method::POST,
         protocol,
         merge_on_headers: Vec::new(),
@@ -58,45 +62,45 @@ pub(crate) fn way(path: &'static str, protocol: RouteProtocol, generic: Option<G
         item_count_max: ITEMS_MAX,
     };
     let routes = Routes::new(vec![rules.clone()], rules, SharedHeaderRules::default());
-    (path, routes.recognise(&Method::POST, path).expect("a path of the adapter's own"))
+    (path, routes.recognise(&Method::POST, path).expect("every adapter recognises its path"))
 }
 
 /// Reads a call twice and asserts that the same bytes have the same meaning.
-pub(crate) fn read((path, endpoint): &Way, body: &[u8]) -> Call {
+pub(crate) fn read((path, endpoint): &PathEndpoint, body: &[u8]) -> Call {
     let request = http::Request::post(*path).header(CONTENT_TYPE, "application/json").header("host", "h");
-    let head = request.body(()).expect("a head of the target's own").into_parts().0;
+    let head = request.body(()).expect("the head is valid").into_parts().0;
     let secret = DigestKey::from_bytes([7; 32]);
     let call = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
     let again = endpoint.read(&head, Bytes::copy_from_slice(body), &secret);
-    assert!(call.merge == again.merge && call.items == again.items, "the same bytes were read in two ways");
-    assert_eq!(call.body, body, "a call keeps its bytes");
+    assert!(call.merge == again.merge && call.items == again.items, "the same bytes were read differently");
+    assert_eq!(call.body, body, "the body of a call was changed");
     if let MergeEligibility::With(_) = call.merge {
-        assert!(is_json(endpoint, body), "what is merged is one JSON document");
-        assert!((1..=ITEMS_MAX).contains(&(call.items as usize)), "{} items", call.items);
+        assert!(is_json(endpoint, body), "a call that may be merged is not one JSON document");
+        assert!((1..=ITEMS_MAX).contains(&(call.items as usize)), "a call that may be merged has {} items", call.items);
     }
     call
 }
 
 /// Merges a call with an equal one, if it may be merged.
-pub(crate) fn merge(way: &Way, call: &Call) -> Option<SharedRequest> {
+pub(crate) fn merge(endpoint: &PathEndpoint, call: &Call) -> Option<SharedRequest> {
     call.alone().is_none().then(|| {
-        let sent = way.1.write_batch(&[call, call], None);
-        assert!(is_json(&way.1, &sent.body), "a batch is one JSON document");
+        let sent = endpoint.1.write_batch(&[call, call], None);
+        assert!(is_json(&endpoint.1, &sent.body), "a batch is not one JSON document");
         sent
     })
 }
 
 /// Splits an answer between two equal calls, and asserts that either both or none get a part.
-pub(crate) fn split(way: &Way, call: &Call, sent: &SharedRequest, answer: &[u8]) -> Option<Vec<Reply>> {
+pub(crate) fn split(endpoint: &PathEndpoint, call: &Call, sent: &SharedRequest, answer: &[u8]) -> Option<Vec<Reply>> {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let body = Bytes::copy_from_slice(answer);
     let shared = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
-    let replies = way.1.split_batch(&[call, call], sent, shared, None).ok()?;
-    assert_eq!(replies.len(), 2, "every member has an answer");
-    if is_json(&way.1, answer) {
-        let whole = replies.iter().all(|reply| is_json(&way.1, &reply.body));
-        assert!(whole, "an answer that is cut out of JSON is JSON");
+    let replies = endpoint.1.split_batch(&[call, call], sent, shared, None).ok()?;
+    assert_eq!(replies.len(), 2, "the number of answers differs from the number of members");
+    if is_json(&endpoint.1, answer) {
+        let whole = replies.iter().all(|reply| is_json(&endpoint.1, &reply.body));
+        assert!(whole, "a part of a JSON answer is not JSON");
     }
     Some(replies)
 }

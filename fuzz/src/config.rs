@@ -9,12 +9,13 @@ pub fn config_load(data: &[u8]) {
     match config::load(text, "policy.yaml") {
         Ok(loaded) => {
             let policy = config::build(Some(&loaded), &Overrides::default(), &MachineLimits::default());
-            let policy = policy.unwrap_or_else(|errors| panic!("read and not built: {}", errors.render(false)));
+            let policy =
+                policy.unwrap_or_else(|errors| panic!("a valid policy cannot be built: {}", errors.render(false)));
             assert!(!policy.effective().is_empty());
         }
         Err(errors) => {
-            assert!(!errors.findings.is_empty(), "refused without a reason");
-            assert!(errors.render(false).contains("GRP1"), "refused without a code");
+            assert!(!errors.findings.is_empty(), "a policy was rejected without a finding");
+            assert!(errors.render(false).contains("GRP1"), "a policy was rejected without a code");
             assert_eq!(errors.json().as_array().map(Vec::len), Some(errors.findings.len()));
         }
     }

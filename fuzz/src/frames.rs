@@ -7,9 +7,9 @@ use groupage::proxy::frames::{FrameHeader, FrameScanner};
 pub fn frame_heads(data: &[u8]) {
     let whole = heads(data, data.len().max(1));
     for step in [1, 2, 8, 9, 13] {
-        assert_eq!(heads(data, step), whole, "pieces of {step}");
+        assert_eq!(heads(data, step), whole, "pieces of {step} bytes");
     }
-    assert!(9 * whole.len() <= data.len(), "a head has nine bytes");
+    assert!(9 * whole.len() <= data.len(), "more heads were found than fit into the bytes");
 }
 
 fn heads(data: &[u8], step: usize) -> Vec<FrameHeader> {

@@ -5,7 +5,7 @@ use groupage::protocol::generic::{
 };
 use groupage::protocol::{Pointer, RouteProtocol};
 
-use super::common::{merge, read, split, way};
+use super::common::{merge, path_endpoint, read, split};
 
 /// Merges and splits calls with an arbitrary declaration. No declaration causes a panic, and an
 /// answer is given to both calls or to none.
@@ -21,10 +21,10 @@ pub fn generic_spec(data: &[u8]) {
         return;
     }
     let (call, answer) = (line(), line());
-    let way = way("/generic", RouteProtocol::Generic, Some(spec));
-    let call = read(&way, call);
-    if let Some(sent) = merge(&way, &call) {
-        split(&way, &call, &sent, answer);
+    let endpoint = path_endpoint("/generic", RouteProtocol::Generic, Some(spec));
+    let call = read(&endpoint, call);
+    if let Some(sent) = merge(&endpoint, &call) {
+        split(&endpoint, &call, &sent, answer);
     }
 }
 

@@ -8,7 +8,7 @@ use http::header::{CONNECTION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue}
 use http::{Method, StatusCode};
 use serde_json::Value;
 
-use super::common::{Way, read, ways};
+use super::common::{PathEndpoint, path_endpoints, read};
 
 /// Unique texts for the inputs of two unbatched calls and of two members. Fuzz inputs that contain
 /// one are skipped.
@@ -19,7 +19,7 @@ const RESULTS: [&str; 4] = ["data", "predictions", "results", "explanations"];
 /// Splits an answer between two members and asserts that none receives the input of the other.
 ///
 /// The input has four lines: a call, two answers to unbatched calls, and an answer to a batch of
-/// two calls. `@` in the call or in an unbatched answer is replaced by the input of its caller,
+/// two calls. `@` in the call or in an unbatched answer is replaced by the input of its client,
 /// `@0` and `@1` in the last line by those of the members.
 pub fn split_leak(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
@@ -29,13 +29,13 @@ pub fn split_leak(data: &[u8]) {
     let mut lines = text.splitn(4, '\n');
     let mut line = || lines.next().unwrap_or_default();
     let (call, lone, answer) = (line(), [line(), line()], line());
-    for way in ways() {
-        leak(&way, call, lone, answer);
+    for endpoint in path_endpoints() {
+        leak(&endpoint, call, lone, answer);
     }
 }
 
-fn leak(way: &Way, call: &str, lone: [&str; 2], answer: &str) {
-    let [alone, other, first, second] = CANARIES.map(|canary| read(way, call.replace('@', canary).as_bytes()));
+fn leak(endpoint: &PathEndpoint, call: &str, lone: [&str; 2], answer: &str) {
+    let [alone, other, first, second] = CANARIES.map(|canary| read(endpoint, call.replace('@', canary).as_bytes()));
     let members = [&first, &second];
     if first.alone().is_some() || first.merge != second.merge {
         return;
@@ -48,23 +48,36 @@ fn leak(way: &Way, call: &str, lone: [&str; 2], answer: &str) {
     for (call, (text, canary)) in [&alone, &other].into_iter().zip(lone.into_iter().zip(CANARIES)) {
         // A batch that cannot be split marks its key, and the following unbatched answers of the
         // key are observed. The first split happens before any unbatched answer.
-        split(way, members, &answer, &evidence);
+        split(endpoint, members, &answer, &evidence);
         let body = Bytes::from(text.replace('@', canary));
         let headers = json();
-        way.1.observe_lone(call, BatchResponse { status: StatusCode::OK, headers: &headers, body: &body }, &evidence);
+        endpoint.1.observe_lone(
+            call,
+            BatchResponse { status: StatusCode::OK, headers: &headers, body: &body },
+            &evidence,
+        );
     }
-    let Some(replies) = split(way, members, &answer, &evidence) else { return };
+    let Some(replies) = split(endpoint, members, &answer, &evidence) else { return };
     for (reply, strange) in replies.iter().zip([CANARIES[3], CANARIES[2]]) {
         let text = String::from_utf8_lossy(&reply.body);
-        assert!(!text.contains(strange), "{}: an answer has another caller's input: {text}", way.1.label.as_str());
+        assert!(
+            !text.contains(strange),
+            "{}: an answer contains the input of another client: {text}",
+            endpoint.1.label.as_str()
+        );
     }
 }
 
-fn split(way: &Way, members: [&Call; 2], answer: &str, evidence: &UnbatchedEvidence) -> Option<Vec<Reply>> {
-    let sent = way.1.write_batch(&members, None);
+fn split(
+    endpoint: &PathEndpoint,
+    members: [&Call; 2],
+    answer: &str,
+    evidence: &UnbatchedEvidence,
+) -> Option<Vec<Reply>> {
+    let sent = endpoint.1.write_batch(&members, None);
     let (headers, body) = (json(), Bytes::from(answer.to_owned()));
     let shared = BatchResponse { status: StatusCode::OK, headers: &headers, body: &body };
-    way.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
+    endpoint.1.split_batch(&members, &sent, shared, Some((Tick(1), evidence))).ok()
 }
 
 /// Returns `true` if a result contains an input: the answer of the server to an item belongs to the
@@ -88,30 +101,34 @@ fn json() -> HeaderMap {
 }
 
 /// Reads two heads and asserts that they have the same merge key only if their identity headers are
-/// equal, and that no `UpstreamConnection` header removes an identity header.
+/// equal, and that no `Connection` header removes an identity header.
 ///
 /// The input has two heads of `name: value` lines, separated by an empty line.
 pub fn merge_key(data: &[u8]) {
     let cut = data.windows(2).position(|pair| pair == b"\n\n");
     let Some((first, second)) = cut.map(|at| (&data[..at], &data[at + 2..])) else { return };
     let heads = [first, second].map(head_of);
-    for way in ways() {
+    for endpoint in path_endpoints() {
         let keys = heads.each_ref().map(|headers| {
             let mut request = http::Request::new(());
             (*request.method_mut(), *request.headers_mut()) = (Method::POST, headers.clone());
             *request.uri_mut() = http::Uri::from_static("/v1/embeddings");
             let body = Bytes::from_static(b"{\"model\":\"m\",\"input\":[\"a\"],\"instances\":[1],\"inputs\":[\"a\"]}");
-            way.1.read(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32])).merge
+            endpoint.1.read(&request.into_parts().0, body, &DigestKey::from_bytes([7; 32])).merge
         });
         let [MergeEligibility::With(one), MergeEligibility::With(other)] = &keys else { continue };
         if one == other {
-            assert_eq!(callers(&heads[0]), callers(&heads[1]), "two callers share a key");
+            assert_eq!(
+                callers(&heads[0]),
+                callers(&heads[1]),
+                "clients with different credentials have the same merge key"
+            );
         }
     }
     for mut headers in heads {
         let before = callers(&headers);
         headers::strip_hop_by_hop(&mut headers);
-        assert_eq!(callers(&headers), before, "a connection header removed the credentials");
+        assert_eq!(callers(&headers), before, "a `Connection` header removed an identity header");
         assert!(!headers.contains_key(CONNECTION), "hop-by-hop headers are not forwarded");
     }
 }

@@ -7,7 +7,7 @@ use groupage::protocol::RouteProtocol;
 use groupage::protocol::generic::{GenericOptions, ItemClass};
 use serde_json::value::RawValue;
 
-use super::common::{merge, pointer, read, way};
+use super::common::{merge, path_endpoint, pointer, read};
 
 /// Merges arbitrary bytes as a list of items, and asserts that the batch has the same items, byte
 /// for byte, as another parser finds in the call.
@@ -16,20 +16,20 @@ pub fn json_scanner(data: &[u8]) {
         item_class: ItemClass::None,
         ..GenericOptions::new(vec![pointer("/items")], vec![pointer("/results")])
     };
-    let way = way("/generic", RouteProtocol::Generic, Some(spec));
+    let endpoint = path_endpoint("/generic", RouteProtocol::Generic, Some(spec));
     // The unchanged input covers the text around items.
-    read(&way, data);
+    read(&endpoint, data);
     let body = [b"{\"items\":[", data, b"]}"].concat();
-    let call = read(&way, &body);
-    let Some(sent) = merge(&way, &call) else { return };
+    let call = read(&endpoint, &body);
+    let Some(sent) = merge(&endpoint, &call) else { return };
     let (alone, shared) = (items(&body), items(&sent.body));
-    assert_eq!(alone.len(), call.items as usize, "both parsers count alike");
+    assert_eq!(alone.len(), call.items as usize, "the parsers count different numbers of items");
     let twice: Vec<&str> = alone.iter().chain(&alone).copied().collect();
-    assert_eq!(shared, twice, "a batch holds everyone's items, in order, as they were spelled");
+    assert_eq!(shared, twice, "a batch does not contain the items of its members, in order and unchanged");
 }
 
 fn items(body: &[u8]) -> Vec<&str> {
     let fields: BTreeMap<&str, Vec<&RawValue>> =
-        serde_json::from_slice(body).expect("merged, so it is an object of lists");
+        serde_json::from_slice(body).expect("the call was merged, so it is an object of lists");
     fields.into_values().flatten().map(RawValue::get).collect()
 }

@@ -15,15 +15,15 @@ pub fn admission_review(data: &[u8]) {
     let (world, base) =
         KNOWN.get_or_init(|| (ClusterState { synced: true, ..ClusterState::default() }, InjectionContext::default()));
     let known = ReviewContext { world, base, own_namespace: "groupage-system", token: "token", native: None };
-    let answered = answer(&question, known).expect("whatever can be read can be answered");
-    let review: Value = serde_json::from_slice(&answered.body).expect("an answer is JSON");
+    let answered = answer(&question, known).expect("a valid review can be answered");
+    let review: Value = serde_json::from_slice(&answered.body).expect("the answer is JSON");
     let response = &review["response"];
     assert_eq!(response["uid"].as_str(), Some(question.uid.as_str()));
-    assert_eq!(response["allowed"], Value::Bool(true), "no request is delayed");
+    assert_eq!(response["allowed"], Value::Bool(true), "a request was not allowed");
     for warning in response["warnings"].as_array().into_iter().flatten() {
-        let warning = warning.as_str().expect("a warning is a text");
+        let warning = warning.as_str().expect("a warning is a string");
         assert!(warning.chars().count() <= 120 && !warning.chars().any(char::is_control), "{warning:?}");
     }
-    assert!(!question.dry_run || answered.news.is_none(), "a dry run leaves no trace");
-    assert!(question.makes_pod || would(&question, known).is_none(), "what is no pod cannot be missed");
+    assert!(!question.dry_run || answered.news.is_none(), "a dry run has a side effect");
+    assert!(question.makes_pod || would(&question, known).is_none(), "an object that creates no pod would be injected");
 }

@@ -3,19 +3,19 @@
 use groupage::protocol::ProtocolLabel;
 use serde_json::value::RawValue;
 
-use super::common::{ITEMS_MAX, merge, read, split, ways};
+use super::common::{ITEMS_MAX, merge, path_endpoints, read, split};
 
 /// Reads arbitrary bytes as a call of every adapter, and asserts that a merged batch is JSON and
 /// can be read as a call with the items of all members.
 pub fn read_call(data: &[u8]) {
-    for way in ways() {
-        let call = read(&way, data);
-        let Some(sent) = merge(&way, &call) else { continue };
+    for endpoint in path_endpoints() {
+        let call = read(&endpoint, data);
+        let Some(sent) = merge(&endpoint, &call) else { continue };
         let items = call.items as usize * 2;
         if items <= ITEMS_MAX && sent.body.len() <= 1 << 20 {
-            let batch = read(&way, &sent.body);
-            assert_eq!(batch.alone(), None, "{}: a batch could not be merged again", way.1.label.as_str());
-            assert_eq!(batch.items as usize, items, "{}: items were lost or doubled", way.1.label.as_str());
+            let batch = read(&endpoint, &sent.body);
+            assert_eq!(batch.alone(), None, "{}: a batch cannot be merged again", endpoint.1.label.as_str());
+            assert_eq!(batch.items as usize, items, "{}: items were lost or duplicated", endpoint.1.label.as_str());
         }
     }
 }
@@ -27,19 +27,19 @@ pub fn read_call(data: &[u8]) {
 pub fn split_batch(data: &[u8]) {
     let mut halves = data.splitn(2, |byte| *byte == b'\n');
     let (body, answer) = (halves.next().unwrap_or_default(), halves.next().unwrap_or_default());
-    for way in ways() {
-        let call = read(&way, body);
-        let Some(sent) = merge(&way, &call) else { continue };
-        let Some(replies) = split(&way, &call, &sent, answer) else { continue };
-        if way.1.label == ProtocolLabel::Tei {
+    for endpoint in path_endpoints() {
+        let call = read(&endpoint, body);
+        let Some(sent) = merge(&endpoint, &call) else { continue };
+        let Some(replies) = split(&endpoint, &call, &sent, answer) else { continue };
+        if endpoint.1.label == ProtocolLabel::Tei {
             let whole = elements(answer);
             let parts: Vec<&str> = replies.iter().flat_map(|reply| elements(&reply.body)).collect();
-            assert_eq!(parts, whole, "the parts are the whole, in order");
+            assert_eq!(parts, whole, "the parts differ from the whole answer");
         }
     }
 }
 
 fn elements(list: &[u8]) -> Vec<&str> {
-    let list: Vec<&RawValue> = serde_json::from_slice(list).expect("split, so it is a list");
+    let list: Vec<&RawValue> = serde_json::from_slice(list).expect("the answer was split, so it is a list");
     list.into_iter().map(RawValue::get).collect()
 }

@@ -86,7 +86,7 @@ fn bind(address: SocketAddr, name: &str) -> io::Result<TcpListener> {
     })
 }
 
-// === impl Admin ===
+// === impl AdminServer ===
 
 impl AdminServer {
     /// Spawns a task on the runtime of the ports, off the threads of the data path. It ends with

@@ -85,7 +85,7 @@ pub(super) struct Adaptive {
     /// Calls at the front of a queue that are to expire so that more of the calls behind them meet
     /// their deadlines.
     given_up: Vec<CallId>,
-    /// Members of the batch that [`Next::Chosen`] refers to.
+    /// Members of the batch that [`Action::Chosen`] refers to.
     chosen: Vec<CallId>,
     /// AIMD limit on forwarded calls, lowered by refusals.
     admission: AdmissionLimit,
@@ -98,15 +98,15 @@ pub(super) struct Adaptive {
     order: ServiceOrder,
     room: TurnHeap,
     /// Keys that have been held beside a free slot since their last dispatch. Their next batch is
-    /// reported with [`Cause::Delay`]. At most [`LINES_MAX`] entries.
+    /// reported with [`DispatchCause::Delay`]. At most [`LINES_MAX`] entries.
     held: BTreeSet<KeyId>,
     exploration: ExplorationBudget,
     /// Set if the size of the batch about to be dispatched was chosen for exploration.
     trial: bool,
-    /// Instant at which to decide again after the last [`Next::Nothing`].
+    /// Instant at which to decide again after the last [`Action::Nothing`].
     wake: Option<Tick>,
     uses: u64,
-    /// Number of holds by reason, in the order of [`Hold::ALL`].
+    /// Number of holds by reason, in the order of [`HoldReason::ALL`].
     holds: [u64; HoldReason::ALL.len()],
     /// Number of detected upstream changes, and the time of the last one.
     changes: u64,
@@ -214,7 +214,7 @@ impl Adaptive {
         self.models.values().any(|model| model.flow.is_testing(0))
     }
 
-    /// Returns the instant at which to decide again after [`Next::Nothing`].
+    /// Returns the instant at which to decide again after [`Action::Nothing`].
     pub(super) const fn wake(&self) -> Option<Tick> {
         self.wake
     }
@@ -555,7 +555,7 @@ impl Adaptive {
         model.slots.decide(ctx.now, view, &mut self.draw)
     }
 
-    /// Returns the calls of the last [`Next::Chosen`] in order of urgency.
+    /// Returns the calls of the last [`Action::Chosen`] in order of urgency.
     pub(super) fn chosen(&self) -> &[CallId] {
         &self.chosen
     }

@@ -34,7 +34,7 @@ pub(super) struct AdmissionLimit {
     full_good: u64,
 }
 
-// === impl Admission ===
+// === impl AdmissionLimit ===
 
 impl AdmissionLimit {
     pub(super) fn new(calls_max: u32) -> Self {

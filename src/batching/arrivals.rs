@@ -124,7 +124,7 @@ struct ProfileEvent {
     rate: ArrivalRate,
 }
 
-// === impl Rate ===
+// === impl ArrivalRate ===
 
 impl ArrivalRate {
     /// Returns the expected number of items within a time span, in thousandths.
@@ -144,7 +144,7 @@ impl ArrivalRate {
     }
 }
 
-// === impl Arrivals ===
+// === impl ArrivalEstimator ===
 
 impl ArrivalEstimator {
     /// Records an arrival. If `idle` is set, nothing was queued or in flight before it, so the call
@@ -221,7 +221,7 @@ impl ArrivalEstimator {
     }
 }
 
-// === impl Profile ===
+// === impl ArrivalProfile ===
 
 impl ArrivalProfile {
     /// Returns the time since the current event, in nanoseconds, and its number of items.

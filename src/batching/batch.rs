@@ -168,7 +168,7 @@ pub struct Observation {
     pub outcome: BatchOutcome,
 }
 
-// === impl Refusal ===
+// === impl BatchRefusal ===
 
 impl BatchRefusal {
     /// Returns the name used in reports.
@@ -194,7 +194,7 @@ impl BatchRefusal {
     }
 }
 
-// === impl Expiry ===
+// === impl ExpiryReason ===
 
 impl ExpiryReason {
     /// All reasons.
@@ -211,7 +211,7 @@ impl ExpiryReason {
     }
 }
 
-// === impl Cause ===
+// === impl DispatchCause ===
 
 impl DispatchCause {
     /// All causes, in the order used by `docs/metrics.md`.

@@ -122,7 +122,7 @@ struct LearnedCap {
     testing: bool,
 }
 
-// === impl Extent ===
+// === impl BatchExtent ===
 
 impl BatchExtent {
     /// Returns the size in one measure.
@@ -292,7 +292,7 @@ impl Ceilings {
     }
 }
 
-// === impl Bounded ===
+// === impl SizeMeasure ===
 
 impl SizeMeasure {
     /// All measures.
@@ -323,7 +323,7 @@ impl LimitSource {
     }
 }
 
-// === impl Wall ===
+// === impl Cap ===
 
 impl Cap {
     fn max(&self) -> u64 {
@@ -415,7 +415,7 @@ impl Cap {
     }
 }
 
-// === impl Learned ===
+// === impl LearnedCap ===
 
 impl LearnedCap {
     fn new(now: Tick) -> Self {

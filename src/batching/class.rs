@@ -53,7 +53,7 @@ pub(super) struct ClassTable {
     changes: Vec<MergingChange>,
 }
 
-// === impl Class ===
+// === impl ClassState ===
 
 impl ClassState {
     fn new(now: Tick) -> Self {
@@ -179,7 +179,7 @@ fn named(limit: Option<u32>, items: u32) -> Option<u32> {
     limit.filter(|limit| (1..items).contains(limit))
 }
 
-// === impl Classes ===
+// === impl ClassTable ===
 
 impl ClassTable {
     /// Discards ceilings, quarantines and suspensions, because a different upstream may accept

@@ -2,7 +2,7 @@
 //!
 //! Every decision about size, deadline and lead uses this prediction. It needs no configuration: it
 //! is learned from batches that found their slot idle. The curve is a linear model in items and
-//! weights ([`Base`]), a shape on top of it where a line does not fit, a ratio for the tail, and a
+//! weights ([`base`]), a shape on top of it where a line does not fit, a ratio for the tail, and a
 //! change detector. Floating-point numbers stay inside this module; its results are whole
 //! nanoseconds, so decisions compare integers and are reproducible.
 //!
@@ -71,9 +71,9 @@ pub struct CostSample {
 /// 96 kinds of batches × 8 samples, 512 sizes: some 50 KB at most, a few KB usually.
 ///
 /// # Cost
-/// [`Cost::observe`] takes some 100 ns, at every eighth sample some µs; it allocates only for kinds
-/// and sizes not seen before. [`Cost::time`] is a table look-up, [`Cost::predict_weighted`] a few
-/// multiplications.
+/// [`CostModel::observe`] takes some 100 ns, at every eighth sample some µs; it allocates only for
+/// kinds and sizes not seen before. [`CostModel::time`] is a table look-up,
+/// [`CostModel::predict_weighted`] a few multiplications.
 #[derive(Debug, Clone)]
 pub(super) struct CostModel {
     reservoir: Reservoir,
@@ -95,7 +95,7 @@ pub(super) struct CostModel {
     table: Vec<u64>,
 }
 
-// === impl Cost ===
+// === impl CostModel ===
 
 impl Default for CostModel {
     fn default() -> Self {

@@ -134,7 +134,7 @@ pub(super) fn expected(class: &ClassState) -> Option<Duration> {
     class.last().map(|last| last.saturating_add(LEAD_SPARE.max(last / 4)))
 }
 
-// === impl Walls ===
+// === impl BatchCaps ===
 
 impl BatchCaps {
     /// Creates the limits for a route and a cost class. If `padded` is set, the class pays for

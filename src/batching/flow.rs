@@ -146,7 +146,7 @@ struct QueueRelease {
     step: f64,
 }
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     pub(super) fn new() -> Self {

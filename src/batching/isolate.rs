@@ -34,7 +34,7 @@ pub struct IsolationPlan {
     todo: Vec<MemberRange>,
 }
 
-// === impl Isolation ===
+// === impl IsolationPlan ===
 
 impl IsolationPlan {
     /// Creates a plan for a batch with this outcome. `items` holds the number of items of each

@@ -70,8 +70,8 @@ pub struct ScopeLimits {
 pub struct Limits {
     /// Dispatch policy.
     pub policy: DispatchPolicy,
-    /// Maximum number of batches in flight. [`Policy::Adaptive`] determines the number to use up to
-    /// this maximum.
+    /// Maximum number of batches in flight. [`DispatchPolicy::Adaptive`] determines the number to
+    /// use up to this maximum.
     pub slots: u32,
     /// Maximum number of calls in flight in pass-through, if the server batches by itself.
     pub stand_aside_max: u32,
@@ -81,8 +81,8 @@ pub struct Limits {
     pub queue_bytes_max: u64,
     /// Limits by route; never empty. A scope id out of range uses the last entry.
     pub scopes: Vec<ScopeLimits>,
-    /// Priority classes. A class id out of range uses the first entry. Only [`Policy::Adaptive`]
-    /// applies them.
+    /// Priority classes. A class id out of range uses the first entry. Only
+    /// [`DispatchPolicy::Adaptive`] applies them.
     pub priorities: Vec<PriorityClass>,
     /// Initial duration for which a merge key or a cost class is not merged after a mismatch or
     /// after refused batches. It doubles up to [`Limits::QUARANTINE_MAX`].

@@ -183,7 +183,7 @@ impl Plan {
     }
 }
 
-// === impl Due ===
+// === impl PlanSchedule ===
 
 impl PlanSchedule {
     pub(super) const fn new() -> Self {

@@ -36,14 +36,14 @@ pub(super) enum Rank {
     Filler,
 }
 
-// === impl Priority ===
+// === impl PriorityClass ===
 
 impl PriorityClass {
     /// The default class.
     pub const PLAIN: Self = Self { weight: 1, strict: false, filler: false, ages: Self::AGES_WITHOUT_SLO };
-    /// [`Priority::ages`] of a class without an SLO.
+    /// [`PriorityClass::ages`] of a class without an SLO.
     pub const AGES_WITHOUT_SLO: Duration = Duration::from_secs(2);
-    /// [`Priority::ages`] as a multiple of the SLO.
+    /// [`PriorityClass::ages`] as a multiple of the SLO.
     pub const AGES_SLOS: u32 = 4;
 
     /// Returns the rank of a call of this class that has waited this long.

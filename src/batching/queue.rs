@@ -77,7 +77,7 @@ pub(super) struct Queue {
     spare: Vec<SortedDeque<(Tick, CallId)>>,
 }
 
-// === impl Held ===
+// === impl Load ===
 
 impl Load {
     /// Returns the sum of both.

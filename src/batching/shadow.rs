@@ -3,12 +3,12 @@
 //!
 //! The calls pass through whatever the shadow decides. It is notified of each arrival and of each
 //! real response, and feeds the same calls to a [`Batcher`]. Its batches are answered by a
-//! simulated [`Server`], which is learned from the real calls. Time advances only with these
-//! notifications: nothing runs in between, and no timer is needed.
+//! simulated server ([`ServerModel`]), which is learned from the real calls. Time advances only
+//! with these notifications: nothing runs in between, and no timer is needed.
 //!
 //! Left out: failures of batches, of which nothing can be known, and the cost of batching beyond
 //! the server's time. The execution time of several items is measured only if clients send several
-//! items themselves; [`Known`] reports up to how many.
+//! items themselves; [`ShadowKnowledge`] reports up to how many.
 
 mod light;
 mod load;

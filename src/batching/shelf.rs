@@ -31,7 +31,7 @@ pub(super) struct CallMap<T> {
     free: Vec<usize>,
 }
 
-// === impl Shelf ===
+// === impl CallMap ===
 
 impl<T> Default for CallMap<T> {
     fn default() -> Self {

@@ -111,7 +111,7 @@ impl DeadlineShift {
     }
 }
 
-// === impl Sketch ===
+// === impl LatencyHistogram ===
 
 impl LatencyHistogram {
     fn new(slo: u64) -> Self {

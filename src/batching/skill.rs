@@ -29,7 +29,7 @@ pub enum Feature {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct DisabledFeatures(u8);
 
-// === impl Skill ===
+// === impl Feature ===
 
 impl Feature {
     /// All features.
@@ -55,7 +55,7 @@ impl Feature {
     }
 }
 
-// === impl Missing ===
+// === impl DisabledFeatures ===
 
 impl DisabledFeatures {
     pub(super) const fn and(self, skill: Feature) -> Self {

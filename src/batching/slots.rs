@@ -192,7 +192,7 @@ pub(super) enum SlotAvailability {
     No,
 }
 
-// === impl Slots ===
+// === impl SlotEstimator ===
 
 impl SlotEstimator {
     pub(super) const fn new() -> Self {
@@ -300,7 +300,8 @@ impl SlotEstimator {
     /// Returns the expected completion of a batch in flight after another one has completed. A
     /// batch that was sent early starts with the first completion, so if that is late, the batch is
     /// late too. Without this correction, each lead would be planned from the one before, and the
-    /// queue upstream would grow to a full wait. To be called before [`Flight::on_other_return`].
+    /// queue upstream would grow to a full wait. To be called before
+    /// [`SlotFlight::on_other_return`].
     pub(super) fn due_after_return(&self, flight: &SlotFlight, due: Tick, now: Tick, alone: u64) -> Tick {
         if flight.first_return().is_some() || flight.others < self.in_use() {
             return due;
@@ -413,7 +414,7 @@ impl SlotEstimator {
     }
 }
 
-// === impl Doubt ===
+// === impl SlotEvidence ===
 
 impl SlotEvidence {
     const NONE: Self = Self { wait: DOUBT_START, count: 0, beside: 0.0 };

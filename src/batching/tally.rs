@@ -43,14 +43,14 @@ pub enum HoldReason {
 /// Totals since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DispatchTotals {
-    /// Executions, in the order of [`Cause::ALL`].
+    /// Executions, in the order of [`DispatchCause::ALL`].
     pub causes: [u64; DispatchCause::ALL.len()],
-    /// Holds, in the order of [`Hold::ALL`]. A queue that is held for several reasons in turn
+    /// Holds, in the order of [`HoldReason::ALL`]. A queue that is held for several reasons in turn
     /// counts once for each.
     pub holds: [u64; HoldReason::ALL.len()],
     /// Rejected items, in the order of [`RejectionReason::ALL`].
     pub rejected: [u64; RejectionReason::ALL.len()],
-    /// Expired items, in the order of [`Expiry::ALL`].
+    /// Expired items, in the order of [`ExpiryReason::ALL`].
     pub expired: [u64; ExpiryReason::ALL.len()],
 }
 
@@ -74,7 +74,7 @@ pub struct ClassStats {
     pub apart: u64,
     /// Total waiting time of the calls, in nanoseconds.
     pub waited_nanos: u64,
-    /// Batches in the order of [`Cause::ALL`].
+    /// Batches in the order of [`DispatchCause::ALL`].
     pub causes: [u64; DispatchCause::ALL.len()],
     /// Calls that could not be merged.
     pub alone: u64,
@@ -82,7 +82,7 @@ pub struct ClassStats {
     pub passed: u64,
     /// Rejected items.
     pub rejected: u64,
-    /// Expired items, in the order of [`Expiry::ALL`].
+    /// Expired items, in the order of [`ExpiryReason::ALL`].
     pub expired: [u64; ExpiryReason::ALL.len()],
     /// Items of the last batch.
     pub last_items: u32,
@@ -119,7 +119,7 @@ pub(super) struct DispatchStats {
     uses: u64,
 }
 
-// === impl Hold ===
+// === impl HoldReason ===
 
 impl HoldReason {
     /// All reasons.
@@ -137,7 +137,7 @@ impl HoldReason {
     }
 }
 
-// === impl Tally ===
+// === impl ClassStats ===
 
 impl ClassStats {
     fn halve(&mut self, now: Tick) {
@@ -150,7 +150,7 @@ impl ClassStats {
     }
 }
 
-// === impl Tallies ===
+// === impl DispatchStats ===
 
 impl DispatchStats {
     /// Discards the counts of the classes, because they describe another upstream.

@@ -37,7 +37,7 @@ pub(super) struct ClusterClient {
     pub(super) namespace: String,
 }
 
-// === impl Target ===
+// === impl ClusterTarget ===
 
 impl ClusterTarget {
     /// Creates a client from the kubeconfig. No request is sent yet.

@@ -239,7 +239,7 @@ fn places(policy: &Policy) -> Result<(Vec<BoundPort>, Option<StateDir>), BoxErro
     Ok((places.collect::<io::Result<_>>()?, folder))
 }
 
-// === impl Running ===
+// === impl RunningApp ===
 
 impl RunningApp {
     /// Drains the proxy: holds no call any longer and answers every accepted call, within the drain

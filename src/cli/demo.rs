@@ -177,7 +177,7 @@ struct LoadRun {
     to: SocketAddr,
 }
 
-// === impl Run ===
+// === impl LoadRun ===
 
 impl LoadRun {
     /// Runs the load to its end; `look` observes it meanwhile.

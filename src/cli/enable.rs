@@ -166,7 +166,7 @@ fn leftover_mode_warning(annotations: &Value, workload: &Value) -> Option<String
     })
 }
 
-// === impl Change ===
+// === impl WorkloadChange ===
 
 impl<'a> WorkloadChange<'a> {
     /// Connects, and checks that the workload exists before anything is written.

@@ -33,8 +33,8 @@ use crate::upstream::ServerIdentity;
 
 /// Maximum interval between two writes while something is learned.
 const WRITE_INTERVAL_MAX: Duration = Duration::from_secs(60);
-/// First interval; it doubles with each write up to [`WRITE_INTERVAL_MAX`]. Most is learned early, and a process
-/// that is killed then should not have to start anew.
+/// First interval; it doubles with each write up to [`WRITE_INTERVAL_MAX`]. Most is learned early,
+/// and a process that is killed then should not have to start anew.
 const FIRST: Duration = Duration::from_secs(2);
 /// Maximum size of what is learned on a pod's volume, for all ports together: less than half of the
 /// volume's 1 MiB, since a file is written beside the one that it replaces.
@@ -108,7 +108,7 @@ struct StateWriterInner {
     before: Mutex<ServerIdentity>,
 }
 
-// === impl Folder ===
+// === impl StateDir ===
 
 impl StateDir {
     /// Takes the folder for this process, unless another process holds it.
@@ -208,7 +208,7 @@ fn write_settings(folder: &Path, text: &str) -> io::Result<()> {
     replace(folder, SETTINGS, text.as_bytes())
 }
 
-// === impl Keeper ===
+// === impl StateWriter ===
 
 impl StateWriter {
     /// Logs what was found and starts to write what is learned. Must be called inside a tokio
@@ -253,7 +253,7 @@ async fn write_loop(writer: Arc<StateWriterInner>, learned: Arc<Notify>) {
     }
 }
 
-// === impl Writer ===
+// === impl StateWriterInner ===
 
 impl StateWriterInner {
     async fn save(self: Arc<Self>) {
@@ -301,7 +301,7 @@ impl StateWriterInner {
     }
 }
 
-// === impl Found ===
+// === impl LearnedFile ===
 
 impl LearnedFile {
     fn log(&self, folder: &Path) {

@@ -84,7 +84,7 @@ pub(super) async fn read(
     (found, refused)
 }
 
-// === impl PodNumbers ===
+// === impl PodMetrics ===
 
 impl PodMetrics {
     /// Returns the number of calls that were merged, or could have been.
@@ -129,7 +129,7 @@ impl PodMetrics {
 #[derive(Debug, Default)]
 struct HistogramBuckets(Vec<(f64, f64)>);
 
-// === impl Buckets ===
+// === impl HistogramBuckets ===
 
 impl HistogramBuckets {
     fn add(&mut self, labels: &str, count: f64) {

@@ -1,7 +1,7 @@
 //! Settings reload: reads the policy file again on SIGHUP and when it changes.
 //!
 //! ```text
-//! SIGHUP, inotify ─▶ settle ─▶ read, validate ─┬─ valid: Control::apply, stored as the last good
+//! SIGHUP, inotify ─▶ settle ─▶ read, validate ─┬─ valid: SettingsHandle::apply, stored as the last good
 //!                                              └─ invalid: logged as by `groupage validate`;
 //!                                                 the previous settings stay in force
 //! ```
@@ -96,7 +96,7 @@ enum Sign {
     Changed,
 }
 
-// === impl Sources ===
+// === impl SettingsSources ===
 
 impl SettingsSources {
     /// Reads the file and builds the policy.
@@ -172,7 +172,7 @@ impl SettingsSources {
     }
 }
 
-// === impl Began ===
+// === impl InitialSettings ===
 
 impl InitialSettings {
     /// Logs the source of the settings, unless it is simply the file.
@@ -191,7 +191,7 @@ impl InitialSettings {
     }
 }
 
-// === impl Reloads ===
+// === impl Reloader ===
 
 impl Reloader {
     /// Creates the reloader. `text` is that of the file in force.

@@ -98,7 +98,7 @@ struct PolicyState {
     status: BatchPolicyStatus,
 }
 
-// === impl Read ===
+// === impl PolicyState ===
 
 impl PolicyState {
     fn new(name: &str, data: &Value) -> Result<Self, String> {

@@ -176,7 +176,7 @@ fn format_problems(rows: &[PodRow]) -> String {
     found.iter().map(line).collect()
 }
 
-// === impl Known ===
+// === impl ClusterSnapshot ===
 
 impl ClusterSnapshot {
     /// Reads the cluster, and returns errors for what could not be read. Without the CRDs no

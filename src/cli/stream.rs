@@ -2,7 +2,7 @@
 //! reports metrics.
 //!
 //! ```text
-//! Config ─▶ judge (as a file) ─┬─ valid: Control::apply, stored as last good, ConfigApplied
+//! Config ─▶ judge (as a file) ─┬─ valid: SettingsHandle::apply, stored as last good, ConfigApplied
 //!                              └─ invalid: ConfigRefused; the previous settings stay in force
 //! ```
 //!
@@ -81,7 +81,7 @@ struct LinkState {
     said: HashSet<DisconnectReason>,
 }
 
-// === impl Known ===
+// === impl StreamState ===
 
 impl StreamState {
     /// Reads the environment and the state folder.
@@ -180,7 +180,7 @@ fn client_config(controller: ControllerEndpoint, came: Option<&str>) -> ControlC
     }
 }
 
-// === impl Link ===
+// === impl ControlLink ===
 
 impl ControlLink {
     /// Applies a configuration, unless it is in force already.

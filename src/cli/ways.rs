@@ -87,7 +87,7 @@ pub(super) fn table<T>(items: impl Iterator<Item = (ObjectKey, T)>) -> ObjectTab
     Arc::new(items.map(|(key, item)| (key, Arc::new(item))).collect())
 }
 
-// === impl Ways ===
+// === impl BypassObjects ===
 
 impl BypassObjects {
     /// Reads the objects, and returns errors for the kinds that could not be read.

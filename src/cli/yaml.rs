@@ -139,7 +139,7 @@ fn json(text: &str) -> Option<Vec<YamlDocument>> {
     Some(found)
 }
 
-// === impl Reader ===
+// === impl DocumentReader ===
 
 impl DocumentReader {
     fn event(&mut self, event: Event<'_>, span: Span, len: usize) -> Result<(), YamlError> {

@@ -35,7 +35,7 @@ pub(super) struct Validator {
 
 type Object = serde_json::Map<String, Json>;
 
-// === impl Check ===
+// === impl Validator ===
 
 impl Validator {
     /// Validates a complete `BatchPolicy`, or its bare spec.

@@ -19,7 +19,7 @@ pub enum ConfigCode {
     BadFile,
 }
 
-// === impl Code ===
+// === impl ConfigCode ===
 
 impl ConfigCode {
     /// All codes.

@@ -37,7 +37,7 @@ pub enum CaBundle {
     File(PathBuf),
 }
 
-// === impl Controller ===
+// === impl ControllerEndpoint ===
 
 impl ControllerEndpoint {
     /// Reads the settings from the environment; `None` if no controller is configured.
@@ -52,7 +52,7 @@ impl ControllerEndpoint {
     /// Reads the settings from any set of variables. An empty variable counts as absent.
     ///
     /// # Errors
-    /// The same as for [`Controller::from_environment`].
+    /// The same as for [`ControllerEndpoint::from_environment`].
     pub fn from_variables(get: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let one = |name| get(name).filter(|value| !value.is_empty());
         let Some(address) = one("GROUPAGE_CONTROLLER").filter(|address| !address.eq_ignore_ascii_case("off")) else {

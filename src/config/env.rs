@@ -111,7 +111,7 @@ pub struct MachineLimits {
     pub terminal: bool,
 }
 
-// === impl Given ===
+// === impl Sourced ===
 
 impl<T> Sourced<T> {
     /// Creates a value that comes from a flag.
@@ -174,7 +174,7 @@ impl Overrides {
     }
 }
 
-// === impl Pod ===
+// === impl PodInfo ===
 
 impl PodInfo {
     /// Reads the environment.
@@ -210,7 +210,7 @@ impl fmt::Debug for PodInfo {
     }
 }
 
-// === impl ControllerPod ===
+// === impl ControllerPodInfo ===
 
 impl ControllerPodInfo {
     /// Reads the environment. An empty variable counts as absent.
@@ -226,7 +226,7 @@ impl ControllerPodInfo {
     }
 }
 
-// === impl Machine ===
+// === impl MachineLimits ===
 
 impl MachineLimits {
     /// Reads the limits from the operating system.
@@ -240,7 +240,7 @@ impl MachineLimits {
     }
 }
 
-// === impl Source ===
+// === impl SettingSource ===
 
 impl fmt::Display for SettingSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

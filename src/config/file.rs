@@ -184,7 +184,7 @@ impl Origin {
     }
 }
 
-// === impl Loaded ===
+// === impl LoadedPolicy ===
 
 impl LoadedPolicy {
     /// Converts the settings to those of a pod, from its snapshot or its state folder. Sockets,

@@ -146,7 +146,7 @@ impl Finding {
     }
 }
 
-// === impl Errors ===
+// === impl ConfigErrors ===
 
 impl ConfigErrors {
     /// Creates the errors of a text from its findings, of which there is at least one.
@@ -255,7 +255,7 @@ impl Diagnostic for Finding {
     }
 }
 
-// === impl Source ===
+// === impl SourceText ===
 
 impl SourceText {
     /// Returns the line around a byte, and the offset at which it begins.
@@ -293,7 +293,7 @@ impl SourceCode for SourceText {
     }
 }
 
-// === impl Report ===
+// === impl FindingReport ===
 
 impl fmt::Debug for FindingReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -29,7 +29,7 @@ pub const MEMORY: QuantityRange = QuantityRange { min: "16Mi", max: "64Gi", such
 /// a pod cannot overflow.
 const VALUE_MAX: Milli = (i64::MAX as Milli) * 1000;
 
-// === impl Amount ===
+// === impl QuantityRange ===
 
 impl QuantityRange {
     /// Returns `true` if a text is a quantity within the range.

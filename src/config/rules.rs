@@ -346,7 +346,7 @@ fn list(json: &Json) -> &[Json] {
     json.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-// === impl Check ===
+// === impl Validator ===
 
 impl Validator {
     fn has(&self, path: &str) -> bool {

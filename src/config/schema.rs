@@ -496,7 +496,7 @@ pub(super) fn walk(keys: &'static [SchemaKey], prefix: &str, each: &mut dyn FnMu
     }
 }
 
-// === impl Shape ===
+// === impl ValueType ===
 
 impl ValueType {
     /// Describes the allowed values.

@@ -204,7 +204,7 @@ pub(super) const LEVEL: TextRule = TextRule {
     check: level,
 };
 
-// === impl Text ===
+// === impl TextRule ===
 
 impl TextRule {
     /// Validates a text.

@@ -158,7 +158,7 @@ fn without_place(message: &str) -> String {
     message.rsplit_once(" at line ").map_or(message, |(text, _)| text).to_owned()
 }
 
-// === impl Node ===
+// === impl YamlNode ===
 
 impl YamlNode {
     /// Creates a scalar without a position, from a flag or the environment.
@@ -189,7 +189,7 @@ impl YamlNode {
     }
 }
 
-// === impl Raw ===
+// === impl RawValue ===
 
 impl<'de> Deserialize<'de> for RawValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

@@ -29,7 +29,7 @@ pub struct TunedValues {
     pub tenant_weights: BTreeMap<String, u32>,
 }
 
-// === impl Tuned ===
+// === impl TunedValues ===
 
 impl TunedValues {
     /// Restricts the values to what the policy allows: none unless the tuning mode is `Auto`, and

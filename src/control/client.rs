@@ -10,7 +10,8 @@
 //! bundle received last over a stream, or else of the bundle that the pod was started with. The
 //! token is read from its file at each connect, because the kubelet rotates it.
 //!
-//! Applying a `ControlClientConfig`, filling a `SidecarReport` and storing a bundle are left to the [`StreamHandler`].
+//! Applying a `SidecarConfig`, filling a `SidecarReport` and storing a bundle are left to the
+//! [`StreamHandler`].
 
 mod connect;
 mod pace;

@@ -2,9 +2,9 @@
 //! pushes configuration to each sidecar.
 //!
 //! ```text
-//! listener: TLS, HTTP/2 ─▶ Authenticate: token → Identity ─▶ stream: Hello, Report, Event ─▶ Hub
-//!                                                               ▲
-//!                 Streams::push ─▶ mailbox: the newest Config, Bundle, Goaway
+//! listener: TLS, HTTP/2 ─▶ Authenticate: token → PodIdentity ─▶ stream ─▶ StreamHandler
+//!                                                                 ▲        Hello, Report, Event
+//!           StreamRegistry::push ─▶ mailbox: the newest Config, Bundle, Goaway
 //! ```
 //! The server is designed for ten thousand concurrent streams. A stream is one connection with
 //! small buffers and two tasks, a message causes no work beyond its own processing, one periodic
@@ -12,8 +12,8 @@
 //! they share. A mailbox has one slot per kind of message: a slow reader receives the newest
 //! message of each kind, and a sidecar that reads nothing is disconnected.
 //!
-//! Authentication is left to [`Authenticate`], which [`TokenReviewer`] implements, and the handling of
-//! messages to [`StreamHandler`].
+//! Authentication is left to [`Authenticate`], which [`TokenReviewer`] implements, and the handling
+//! of messages to [`StreamHandler`].
 
 mod count;
 mod jwt;

@@ -191,7 +191,7 @@ const fn bucket_range(bucket: u16) -> (u64, u64) {
     ((BUCKETS_PER_OCTAVE + (index - LINEAR_BUCKETS) % BUCKETS_PER_OCTAVE) << octave, 1 << octave)
 }
 
-// === impl Written ===
+// === impl EncodedHistogram ===
 
 impl TryFrom<EncodedHistogram> for Histogram {
     type Error = &'static str;

@@ -1,5 +1,6 @@
-//! Messages of the control stream, encoded as JSON in frames: `Hello`, `SidecarReport` and `SidecarEvent` from
-//! the sidecar, `SidecarConfig`, `CaBundle`, `Goaway` and `Ping` from the controller.
+//! Messages of the control stream, encoded as JSON in frames: `Hello`, `SidecarReport` and
+//! `SidecarEvent` from the sidecar, `SidecarConfig`, `CaBundle`, `Goaway` and `Ping` from the
+//! controller.
 //!
 //! Both ends may be one minor version apart. Unknown fields are ignored, messages of an unknown
 //! kind are skipped, and both are counted; a missing field has a default that changes nothing.

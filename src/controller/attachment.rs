@@ -36,7 +36,7 @@ pub struct Attachment {
     pub wanted: RequestedProfile,
 }
 
-/// Acceptance of a policy: the reasons of its condition `Acceptance`.
+/// Acceptance of a policy: the reasons of its condition `Accepted`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Acceptance {
     /// The policy is accepted, with an optional remark.

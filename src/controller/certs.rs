@@ -3,10 +3,11 @@
 //! By default the controller is its own CA. One Secret holds a CA for a year and a leaf for thirty
 //! days; the leader writes it, every replica reads it, and certificates are replaced without
 //! closing connections. `plan` decides about rotation as a pure function of the time and the
-//! Secret. A new CA is trusted before it is used ([`CA_INTRODUCTION_PERIOD`]), and an old one long after
-//! ([`CA_RETIREMENT_AGE`]), so a client that was disconnected in between (API server or sidecar) always trusts
-//! the current leaf. Alternatively, certificates are read from files (`files`), issued for example
-//! by cert-manager. The distribution of their CA is then not managed here.
+//! Secret. A new CA is trusted before it is used ([`CA_INTRODUCTION_PERIOD`]), and an old one long
+//! after ([`CA_RETIREMENT_AGE`]), so a client that was disconnected in between (API server or
+//! sidecar) always trusts the current leaf. Alternatively, certificates are read from files
+//! (`files`), issued for example by cert-manager. The distribution of their CA is then not managed
+//! here.
 //!
 //! Revocation is not supported. The control stream pushes a new CA bundle, which it gets from
 //! [`ServingCertificate`].
@@ -32,11 +33,12 @@ pub const LEAF_LIFE: Duration = days(30);
 /// Time for which a new CA is trusted before a leaf of it is used: longer than the 72 h for which a
 /// sidecar may be disconnected.
 pub const CA_INTRODUCTION_PERIOD: Duration = days(4);
-/// Time for which a CA stays trusted after the introduction of its successor: [`CA_INTRODUCTION_PERIOD`] plus
-/// the validity period of a leaf.
+/// Time for which a CA stays trusted after the introduction of its successor:
+/// [`CA_INTRODUCTION_PERIOD`] plus the validity period of a leaf.
 pub const CA_RETIREMENT_AGE: Duration = days(34);
 /// Minimum time for which the leaf of the new CA is in use before the old CA is removed. It equals
-/// [`CA_INTRODUCTION_PERIOD`], and matters if the leaf was replaced late because no controller was running.
+/// [`CA_INTRODUCTION_PERIOD`], and matters if the leaf was replaced late because no controller was
+/// running.
 pub const SHOWN: Duration = days(4);
 /// Remaining validity at which a leaf of an old CA is replaced even if the new CA is younger than
 /// [`CA_INTRODUCTION_PERIOD`]: an expired leaf is useless to all clients.

@@ -1,6 +1,6 @@
 //! Kubernetes Events on workloads and policies, deduplicated and rate-limited.
 //!
-//! A [`EventNotice`] is plain data produced by pure code. One task publishes notices through the
+//! An [`EventNotice`] is plain data produced by pure code. One task publishes notices through the
 //! process's only `Recorder`, which aggregates repetitions into an event series.
 
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(3600);
 /// Maximum number of remembered pairs of object and reason. The oldest is evicted and may be
 /// published again.
 const REMEMBERED_MAX: usize = 4096;
-/// Token bucket for all Events: `BURST` at once, then one per `REFILL_INTERVAL`. Notices about pods are
-/// grouped by workload, so a thousand missed pods need only a few Events.
+/// Token bucket for all Events: `BURST` at once, then one per `REFILL_INTERVAL`. Notices about pods
+/// are grouped by workload, so a thousand missed pods need only a few Events.
 const BURST: u32 = 20;
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 /// Timeout of one API call.
@@ -120,12 +120,12 @@ struct EventRateLimiter {
     since: Tick,
 }
 
-// === impl Filter ===
+// === impl EventRateLimiter ===
 
 impl EventRateLimiter {
     /// Decides about a notice: `Some(true)` publishes it, `Some(false)` exceeds the rate limit,
-    /// `None` is a duplicate. The same reason about the same object passes again after [`REPEAT_INTERVAL`] or
-    /// with another note.
+    /// `None` is a duplicate. The same reason about the same object passes again after
+    /// [`REPEAT_INTERVAL`] or with another note.
     fn passes(&mut self, notice: &EventNotice, now: Tick) -> Option<bool> {
         let key = (notice.about.clone(), notice.reason);
         if self.told.get(&key).is_some_and(|(at, note)| now.since(*at) < REPEAT_INTERVAL && *note == notice.note) {

@@ -134,7 +134,7 @@ pub fn observe(before: Option<ObservedLease>, record: &LeaseRecord, now: Tick) -
     }
 }
 
-// === impl Observed ===
+// === impl ObservedLease ===
 
 impl ObservedLease {
     /// Returns `true` if a record is the same renewal. The version is ignored: adding a label to

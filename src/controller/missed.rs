@@ -139,7 +139,7 @@ pub async fn look(
     }
 }
 
-// === impl Installed ===
+// === impl InstallationValues ===
 
 impl InstallationValues {
     /// Returns the decision that the webhook would have made about a pod.

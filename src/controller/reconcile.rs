@@ -79,7 +79,7 @@ pub struct Reconciler {
     pub notices: mpsc::Sender<EventNotice>,
 }
 
-// === impl NoStreams ===
+// === impl EmptySource ===
 
 impl ObservationSource for EmptySource {
     fn look(&self, _: &ClusterState, _: &AttachmentMap, _: bool, _: Timestamp) -> Observed {

@@ -2,9 +2,9 @@
 //! them.
 //!
 //! ```text
-//! control::server ─▶ Hub: Hello, Report, Event ─▶ book::Book
-//!   ─▶ course::Course, one per policy: rollout and tuner   (each round of the leader: `look`)
-//!   ─▶ telling::Told ─▶ mailbox of the stream
+//! control::server ─▶ StreamHandler: Hello, Report, Event ─▶ book::SidecarRegistry
+//!   ─▶ course::PolicyRuntime, one per policy: rollout and tuner   (each round of the leader)
+//!   ─▶ telling::PushedConfig ─▶ mailbox of the stream
 //! ```
 //! A replica that does not lead redirects sidecars to the leader. If no leader is known, for
 //! example while the API server is unreachable, streams remain open.
@@ -111,7 +111,7 @@ struct State {
 /// has seen needs no scan, and the next round is at most a second away.
 const POD_SCAN_RATE: (u64, u64) = (100, 100);
 
-// === impl Sidecars ===
+// === impl SidecarController ===
 
 impl SidecarController {
     /// Creates the state without any sidecar.

@@ -56,7 +56,7 @@ pub struct ConditionFinding {
 /// 32768.
 const MESSAGE_CHARS_MAX: usize = 600;
 
-// === impl Type ===
+// === impl ConditionType ===
 
 impl ConditionType {
     /// All types, in the order in which they are written.

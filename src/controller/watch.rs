@@ -1,4 +1,5 @@
-//! Watches the cluster: one reflector per kind, each with its own backoff, into one [`ClusterState`].
+//! Watches the cluster: one reflector per kind, each with its own backoff, into one
+//! [`ClusterState`].
 //!
 //! Kinds share nothing but the cluster state that they write to: a kind that fails, hangs or is
 //! forbidden delays no other, which a common backoff would do. Requests and responses are bounded

@@ -1,9 +1,9 @@
 //! The observed cluster state: small plain values extracted from objects as they arrive.
 //!
-//! Every decision (`attach`, `recompute`, the webhook) is a function of a [`ClusterState`]. It holds only
-//! the parts of an object that some decision reads, so ten thousand pods take a few megabytes. A
-//! clone copies a few pointers; a table is copied on write only while an older snapshot still
-//! references it.
+//! Every decision (`attach`, `recompute`, the webhook) is a function of a [`ClusterState`]. It
+//! holds only the parts of an object that some decision reads, so ten thousand pods take a few
+//! megabytes. A clone copies a few pointers; a table is copied on write only while an older
+//! snapshot still references it.
 
 mod read;
 mod unmoved;

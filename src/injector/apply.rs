@@ -182,7 +182,7 @@ fn derived(pod: &Value, context: &InjectionContext) -> String {
     hash.finalize().to_hex().chars().take(32).collect()
 }
 
-// === impl Draft ===
+// === impl PodDraft ===
 
 impl PodDraft {
     fn container(&mut self, name: &str) -> Option<&mut Value> {

@@ -174,7 +174,7 @@ impl PlannedPort {
     }
 }
 
-// === impl Allowed ===
+// === impl CaptureOptions ===
 
 impl CaptureOptions<'_> {
     /// Returns the reason not to capture a port that the server already has on loopback and that no

@@ -191,7 +191,7 @@ impl BufferBudget {
     }
 }
 
-// === impl Inner ===
+// === impl BudgetState ===
 
 impl BudgetState {
     /// Returns the limit that applies to a class of guards.

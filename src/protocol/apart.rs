@@ -61,7 +61,7 @@ pub struct CostClassName {
     pub model: String,
 }
 
-/// Reader for the encoding of [`super::key::Key`].
+/// Reader for the encoding of [`super::key::MergeKeyBuilder`].
 struct KeyReader<'a>(&'a [u8]);
 
 // === impl PartKind ===

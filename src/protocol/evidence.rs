@@ -115,7 +115,7 @@ pub(crate) enum AnswerPart<'a> {
     Body(StatusCode, &'a [u8]),
 }
 
-// === impl LoneEvidence ===
+// === impl UnbatchedEvidence ===
 
 impl UnbatchedEvidence {
     /// Records parts of the response to an unbatched call.
@@ -304,7 +304,7 @@ impl KeyFacts {
     }
 }
 
-// === impl Fact ===
+// === impl PartFact ===
 
 impl PartFact {
     /// Returns `true` if this is the fact of that name and the name cannot be an input.

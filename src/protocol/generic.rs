@@ -1,7 +1,7 @@
 //! The Generic adapter: the declaration of a user-defined JSON protocol in a policy.
 //!
-//! The types mirror the keys of `routes[].generic` under the same names. A [`GenericOptions`] is compiled to
-//! a `ProtocolShape` once, when the policy is loaded.
+//! The types mirror the keys of `routes[].generic` under the same names. A [`GenericOptions`] is
+//! compiled to a `ProtocolShape` once, when the policy is loaded.
 
 use crate::protocol::json::Base64Form;
 use crate::protocol::pointer::Pointer;

@@ -13,7 +13,7 @@ use crate::protocol::route::{RouteRules, SharedHeaderRules};
 use crate::protocol::secret::{DigestKey, PeerIdentity, Tenant};
 use crate::protocol::{Call, UnmergeableReason};
 
-/// Media type that `AcceptClass` requests.
+/// Media type that `Accept` requests.
 #[derive(Debug, PartialEq, Eq)]
 enum AcceptClass {
     /// JSON, any type, or no header.
@@ -152,7 +152,7 @@ fn is_forwarded_merge_on(name: &HeaderName, common: &SharedHeaderRules) -> bool 
         && *name != header::COOKIE
 }
 
-/// Returns the `AcceptClass` headers of a shared call. All members have the same class; within the JSON
+/// Returns the `Accept` headers of a shared call. All members have the same class; within the JSON
 /// class, a member that names `application/json` takes precedence.
 fn shared_accept(members: &[&Call]) -> Vec<HeaderValue> {
     let named =

@@ -1,8 +1,8 @@
 //! Classification of request headers, and removal of hop-by-hop headers.
 //!
-//! A header that is not listed here has class [`HeaderClass::Behaviour`] and must be equal in all members
-//! of a batch (default deny). Digests and signatures over the body have class [`HeaderClass::Alone`],
-//! since no merged body could satisfy them.
+//! A header that is not listed here has class [`HeaderClass::Behaviour`] and must be equal in all
+//! members of a batch (default deny). Digests and signatures over the body have class
+//! [`HeaderClass::Alone`], since no merged body could satisfy them.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -110,7 +110,7 @@ const ALONE: HeaderNames = HeaderNames {
     prefixes: &["if-", "ce-"],
 };
 
-/// Headers that are never removed, even if a `UpstreamConnection` header nominates them. Identity headers
+/// Headers that are never removed, even if a `Connection` header nominates them. Identity headers
 /// are protected as well.
 const PROTECTED_HEADERS: [HeaderName; 3] = [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::HOST];
 
@@ -177,7 +177,7 @@ pub fn is_end_to_end(name: &HeaderName) -> bool {
 }
 
 /// Removes the headers that belong to the connection of a message: hop-by-hop headers, `Upgrade`,
-/// and the headers that `UpstreamConnection` nominates.
+/// and the headers that `Connection` nominates.
 ///
 /// # Exceptions
 /// `te: trailers` and `trailer` are kept. Host, identity headers and `content-length` are kept even
@@ -185,7 +185,7 @@ pub fn is_end_to_end(name: &HeaderName) -> bool {
 /// `transfer-encoding` is removed if its only coding is `chunked`, which the framing of the next
 /// hop replaces. With any other coding the body remains encoded, so the header stays.
 pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Most heads contain none of these headers, or only a `UpstreamConnection` that nominates nothing else.
+    // Most heads contain none of these headers, or only a `Connection` that nominates nothing else.
     // A single pass over the present names is cheaper than one look-up for each possible name.
     let (mut connection, mut others) = (false, false);
     for (name, value) in headers.iter() {
@@ -234,7 +234,7 @@ pub fn strip_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Returns the names that the `UpstreamConnection` headers nominate, without those that must be kept.
+/// Returns the names that the `Connection` headers nominate, without those that must be kept.
 pub(crate) fn nominated(headers: &HeaderMap) -> Vec<HeaderName> {
     let mut names = Vec::new();
     for value in headers.get_all(header::CONNECTION) {
@@ -312,7 +312,7 @@ fn accepts_trailers(headers: &HeaderMap) -> bool {
     })
 }
 
-// === impl Names ===
+// === impl HeaderNames ===
 
 impl HeaderNames {
     fn have(&self, name: &str) -> bool {

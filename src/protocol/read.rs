@@ -39,8 +39,8 @@ impl Endpoint {
         head::check(head, &self.common)
     }
 
-    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a reason; no
-    /// call is rejected because of its content.
+    /// Parses a call. A call that cannot be merged is marked as [`MergeEligibility::Alone`] with a
+    /// reason; no call is rejected because of its content.
     #[must_use]
     pub fn read(&self, head: &Parts, body: Bytes, secret: &DigestKey) -> Call {
         let mut class = MergeKeyBuilder::default();
@@ -238,7 +238,7 @@ pub(crate) fn map_key(doc: &[u8], item: Span, key: &Pointer) -> Result<Option<Bo
     })
 }
 
-// === impl Lone ===
+// === impl UnbatchedCall ===
 
 impl From<UnmergeableReason> for UnbatchedCall {
     fn from(reason: UnmergeableReason) -> Self {

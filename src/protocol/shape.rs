@@ -1,8 +1,9 @@
 //! Protocols as data: the positions of items and results, and the rules for joining and splitting
 //! them.
 //!
-//! Every adapter is a [`ProtocolShape`]; the code that parses, merges and splits is independent of the
-//! protocol. `generic` creates a shape from a policy, and the other adapters define constant ones.
+//! Every adapter is a [`ProtocolShape`]; the code that parses, merges and splits is independent of
+//! the protocol. `generic` creates a shape from a policy, and the other adapters define constant
+//! ones.
 
 use crate::protocol::json::Base64Form;
 use crate::protocol::pointer::Pointer;

@@ -32,7 +32,7 @@ pub(super) struct BufferedRequest {
     pub(super) trailers: Option<HeaderMap>,
 }
 
-// === impl Lonely ===
+// === impl BufferedRequest ===
 
 impl BufferedRequest {
     fn into_request(self) -> Request<Body> {

@@ -171,7 +171,7 @@ struct LazyTimer {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl Timer ===
+// === impl LazyTimer ===
 
 impl LazyTimer {
     const fn new(clock: Clock) -> Self {

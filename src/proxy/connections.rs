@@ -256,7 +256,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-// === impl Evictee ===
+// === impl EvictionHandle ===
 
 impl EvictionHandle {
     /// Sets the task that serves the connection.

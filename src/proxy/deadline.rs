@@ -46,7 +46,7 @@ pub(super) fn deadlines(
     }
 }
 
-// === impl Deadlines ===
+// === impl CallDeadlines ===
 
 impl CallDeadlines {
     /// Returns the configuration key or the header that ended a call with this failure, or `None`

@@ -1,5 +1,5 @@
 //! The debug header `x-groupage-debug: 1`: the response reports the handling of the call in
-//! `Server-WatchTiming`.
+//! `Server-Timing`.
 //!
 //! ```text
 //! server-timing: queue;dur=0.412, upstream;dur=12.300, groupage;desc="way=merged batch=5e0c71f3
@@ -9,7 +9,7 @@
 //! ```
 //! `way` is how the call was executed, `held` the reason for which it waited, and `mode` the state
 //! of its concurrency limiter at dispatch. The header is addressed to this proxy and removed from
-//! every request, also from one that passes through. A `Server-WatchTiming` field of the upstream is
+//! every request, also from one that passes through. A `Server-Timing` field of the upstream is
 //! kept in front of it. A call without the header costs one lookup in its head.
 //!
 //! The other calls of the batch are not disclosed, except for the number of its items.
@@ -27,7 +27,7 @@ use crate::scheduler::ExecutionDetails;
 
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
-/// Details of a call for the `Server-WatchTiming` header.
+/// Details of a call for the `Server-Timing` header.
 #[derive(Debug, Default)]
 pub(super) struct ServerTiming {
     pub(super) ticket: ExecutionDetails,

@@ -29,7 +29,7 @@ pub(super) struct ConnectionMemory {
     charge: Mutex<Option<BufferGuard>>,
 }
 
-// === impl ClientFlow ===
+// === impl ConnectionMemory ===
 
 impl ConnectionMemory {
     pub(super) fn new(budget: &BufferBudget, activity: &Arc<ConnectionActivity>) -> Arc<Self> {

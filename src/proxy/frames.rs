@@ -88,7 +88,7 @@ impl FrameScanner {
     }
 }
 
-// === impl ControlBudget ===
+// === impl ControlFrameLimiter ===
 
 impl ControlFrameLimiter {
     /// Creates a full bucket.
@@ -130,7 +130,7 @@ impl ControlFrameLimiter {
     }
 }
 
-// === impl FrameHead ===
+// === impl FrameHeader ===
 
 impl FrameHeader {
     fn of([a, b, c, kind, ..]: [u8; FRAME_HEADER_LEN]) -> Self {

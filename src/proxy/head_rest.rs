@@ -16,7 +16,7 @@ pub(super) struct LongHeadBuffer {
     bytes: Vec<u8>,
 }
 
-// === impl HeadRest ===
+// === impl LongHeadBuffer ===
 
 impl LongHeadBuffer {
     /// Appends bytes; returns `true` once the head may be complete.

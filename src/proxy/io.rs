@@ -120,7 +120,7 @@ impl AsyncWrite for ClientStream {
     }
 }
 
-// === impl Watched ===
+// === impl MonitoredStream ===
 
 impl MonitoredStream {
     /// Wraps the stream of a connection. `ahead` contains the bytes already read from it, and
@@ -313,7 +313,7 @@ impl AsyncWrite for MonitoredStream {
     }
 }
 
-// === impl FrameWatch ===
+// === impl FrameScanners ===
 
 impl FrameScanners {
     fn new(clock: Clock) -> Self {

@@ -64,7 +64,7 @@ pub fn serve(
     ListenerHandle { welcome, gone }
 }
 
-// === impl Door ===
+// === impl ListenerChannel ===
 
 impl ListenerChannel {
     /// Creates a listener state that serves connections.

@@ -338,7 +338,7 @@ impl Proxy {
     }
 }
 
-/// Removes the policy's tenant header from the nominations of `UpstreamConnection`, so that hop-by-hop
+/// Removes the policy's tenant header from the nominations of `Connection`, so that hop-by-hop
 /// processing (RFC 9110, 7.6.1) cannot strip the identity of the caller. Nominations of the
 /// well-known identity headers are ignored elsewhere.
 fn protect_tenant_header(headers: &mut HeaderMap, tenant: &HeaderName) {

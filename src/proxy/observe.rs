@@ -143,7 +143,7 @@ impl BodyTap for RequestTap {
     }
 }
 
-// === impl Answer ===
+// === impl ResponseTap ===
 
 impl BodyTap for ResponseTap {
     fn data(&mut self, _: &Bytes) {}

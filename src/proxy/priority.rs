@@ -47,7 +47,7 @@ pub struct TenantWeights {
     pub weights: BTreeMap<String, u32>,
 }
 
-// === impl Priorities ===
+// === impl PriorityClasses ===
 
 impl PriorityClasses {
     /// Returns the class that a call names, or the first one.

@@ -31,7 +31,7 @@ pub(super) struct CallRecorder {
     /// Number of items to count; zero until the call is parsed.
     items: u32,
     record: Option<Box<CallRecord>>,
-    /// Details for the `Server-WatchTiming` header; `None` if the client did not request them.
+    /// Details for the `Server-Timing` header; `None` if the client did not request them.
     told: Option<Box<ServerTiming>>,
     slo: Option<std::time::Duration>,
     /// Arrival of the response to the call's batch.
@@ -47,7 +47,7 @@ pub(super) struct CallRecorder {
     began: Tick,
 }
 
-// === impl Ending ===
+// === impl CallRecorder ===
 
 impl CallRecorder {
     pub(super) fn begin(proxy: &Arc<Proxy>, began: Tick) -> Self {
@@ -70,7 +70,7 @@ impl CallRecorder {
         }
     }
 
-    /// Enables the `Server-WatchTiming` header in the response.
+    /// Enables the `Server-Timing` header in the response.
     pub(super) fn tell(&mut self) {
         self.told = Some(Box::default());
     }
@@ -184,7 +184,7 @@ impl CallRecorder {
         self.answer(response);
     }
 
-    /// Writes the `Server-WatchTiming` header if the client requested it.
+    /// Writes the `Server-Timing` header if the client requested it.
     fn answer(&self, response: &mut Response<Body>) {
         if let Some(told) = &self.told {
             told.write(self.began, self.proxy.clock.now(), response.headers_mut());

@@ -19,7 +19,7 @@ const SLOS_MAX: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct DeadlineShifts(Mutex<BTreeMap<Duration, DeadlineShift>>);
 
-// === impl Shifts ===
+// === impl DeadlineShifts ===
 
 impl DeadlineShifts {
     /// Returns the amount by which a deadline of this SLO is moved earlier.

@@ -76,7 +76,7 @@ impl UploadWatch for UploadGuard {
     }
 }
 
-// === impl UploadStream ===
+// === impl StreamCharge ===
 
 impl StreamCharge {
     pub(super) const fn new(charge: EvictionWatch) -> Self {

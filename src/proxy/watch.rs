@@ -84,7 +84,7 @@ pub(super) enum TimeoutAction {
     End(Tick),
 }
 
-// === impl Activity ===
+// === impl ConnectionActivity ===
 
 impl ConnectionActivity {
     pub(super) fn new(clock: Clock) -> Arc<Self> {
@@ -130,7 +130,7 @@ impl ConnectionActivity {
         self.connection.wake();
     }
 
-    /// Returns `true` if the connection is shut down because of [`shut_down_flooded`](Self::end_flood).
+    /// Returns `true` if the connection is shut down because of [`Self::shut_down_flooded`].
     pub(super) fn is_flooded(&self) -> bool {
         self.flooded.load(Ordering::Relaxed)
     }

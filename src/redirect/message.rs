@@ -94,7 +94,7 @@ impl NetlinkMessage {
     }
 }
 
-// === impl Attributes ===
+// === impl AttributeBuilder ===
 
 impl AttributeBuilder {
     pub(super) fn bytes(mut self, kind: u16, value: &[u8]) -> Self {

@@ -131,7 +131,7 @@ struct PacketTrace<'a> {
     steps: usize,
 }
 
-// === impl Others ===
+// === impl ForeignRules ===
 
 impl ForeignRules {
     /// Parses the chains and rules that the kernel listed.
@@ -171,7 +171,7 @@ impl ForeignRules {
     }
 }
 
-// === impl Walk ===
+// === impl PacketTrace ===
 
 impl PacketTrace<'_> {
     fn chain(&mut self, name: &ChainId, depth: usize) -> PacketState {

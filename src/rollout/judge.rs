@@ -230,7 +230,7 @@ impl Comparison {
     }
 }
 
-// === impl Line ===
+// === impl LatencyThreshold ===
 
 impl LatencyThreshold {
     /// Returns the 99th percentile in microseconds, or `None` until enough calls were measured.

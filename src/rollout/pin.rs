@@ -19,7 +19,7 @@ pub struct ManualRollback {
 // === impl ManualRollback ===
 
 impl ManualRollback {
-    /// Parses the value of the annotation, `<to> profile_in_force of <wanted>`. Returns `None` if it has
+    /// Parses the value of the annotation, `<to> instead of <wanted>`. Returns `None` if it has
     /// another format.
     #[must_use]
     pub fn read(value: &str) -> Option<Self> {

@@ -1,12 +1,12 @@
 //! The diversity of merge keys within a cost class: the parts in which the keys differ and
 //! therefore prevent merging.
 //!
-//! The most recent keys of a class are kept as [`RecentKeys`], with a digest of each part. The digest is
-//! keyed afresh in every process. The work is done only for keys that are not interned yet; calls
-//! with a known key cost nothing.
+//! The most recent keys of a class are kept as [`RecentKeys`], with a digest of each part. The
+//! digest is keyed afresh in every process. The work is done only for keys that are not interned
+//! yet; calls with a known key cost nothing.
 //!
 //! The number of calls that wait side by side because of it is counted in the core
-//! ([`crate::batching::Tally::apart`]).
+//! ([`crate::batching::ClassStats::apart`]).
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

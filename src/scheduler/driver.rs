@@ -533,7 +533,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-// === impl Shown ===
+// === impl ExportedCap ===
 
 impl ExportedCap {
     /// Exports the current smallest cap in the series of its source, and marks the series of a

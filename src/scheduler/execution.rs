@@ -86,7 +86,7 @@ impl Drop for Slot {
     }
 }
 
-// === impl Grant ===
+// === impl UnbatchedPermit ===
 
 impl UnbatchedPermit {
     pub(super) const fn new(slot: Slot, ticket: ExecutionDetails) -> Self {

@@ -1,4 +1,4 @@
-//! Reasons for which calls waited before dispatch, for metrics and `Server-WatchTiming`.
+//! Reasons for which calls waited before dispatch, for metrics and `Server-Timing`.
 //!
 //! The reasons are derived from the dispatch cause that the core reports; nothing is decided here.
 

@@ -163,7 +163,7 @@ struct ShadowTask {
     events: mpsc::WeakSender<ShadowEvent>,
 }
 
-// === impl Reading ===
+// === impl DeferredParse ===
 
 impl fmt::Debug for DeferredParse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -171,7 +171,7 @@ impl fmt::Debug for DeferredParse {
     }
 }
 
-// === impl Onlooker ===
+// === impl ShadowRecorder ===
 
 impl ShadowRecorder {
     /// Spawns the task.
@@ -219,7 +219,7 @@ impl ShadowRecorder {
     }
 }
 
-// === impl Coming ===
+// === impl PendingBody ===
 
 impl PendingBody {
     /// Reports that the body is complete. It is parsed later, in the task.
@@ -273,7 +273,7 @@ impl ShadowReport {
     }
 }
 
-// === impl Look ===
+// === impl ShadowTask ===
 
 impl ShadowTask {
     async fn run(mut self, mut inbox: mpsc::Receiver<ShadowEvent>) {

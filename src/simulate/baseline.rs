@@ -204,7 +204,7 @@ impl fmt::Display for Baseline {
     }
 }
 
-// === impl Ruled ===
+// === impl RulePolicy ===
 
 impl<R: BaselineRule> SimPolicy for RulePolicy<R> {
     fn name(&self) -> String {

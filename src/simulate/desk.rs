@@ -114,8 +114,8 @@ impl SimProxy {
         &mut self.draw
     }
 
-    /// Requests one [`super::Policy::tick`] at this instant, in place of an earlier request. `None`
-    /// cancels the request.
+    /// Requests one [`super::SimPolicy::tick`] at this instant, in place of an earlier request.
+    /// `None` cancels the request.
     pub fn wake(&mut self, at: Option<Tick>) {
         self.wake = at;
     }

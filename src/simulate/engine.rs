@@ -89,7 +89,7 @@ fn drain_in_chunks(mut open: Vec<Arrival>) -> impl Iterator<Item = Arrival> {
     parts.into_iter().rev().flatten()
 }
 
-// === impl Engine ===
+// === impl EventLoop ===
 
 impl EventLoop {
     fn start_clients(&mut self) {

@@ -1,8 +1,8 @@
 //! Records the inputs and outputs of a core, and replays them.
 //!
-//! Equal events must lead to equal decisions: a run is kept as a [`EventLog`], and [`EventLog::replay`] feeds
-//! it to a fresh core, without arrivals, upstream or clock. A log does not contain the contents of
-//! batches beyond ids.
+//! Equal events must lead to equal decisions: a run is kept as an [`EventLog`], and
+//! [`EventLog::replay`] feeds it to a fresh core, without arrivals, upstream or clock. A log does
+//! not contain the contents of batches beyond ids.
 
 use std::fmt::Write as _;
 

@@ -1,7 +1,7 @@
 //! Simulated upstreams. A policy observes them only through their responses.
 //!
-//! Three kinds exist: a [`SlotServer`] with slots, an [`EngineServer`] that batches by itself, and a
-//! [`SharedServer`] one that computes all requests at once. The types here are data; the submodules
+//! Three kinds exist: a [`SlotServer`] with slots, an [`EngineServer`] that batches by itself, and
+//! a [`SharedServer`] that computes all requests at once. The types here are data; the submodules
 //! implement their behavior in a run. Other clients of the upstream and losses in the network are
 //! left out.
 

@@ -232,7 +232,7 @@ impl ClosedLoopClient {
     }
 }
 
-// === impl Maker ===
+// === impl CallSampler ===
 
 impl CallSampler {
     fn new(mix: &CallMix, slo: Duration) -> Self {
@@ -284,7 +284,7 @@ impl ItemCount {
     }
 }
 
-// === impl Weights ===
+// === impl WeightDistribution ===
 
 impl WeightDistribution {
     /// Lengths of texts in the named scenarios.
@@ -300,7 +300,7 @@ impl WeightDistribution {
     }
 }
 
-// === impl Picker ===
+// === impl DiscreteDistribution ===
 
 impl DiscreteDistribution {
     fn new(spread: KeyDistribution) -> Self {

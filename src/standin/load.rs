@@ -170,7 +170,7 @@ impl PreparedCalls {
     }
 }
 
-// === impl Prepared ===
+// === impl PreparedCall ===
 
 impl PreparedCall {
     fn new(form: &CallForm, mark: u64) -> Self {

@@ -18,7 +18,7 @@ pub enum ListResponse {
     Silence,
 }
 
-// === impl ListRefusal ===
+// === impl ListResponse ===
 
 impl ListResponse {
     /// All refusals that end with a response or a closed connection. [`Self::Silence`] ends only by

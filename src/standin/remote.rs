@@ -9,7 +9,7 @@
 //!
 //! | order to a model | effect |
 //! |---|---|
-//! | `GET /stats` | returns [`Stats`](super::server::Stats) |
+//! | `GET /stats` | returns [`ServerStats`](super::server::ServerStats) |
 //! | `POST /listen` | binds the data port of a model that was started closed |
 //! | `POST /model` | applies a [`ModelUpdate`] immediately |
 //!

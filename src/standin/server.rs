@@ -5,7 +5,8 @@
 //! server serves HTTP/1.1 with keep-alive and, if enabled, HTTP/2 with prior knowledge on the same
 //! port. If a client disconnects, its slot is freed immediately, although many real servers
 //! complete the computation. The server can form batches itself (`inner`), and can be changed while
-//! it runs ([`ServerHandle::set_curve`] and similar methods). It has no model, no tokeniser and no TLS.
+//! it runs ([`ServerHandle::set_curve`] and similar methods). It has no model, no tokeniser and no
+//! TLS.
 
 mod inner;
 mod model;

@@ -380,7 +380,7 @@ impl MessageReader {
     }
 }
 
-// === impl Head ===
+// === impl MessageHead ===
 
 impl MessageHead {
     fn read(head: &[u8], answer: bool) -> io::Result<Self> {

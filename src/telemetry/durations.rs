@@ -47,7 +47,7 @@ impl Metrics {
     }
 }
 
-// === impl RouteLabels ===
+// === impl RouteLabelSet ===
 
 impl RouteLabelSet {
     /// Returns the label value of a route. Beyond the maximum, all further routes share one value.

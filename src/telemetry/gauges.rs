@@ -55,7 +55,7 @@ struct PublishedCounts {
     exploration_seconds: AtomicU64,
 }
 
-// === impl Gauges ===
+// === impl PortGauges ===
 
 impl PortGauges {
     pub(super) fn new(recorder: &PrometheusRecorder, port: Option<String>) -> Self {

@@ -93,7 +93,7 @@ where
 
 struct FieldVisitor(Vec<(&'static str, Value)>);
 
-// === impl Fields ===
+// === impl FieldVisitor ===
 
 impl FieldVisitor {
     fn insert(&mut self, field: &Field, value: impl Into<Value>) {

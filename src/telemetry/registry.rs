@@ -560,7 +560,7 @@ impl MetricsShared {
     }
 }
 
-// === impl CallLabels ===
+// === impl CallCounters ===
 
 impl CallCounters {
     /// Records the outcome of a call.

@@ -70,8 +70,8 @@ pub(super) fn of_a_server(error: &Error) -> String {
     }
 }
 
-/// Returns the alert of [`CLIENT_CERTIFICATE_ALERTS`] that an error contains, if any. Errors of HTTP/2 preserve only its
-/// text.
+/// Returns the alert of [`CLIENT_CERTIFICATE_ALERTS`] that an error contains, if any. Errors of
+/// HTTP/2 preserve only its text.
 pub(super) fn of_our_certificate(error: &io::Error) -> Option<Error> {
     let alerts = || CLIENT_CERTIFICATE_ALERTS.into_iter().map(Error::AlertReceived);
     match of_rustls(error) {

@@ -76,7 +76,7 @@ struct Evaluation<'a> {
     history: TuningState,
 }
 
-// === impl Look ===
+// === impl Evaluation ===
 
 impl Evaluation<'_> {
     fn decide(&mut self) -> (TunedSettings, TuningReason) {

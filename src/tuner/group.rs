@@ -18,7 +18,8 @@ const ABSENT_MAX: Duration = Duration::from_secs(900);
 pub struct GroupKey {
     /// Name of the profile in force.
     pub profile: String,
-    /// A pod's UID, an accelerator or instance type, or empty, depending on the [`TuningGranularity`].
+    /// A pod's UID, an accelerator or instance type, or empty, depending on the
+    /// [`TuningGranularity`].
     pub of: String,
 }
 

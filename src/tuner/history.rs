@@ -73,7 +73,7 @@ struct DirectionBlock {
 pub struct TuningState {
     /// Settings to be in force.
     pub(super) settings: TunedSettings,
-    /// Last recommendation under `Mode::Recommend`, which is not applied.
+    /// Last recommendation under `TunerMode::Recommend`, which is not applied.
     pub(super) recommended: Option<TunedSettings>,
     /// Time of the last change of `settings`.
     pub(super) changed: Option<Tick>,
@@ -87,12 +87,12 @@ pub struct TuningState {
     pub(super) calm: VerdictRun,
     pub(super) step: Option<ObservedStep>,
     pub(super) climb: Option<StepSeries>,
-    /// The last [`super::Observation::changes`].
+    /// The last [`super::GroupReport::changes`].
     pub(super) upstream: Option<u64>,
     blocks: Vec<DirectionBlock>,
 }
 
-// === impl History ===
+// === impl TuningState ===
 
 impl TuningState {
     /// Creates a history without measurements, given the settings in force.

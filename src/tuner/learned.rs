@@ -22,7 +22,7 @@ const NAME_MAX: usize = 256;
 const BATCHES_MIN: u64 = 100;
 /// Relative change from which on an entry is worth a write, in thousandths.
 const MOVED_PERMILLE: u64 = 100;
-/// Number of samples that a restored curve counts as, for each size (`batching::Snapshot`).
+/// Number of samples that a restored curve counts as, for each size (`batching::CostSnapshot`).
 const SAMPLES_KEPT: u32 = 3;
 /// Exploration rate of a new pod, in thousandths: it tries other numbers of slots as often as a pod
 /// without any state, since its server may be another build.

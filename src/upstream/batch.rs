@@ -62,7 +62,7 @@ struct IsolationEvidence {
     merged: bool,
 }
 
-// === impl Shown ===
+// === impl IsolationEvidence ===
 
 impl IsolationEvidence {
     /// Returns `true` if all members of a failed part succeeded one by one, and no part with

@@ -72,7 +72,7 @@ async fn tunnel(client: OnUpgrade, upstream: OnUpgrade, limit: std::time::Durati
     relay(TokioIo::new(client), TokioIo::new(upstream), limit).await;
 }
 
-// === impl Pinned ===
+// === impl PinnedUpstream ===
 
 impl PinnedUpstream {
     /// Sends on a pinned connection, or opens one and pins it.

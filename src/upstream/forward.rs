@@ -70,7 +70,7 @@ impl Forwarder for LaneForwarder {
     }
 }
 
-// === impl Pinned ===
+// === impl PinnedUpstream ===
 
 impl Lane for PinnedUpstream {
     fn send(self: Arc<Self>, mut request: Request<Body>) -> BoxFuture<'static, Result<Response<Body>, Failure>> {

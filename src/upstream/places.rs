@@ -80,7 +80,7 @@ pub(super) struct UpstreamPermit {
 #[error("all upstream connections are in use")]
 pub(super) struct NoPermit;
 
-// === impl Purpose ===
+// === impl ConnectionPurpose ===
 
 impl ConnectionPurpose {
     const fn kind(&self) -> usize {
@@ -92,7 +92,7 @@ impl ConnectionPurpose {
     }
 }
 
-// === impl UpstreamPlaces ===
+// === impl UpstreamPermits ===
 
 impl UpstreamPermits {
     /// Creates permits for this number of client connections. Uploads in `buffers` may be evicted
@@ -187,7 +187,7 @@ impl Drop for WaitingCall<'_> {
     }
 }
 
-// === impl UpstreamPlace ===
+// === impl UpstreamPermit ===
 
 impl UpstreamPermit {
     /// Returns the maximum number of bytes that the connection reads at once.

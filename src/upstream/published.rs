@@ -19,7 +19,7 @@ pub(super) struct LimitsCache {
     asking: tokio::sync::Mutex<()>,
 }
 
-// === impl Cache ===
+// === impl LimitsCache ===
 
 impl LimitsCache {
     /// Clears the cache, because the server may have been replaced.

@@ -48,7 +48,7 @@ struct OpenConnection {
     upload: Option<Pin<Box<Sleep>>>,
 }
 
-// === impl PinnedWire ===
+// === impl PinnedConnection ===
 
 impl PinnedConnection {
     fn open(&self) -> MutexGuard<'_, Option<OpenConnection>> {
@@ -129,7 +129,7 @@ impl PinnedConnection {
     }
 }
 
-// === impl OpenWire ===
+// === impl OpenConnection ===
 
 impl OpenConnection {
     /// Returns `true` if nothing has moved for `limit`. Progress is checked once per `limit`.

@@ -1,5 +1,5 @@
 //! Attacks on the data port and the metrics port of the real binary while a client makes honest
-//! calls: `cargo test --test attack -- [--full] [CHUNK_CALLS-OF-NAME…]`.
+//! calls: `cargo test --test attack -- [--full] [PART-OF-NAME…]`.
 //!
 //! The proxy runs in a memory cgroup with the default limit of the sidecar, if the machine allows
 //! one. Attackers are separate processes, each with its own loopback address. `--full` runs each

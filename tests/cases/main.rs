@@ -1,4 +1,4 @@
-//! `cases [FILE]... [CHUNK_CALLS-OF-ID]... [--factor F] [--bin PATH]`: conformance cases of the wire
+//! `cases [FILE]... [PART-OF-ID]... [--factor F] [--bin PATH]`: conformance cases of the wire
 //! protocols, over sockets. Every case runs against its own proxy process in front of a scripted
 //! upstream. A case lists the requests of the clients, the requests expected at the upstream with
 //! their answers, and the expected responses. Cases run one at a time: their windows are 20 ms, and

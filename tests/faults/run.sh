@@ -1,7 +1,10 @@
 #!/bin/sh
-# Plants the faults of this folder, one after the other, in a copy of the core: the simulator and the property tests must fail on each.
-# A fault is a patch of `src/batching`; its first line says which promise it breaks. The working tree is never touched.
-# Prints a line for each and `N caught, N missed`; fails if one is missed, does not apply or does not compile.
+# Applies each fault of this folder to a copy of the core, and verifies that the simulator or a
+# property test fails.
+#
+# A fault is a patch of `src/batching` with one deliberate bug. Its first line names the invariant
+# that it breaks. The working tree is not modified. Prints a line for each fault and `N caught, N
+# missed`. Fails if a fault is missed, or if a patch does not apply or does not compile.
 set -eu
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,11 +13,12 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 
-# Dependencies stay built between runs; a fault may leave something unused, so a caller's `-D warnings` must not count here.
+# Built dependencies are kept between runs. A fault may leave a variable unused, so `-D warnings` of
+# the caller must not apply here.
 export CARGO_TARGET_DIR="$root/target/faults"
 unset RUSTFLAGS
 
-# The core has no dependencies, so a crate of it alone is built in seconds.
+# The core has no dependencies, so a crate that contains only the core is built in seconds.
 mkdir -p "$work/src" "$work/tests/it"
 cat >"$work/Cargo.toml" <<EOF
 [package]
@@ -45,7 +49,7 @@ restore() {
     cp -R "$root/src/batching" "$root/src/batching.rs" src/
 }
 
-# Bounded, as a fault may make the core go round for ever.
+# Runs the tests with a timeout, because a fault may cause an endless loop.
 check() {
     timeout 300 cargo test --quiet --test it >"$work/log" 2>&1
 }
@@ -53,7 +57,7 @@ check() {
 restore
 if ! check; then
     cat "$work/log"
-    echo "the core without a fault does not pass" >&2
+    echo "the tests fail on the core without a fault" >&2
     exit 1
 fi
 
@@ -64,7 +68,7 @@ for patch in "$here"/*.patch; do
     restore
     if ! git apply "$patch" || ! cargo test --quiet --test it --no-run >"$work/log" 2>&1; then
         cat "$work/log"
-        echo "$name: does not apply or compile; bring it up to date" >&2
+        echo "$name: the patch does not apply or does not compile; update it" >&2
         exit 1
     fi
     if check; then

@@ -1,7 +1,7 @@
 //! `groupage redirect-init` in a real network: two network namespaces, one for the pod and one for
 //! its clients, joined by a veth pair. The test listens and connects in each of them.
 //!
-//! Requires root, `detach_from_read_buffer`, `ip` and a kernel with `nf_tables`. If one of them is missing, the
+//! Requires root, `unshare`, `ip` and a kernel with `nf_tables`. If one of them is missing, the
 //! test reports it and is skipped.
 
 use std::fs::File;

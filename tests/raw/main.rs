@@ -1,4 +1,4 @@
-//! `raw [FILE]... [CHUNK_CALLS-OF-NAME]... [--bin PATH]`: raw HTTP/1.1 byte strings sent to the proxy,
+//! `raw [FILE]... [PART-OF-NAME]... [--bin PATH]`: raw HTTP/1.1 byte strings sent to the proxy,
 //! with a recorder as its upstream. Both sides must agree on the number of requests: no refused
 //! request reaches the upstream, and none reaches it without an answer to the client (request
 //! smuggling).

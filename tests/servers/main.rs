@@ -1,4 +1,4 @@
-//! `servers [CHUNK_CALLS-OF-NAME]... [--bin PATH]`: real model servers behind the proxy and real clients
+//! `servers [PART-OF-NAME]... [--bin PATH]`: real model servers behind the proxy and real clients
 //! in front of it. The servers are a scikit-learn model on the `kserve` server, a FastAPI
 //! application behind the generic adapter, and an embeddings route for the OpenAI client. Every
 //! answer is compared with that of the same call sent alone to the server.

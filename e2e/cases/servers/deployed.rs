@@ -77,7 +77,7 @@ pub(super) struct WorkloadSnapshot {
     containers: Value,
 }
 
-// === impl Deployed ===
+// === impl DeployedServer ===
 
 impl DeployedServer {
     /// Creates the model, and applies the manifests of the server under this name.

@@ -119,14 +119,14 @@ pub struct ShiftBounds {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RolloutSpec {
-    /// Rollout strategy. `Immediate` changes all pods at once, `CanarySpec` changes them in steps, and
-    /// `ExperimentSpec` compares several profiles.
+    /// Rollout strategy. `Immediate` changes all pods at once, `Canary` changes them in steps, and
+    /// `Experiment` compares several profiles.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy: Option<OpenEnum<RolloutStrategy>>,
-    /// Steps of a `CanarySpec` rollout.
+    /// Steps of a `Canary` rollout.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub canary: Option<CanarySpec>,
-    /// Arms of an `ExperimentSpec`, and their assignment to pods.
+    /// Arms of an `Experiment`, and their assignment to pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub experiment: Option<ExperimentSpec>,
     /// Criteria for a regression.

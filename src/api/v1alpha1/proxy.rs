@@ -215,8 +215,8 @@ pub struct AdminSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LogSpec {
-    /// Format of the log: one JSON object per line (`Json`), or human-readable text (`Pretty`), which
-    /// a process that is started on a terminal uses unless a format is set.
+    /// Format of the log: one JSON object per line (`Json`), or human-readable text (`Pretty`),
+    /// which a process that is started on a terminal uses unless a format is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub format: Option<OpenEnum<LogFormat>>,
     /// Log filter: a level, or directives such as `info,groupage::proxy=debug`.

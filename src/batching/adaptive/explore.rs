@@ -54,7 +54,7 @@ pub(in super::super) struct DeadlineSpread {
     last: Tick,
 }
 
-// === impl Exploration ===
+// === impl ExplorationBudget ===
 
 impl Default for ExplorationBudget {
     fn default() -> Self {
@@ -115,7 +115,7 @@ impl ExplorationBudget {
     }
 }
 
-// === impl Deadlines ===
+// === impl DeadlineSpread ===
 
 impl DeadlineSpread {
     /// Adds a call.

@@ -64,7 +64,7 @@ pub(in super::super) struct BatchWork {
 #[derive(Debug, Clone, Default)]
 pub(super) struct TurnHeap(Vec<Reverse<FlowTurn>>);
 
-// === impl Clocks ===
+// === impl VirtualClocks ===
 
 impl VirtualClocks {
     /// Returns `true` if no flow has a clock, so that no flow is ahead of its share or behind it.
@@ -288,7 +288,7 @@ fn turns(
     turns
 }
 
-// === impl Turn ===
+// === impl FlowTurn ===
 
 impl FlowTurn {
     /// Returns the turn of the flow's next call in the line, with start tag `start`.

@@ -178,7 +178,7 @@ fn quarter_octave(weight: u64) -> u64 {
     octave * 4 + ((weight << 2) >> octave.min(61)) % 4
 }
 
-// === impl All ===
+// === impl CandidateSet ===
 
 impl CandidateSet<'_> {
     /// Returns the call at a position in order of weight.

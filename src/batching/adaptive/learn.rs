@@ -93,7 +93,7 @@ pub(super) struct KeyModel {
 #[derive(Debug, Clone)]
 pub(super) struct InFlight {
     pub(super) flight: SlotFlight,
-    /// `Model::born` of the model that the batch counts for.
+    /// `ClassModel::born` of the model that the batch counts for.
     pub(super) born: u64,
     pub(super) mark: FlightRecord,
     pub(super) due: Tick,
@@ -146,7 +146,7 @@ pub(in super::super) enum DispatchKind {
     Plain,
 }
 
-// === impl Model ===
+// === impl ClassModel ===
 
 impl ClassModel {
     /// Returns the nanoseconds that a lone call takes with nothing else in flight, or `None` if no

@@ -25,7 +25,7 @@ pub(super) struct QueueView<'a> {
     pub(super) walls: BatchCaps,
 }
 
-// === impl Line ===
+// === impl QueueView ===
 
 impl QueueView<'_> {
     /// Returns the nanoseconds until a call's deadline; `u64::MAX` if it has none.

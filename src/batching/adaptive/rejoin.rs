@@ -59,7 +59,7 @@ struct PendingMerge {
     most: u32,
 }
 
-// === impl Rejoin ===
+// === impl CohortMerge ===
 
 impl Default for CohortMerge {
     fn default() -> Self {
@@ -110,7 +110,7 @@ impl CohortMerge {
     }
 }
 
-// === impl Open ===
+// === impl PendingMerge ===
 
 impl PendingMerge {
     /// Returns `true` if these are nearly all of the expected items.

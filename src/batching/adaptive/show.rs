@@ -80,7 +80,7 @@ impl Adaptive {
         }
     }
 
-    /// Returns the holds since the start, in the order of [`Hold::ALL`].
+    /// Returns the holds since the start, in the order of [`HoldReason::ALL`].
     pub(in super::super) fn holds(&self) -> [u64; HoldReason::ALL.len()] {
         self.holds
     }

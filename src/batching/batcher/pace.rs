@@ -40,7 +40,7 @@ impl FreeTime {
     }
 }
 
-// === impl Pace ===
+// === impl DrainRate ===
 
 impl DrainRate {
     /// Updates the means with weight 1/8 for the newest execution, so that they follow within a few

@@ -43,7 +43,7 @@ pub(super) struct PausedKeys {
     classes: BTreeMap<CostClassId, PauseStats>,
 }
 
-// === impl Paused ===
+// === impl PausedKeys ===
 
 impl PausedKeys {
     /// Pauses a key after the upstream requested a delay.

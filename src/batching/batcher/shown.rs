@@ -88,7 +88,7 @@ pub(super) struct RequestedSlos {
     slos: BTreeMap<(CostClassId, ScopeId), Option<Duration>>,
 }
 
-// === impl Asked ===
+// === impl RequestedSlos ===
 
 impl RequestedSlos {
     pub(super) fn came(&mut self, now: Tick, call: &Call) {

@@ -120,7 +120,7 @@ enum Evidence {
     None,
 }
 
-// === impl Merging ===
+// === impl MergeState ===
 
 impl MergeState {
     /// Returns the number of calls that may leave together. `eager`: batches are sent as configured
@@ -252,7 +252,7 @@ impl MergeState {
     }
 }
 
-// === impl Keys ===
+// === impl KeyQuarantine ===
 
 impl KeyQuarantine {
     pub(super) fn quarantined(&self, now: Tick, key: KeyId) -> bool {
@@ -312,7 +312,7 @@ impl KeyQuarantine {
     }
 }
 
-// === impl KeyMemory ===
+// === impl KeyState ===
 
 impl KeyState {
     fn is_quarantined(&self, now: Tick, class: CostClassId) -> bool {

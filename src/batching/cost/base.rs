@@ -61,7 +61,7 @@ struct NormalEquations {
     target: [f64; 3],
 }
 
-// === impl Base ===
+// === impl CostMeasure ===
 
 impl CostMeasure {
     const ALL: [Self; 3] = [Self::Padded, Self::Ragged, Self::SizeOnly];
@@ -84,7 +84,7 @@ impl CostMeasure {
     }
 }
 
-// === impl Line ===
+// === impl LinearFit ===
 
 impl LinearFit {
     fn time(self, base: CostMeasure, load: BatchLoad) -> f64 {
@@ -98,7 +98,7 @@ impl LinearFit {
     }
 }
 
-// === impl Models ===
+// === impl LinearModels ===
 
 impl LinearModels {
     /// Creates models without data. `chosen` is used until another one predicts better.
@@ -170,7 +170,7 @@ impl LinearModels {
     }
 }
 
-// === impl Sums ===
+// === impl NormalEquations ===
 
 impl NormalEquations {
     /// Creates the regularization term, which pulls towards (`first` / 2, `first` / 2, 0). `scale`

@@ -41,7 +41,7 @@ struct RunningMean {
     count: u32,
 }
 
-// === impl Load ===
+// === impl BatchLoad ===
 
 impl BatchLoad {
     pub(super) fn new(items: u32, weight: Weight) -> Self {
@@ -56,7 +56,7 @@ impl BatchLoad {
     }
 }
 
-// === impl Typical ===
+// === impl TypicalLoad ===
 
 impl TypicalLoad {
     pub(super) fn observe(&mut self, load: BatchLoad, items: u32) {
@@ -113,7 +113,7 @@ impl TypicalLoad {
         (milli(&self.mean), self.max.iter().map(milli).collect(), whole(self.padding * 1e3))
     }
 
-    /// Restores the values of [`Typical::keep`].
+    /// Restores the values of [`TypicalLoad::keep`].
     pub(super) fn kept(mean: u64, max: &[u64], padding: u64) -> Self {
         let mut typical = Self::default();
         typical.mean.restore(mean);
@@ -123,7 +123,7 @@ impl TypicalLoad {
     }
 }
 
-// === impl Average ===
+// === impl RunningMean ===
 
 impl RunningMean {
     /// Updates the mean: an arithmetic mean of the first values, later an exponential one (EWMA).

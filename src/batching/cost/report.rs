@@ -10,7 +10,7 @@ pub struct CurvePoint {
     pub items: u32,
     /// Mean time from dispatch to answer, at typical weights.
     pub nanos: u64,
-    /// Number of samples in the mean: at most 16, at most 3 in a [`Snapshot`].
+    /// Number of samples in the mean: at most 16, at most 3 in a [`CostSnapshot`].
     pub count: u32,
 }
 

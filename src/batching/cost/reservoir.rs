@@ -38,7 +38,7 @@ struct ReservoirCell {
     touched: u64,
 }
 
-// === impl Reading ===
+// === impl CostReading ===
 
 impl CostReading {
     pub(super) fn new(sample: CostSample) -> Self {
@@ -114,7 +114,7 @@ impl Reservoir {
     }
 }
 
-// === impl Cell ===
+// === impl ReservoirCell ===
 
 impl ReservoirCell {
     fn newest(&self) -> impl Iterator<Item = &CostReading> {

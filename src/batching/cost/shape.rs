@@ -45,7 +45,7 @@ pub(super) struct CostShape {
     pools: Vec<(f64, f64, usize)>,
 }
 
-// === impl Shape ===
+// === impl CostShape ===
 
 impl Default for CostShape {
     fn default() -> Self {

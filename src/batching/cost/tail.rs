@@ -66,7 +66,7 @@ pub(super) enum SampleClass {
     Changed,
 }
 
-// === impl Tail ===
+// === impl TailRatio ===
 
 impl Default for TailRatio {
     fn default() -> Self {
@@ -116,7 +116,7 @@ impl TailRatio {
     }
 }
 
-// === impl Watch ===
+// === impl ChangeDetector ===
 
 impl ChangeDetector {
     /// Classifies a sample. `guessed`: the prediction was an extrapolation, which is no measure for

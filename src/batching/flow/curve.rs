@@ -283,7 +283,7 @@ fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadC
     (y - slope * x) / weight
 }
 
-// === impl Cell ===
+// === impl LoadCell ===
 
 impl LoadCell {
     fn add(&mut self, beside: f64, around: f64, latency: f64) {

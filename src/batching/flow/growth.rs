@@ -69,7 +69,7 @@ pub(super) enum GrowthOutcome {
     NoGain { ratio: f64 },
 }
 
-// === impl Growth ===
+// === impl BatchCap ===
 
 impl BatchCap {
     /// Creates a state in which all sizes are allowed.
@@ -175,7 +175,7 @@ impl BatchCap {
     }
 }
 
-// === impl Mean ===
+// === impl SampleMean ===
 
 impl SampleMean {
     fn add(&mut self, value: f64) {

@@ -38,7 +38,7 @@ pub(super) struct LimitDrain {
     pub(super) begun: Option<(Tick, u32)>,
 }
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     /// Sets the limit at once if the first waves or the load curve have a knee.

@@ -26,7 +26,7 @@ const RATE_LIMIT_MIN: f64 = 4.0;
 const UNMERGED: (f64, f64) = (20.0, 1e9);
 const UNMERGED_ANSWERS: u32 = 4;
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     /// Records the end of a request.

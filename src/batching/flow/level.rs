@@ -38,7 +38,7 @@ pub(super) struct LatencyModel {
     pub(super) near_lone: f64,
 }
 
-// === impl Level ===
+// === impl LatencyModel ===
 
 impl LatencyModel {
     pub(super) fn restart(&mut self) {

@@ -37,7 +37,7 @@ pub(super) struct PairTest {
     pub(super) hold_until: Option<Tick>,
 }
 
-// === impl Pairs ===
+// === impl PairTest ===
 
 impl PairTest {
     pub(super) const fn new() -> Self {
@@ -45,7 +45,7 @@ impl PairTest {
     }
 }
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     pub(super) fn permit_open(&mut self, ask: &PermitRequest) -> Permit {

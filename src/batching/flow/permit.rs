@@ -35,7 +35,7 @@ pub(in super::super) enum Permit {
     Full,
 }
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     /// Returns the permit for a line of the class.

@@ -54,7 +54,7 @@ pub(super) struct UpwardProbe {
     pub(super) slowed: f64,
 }
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     /// Returns `true` if a batch is to be split for a probe, and starts the probe.

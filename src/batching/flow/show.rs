@@ -101,7 +101,7 @@ pub struct FlowSnapshot {
     pub base_nanos: u64,
 }
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     /// Returns the state from which a later process may start.

@@ -30,7 +30,7 @@ const TRIAL_WAVES: u64 = 3;
 const TRIAL_REST_MIN: (f64, f64) = (8.0, 1e9);
 const TRIAL_REST_MAX: (f64, f64) = (64.0, 60e9);
 
-// === impl Flow ===
+// === impl ConcurrencyLimiter ===
 
 impl ConcurrencyLimiter {
     pub(super) fn learn_trial(&mut self, now: Tick, mark: &FlightRecord, done: &Completion) {

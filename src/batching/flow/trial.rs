@@ -61,7 +61,7 @@ pub(super) struct TrialResult {
     pub(super) steep: bool,
 }
 
-// === impl Trial ===
+// === impl LimitTrial ===
 
 impl LimitTrial {
     pub(super) fn new(

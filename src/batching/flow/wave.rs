@@ -154,7 +154,7 @@ impl WaveTest {
     }
 }
 
-// === impl Waves ===
+// === impl WavePair ===
 
 impl WavePair {
     /// Returns the waves, or `None` until both were sent and answered.

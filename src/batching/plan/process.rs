@@ -61,7 +61,7 @@ struct BestAction {
     size: PlanDecision,
 }
 
-// === impl Process ===
+// === impl LoadProcess ===
 
 impl<'a> LoadProcess<'a> {
     /// Creates the process for executions of `times[n - 1]` milliseconds, `rate` arrivals per
@@ -125,7 +125,7 @@ impl<'a> LoadProcess<'a> {
     }
 }
 
-// === impl Send ===
+// === impl SendAction ===
 
 impl SendAction {
     fn new(time: f64, rate: f64, step: f64) -> Self {

@@ -24,7 +24,7 @@ pub(in super::super) struct SortedDeque<K> {
     live: usize,
 }
 
-// === impl Order ===
+// === impl SortedDeque ===
 
 impl<K> Default for SortedDeque<K> {
     fn default() -> Self {

@@ -50,7 +50,7 @@ struct LightCell {
     samples: f64,
 }
 
-// === impl LightLoads ===
+// === impl LightLoadBound ===
 
 impl LightLoadBound {
     /// Records and classifies a call that was sent with `beside` calls in flight, itself included.
@@ -91,7 +91,7 @@ impl LightLoadBound {
     }
 }
 
-// === impl Cell ===
+// === impl LightCell ===
 
 impl LightCell {
     fn throughput(&self) -> f64 {

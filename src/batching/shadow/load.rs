@@ -62,7 +62,7 @@ struct LoadMeasurement {
     saturated: bool,
 }
 
-// === impl ServerLoad ===
+// === impl ConcurrencyEstimator ===
 
 impl ConcurrencyEstimator {
     pub(super) fn observe(&mut self, answered: AnsweredCall) {
@@ -113,7 +113,7 @@ impl ConcurrencyEstimator {
     }
 }
 
-// === impl Look ===
+// === impl LoadWindow ===
 
 impl LoadWindow {
     fn seen(&self) -> LoadMeasurement {

@@ -4,7 +4,7 @@
 //! A call that has the server for itself until its answer shows its execution time. If no call ever
 //! does, the calls at loads at which none waits inside the server are used instead (`light`), and,
 //! if the server is measured to run one call after the other, the time between two of its answers.
-//! A client's own batch shows the time of several items; beyond the largest of those, [`Cost`]
+//! A client's own batch shows the time of several items; beyond the largest of those, [`CostModel`]
 //! assumes that half of a lone call's time is shared by all items. The number of calls that the
 //! server runs side by side is measured too (`load`). If it is below one, the server is slower
 //! under load than lone calls show. No prediction is below the time of the fastest call that was
@@ -37,7 +37,7 @@ const BUSY_CALLS: u32 = 16;
 /// clamped.
 const PACE_MIN: u64 = 100;
 /// Probability that an execution takes as long as the slowest ones that were observed
-/// (`Cost::late`), in thousandths.
+/// (`CostModel::late`), in thousandths.
 const LATE_PERMILLE: u32 = 20;
 /// Minimum number of calls over which the fastest one is kept: a server may become slower.
 const FASTEST_CALLS: u32 = 512;
@@ -99,7 +99,7 @@ struct ForwardedCall {
     work: Option<(CostClassId, u32, Weight)>,
 }
 
-// === impl Server ===
+// === impl ServerModel ===
 
 impl ServerModel {
     pub(super) fn new(seed: u64) -> Self {
@@ -197,7 +197,7 @@ impl ServerModel {
     }
 }
 
-// === impl Class ===
+// === impl ClassCosts ===
 
 impl ClassCosts {
     /// Returns the most reliable curve that has enough samples.
@@ -222,7 +222,7 @@ impl ClassCosts {
     }
 }
 
-// === impl Fastest ===
+// === impl MinLatency ===
 
 impl Default for MinLatency {
     fn default() -> Self {
@@ -246,7 +246,7 @@ impl MinLatency {
     }
 }
 
-// === impl Gathered ===
+// === impl BusySample ===
 
 impl BusySample {
     /// Adds an answer. Returns a sample of the mean call once there are enough of them.

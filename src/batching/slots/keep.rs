@@ -19,7 +19,7 @@ pub struct UpstreamSnapshot {
     pub explore_permille: u32,
 }
 
-// === impl Slots ===
+// === impl SlotEstimator ===
 
 impl SlotEstimator {
     pub(in super::super) fn snapshot(&self, mean_nanos: u64) -> UpstreamSnapshot {

@@ -63,7 +63,7 @@ pub(super) struct Observation {
     pub(super) beside: f64,
 }
 
-// === impl Flight ===
+// === impl SlotFlight ===
 
 impl SlotFlight {
     /// Returns the instant of dispatch.
@@ -89,7 +89,7 @@ impl SlotFlight {
     }
 }
 
-// === impl Seen ===
+// === impl Observation ===
 
 impl Observation {
     pub(super) fn new(now: Tick, flight: &SlotFlight, alone: u64) -> Self {

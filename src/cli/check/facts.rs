@@ -46,7 +46,7 @@ pub(super) struct ClusterFacts {
     pub(super) recorded: Vec<String>,
 }
 
-// === impl Facts ===
+// === impl ClusterFacts ===
 
 impl ClusterFacts {
     /// Returns `true` if the part could be read. A part that could not be read is not judged.

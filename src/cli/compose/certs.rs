@@ -36,7 +36,7 @@ pub(super) struct TlsCertificates {
     pub(super) servers: Option<Arc<UpstreamTlsConnector>>,
 }
 
-// === impl Certs ===
+// === impl TlsCertificates ===
 
 impl TlsCertificates {
     /// Loads the certificates that the policy names.
@@ -73,7 +73,7 @@ struct CertificateWatcher {
     said: Option<CertificateFileError>,
 }
 
-// === impl Watching ===
+// === impl CertificateWatcher ===
 
 impl CertificateWatcher {
     async fn run(mut self) {

@@ -98,7 +98,7 @@ struct LastChange {
     why: Value,
 }
 
-// === impl Control ===
+// === impl SettingsHandle ===
 
 impl SettingsHandle {
     /// Creates the handle. `policy` is in force and `scopes` are its own. `aside` has the
@@ -301,7 +301,7 @@ pub enum SettingsRefusal {
     Because(String),
 }
 
-// === impl Refusal ===
+// === impl SettingsRefusal ===
 
 impl SettingsRefusal {
     fn json(&self) -> Value {

@@ -2,7 +2,7 @@
 //!
 //! It stops the schedulers from holding calls, signals clients to disconnect, and answers pending
 //! `preStop` hooks. The task sleeps while the process serves. The end of the process is not part of
-//! it (`Running::drain`).
+//! it (`RunningApp::drain`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,7 +54,7 @@ pub(super) struct Parts {
     pub(super) metrics: Arc<Metrics>,
 }
 
-// === impl Drainer ===
+// === impl DrainHandle ===
 
 impl DrainHandle {
     /// Starts the task. Must be called inside a tokio runtime.

@@ -75,7 +75,7 @@ pub(super) struct DrainOutputs {
     pub(super) until: Option<Tick>,
 }
 
-// === impl Life ===
+// === impl DrainState ===
 
 impl DrainState {
     pub(super) const fn new(times: DrainTimes) -> Self {

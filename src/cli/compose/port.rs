@@ -83,7 +83,7 @@ pub(in crate::cli) struct PortHandle {
     pub(in crate::cli) metrics: Arc<Metrics>,
 }
 
-// === impl Place ===
+// === impl BoundPort ===
 
 impl BoundPort {
     /// Builds the port; it serves nothing yet. Must be called inside a tokio runtime.
@@ -121,7 +121,7 @@ impl BoundPort {
     }
 }
 
-// === impl Made ===
+// === impl ReadyPort ===
 
 impl ReadyPort {
     /// Returns the handle that starts and ends the drain of its connections.
@@ -143,7 +143,7 @@ impl ReadyPort {
     }
 }
 
-// === impl Reach ===
+// === impl PortHandle ===
 
 impl PortHandle {
     /// Builds the port's route table from a policy.

@@ -22,7 +22,7 @@ pub(super) struct ScopeRegistry {
     limits: Vec<ScopeLimits>,
 }
 
-// === impl Scopes ===
+// === impl ScopeRegistry ===
 
 impl ScopeRegistry {
     /// Registers the routes of a policy and returns their numbers in order. The last one is that of

@@ -34,7 +34,7 @@ struct PodStatus {
     numbers: Option<PodMetrics>,
 }
 
-// === impl Proof ===
+// === impl CaptureReport ===
 
 impl CaptureReport {
     /// Reads the pods, the objects that route traffic to them, and the call counts of the sidecars.
@@ -130,7 +130,7 @@ impl CaptureReport {
     }
 }
 
-// === impl PodProof ===
+// === impl PodStatus ===
 
 impl PodStatus {
     fn with(&self, workload: &WorkloadName, space: &str) -> String {

@@ -38,7 +38,7 @@ pub(super) fn find(word: &str) -> Result<CodeExplanation, String> {
     })
 }
 
-// === impl Told ===
+// === impl CodeExplanation ===
 
 impl CodeExplanation {
     /// Formats the explanation as text.

@@ -229,7 +229,7 @@ pub(super) struct KeyDifference {
     pub(super) keys_without: u64,
 }
 
-// === impl Kind ===
+// === impl CallKind ===
 
 impl CallKind {
     /// Returns the share of batches that were dispatched for `cause`.

@@ -98,7 +98,7 @@ fn facts(name: &str, source: impl Read) -> std::io::Result<ProxyFacts> {
     }
 }
 
-// === impl Counts ===
+// === impl LogCounts ===
 
 impl LogCounts {
     fn take(&mut self, mut record: CallRecord) {
@@ -162,7 +162,7 @@ impl LogCounts {
     }
 }
 
-// === impl Route ===
+// === impl RouteCounts ===
 
 impl RouteCounts {
     fn take(&mut self, mut record: CallRecord) {
@@ -211,7 +211,7 @@ impl RouteCounts {
     }
 }
 
-// === impl Process ===
+// === impl ProcessKeys ===
 
 impl ProcessKeys {
     /// Returns `true` if this call was queued at the same time as the previous one and has another

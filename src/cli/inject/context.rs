@@ -35,7 +35,7 @@ struct NamespaceCollector<'a> {
     everywhere: Vec<Value>,
 }
 
-// === impl Around ===
+// === impl ManifestContext ===
 
 impl ManifestContext {
     /// Searches the manifests.
@@ -100,7 +100,7 @@ impl ManifestContext {
     }
 }
 
-// === impl Spaces ===
+// === impl NamespaceCollector ===
 
 impl NamespaceCollector<'_> {
     fn look(&mut self, object: &Value) -> Result<(), String> {

@@ -13,9 +13,9 @@
 //! holds no more than three quick ones.
 //!
 //! Times are relative to the boot of the machine, so that a change of the wall clock neither adds
-//! nor hides a crash; a record of an earlier boot is ignored. `next_record` is pure; the rest reads and
-//! writes one small file. The record does not have to survive a crash of the machine, so it is not
-//! flushed to disk.
+//! nor hides a crash; a record of an earlier boot is ignored. `next_record` is pure; the rest reads
+//! and writes one small file. The record does not have to survive a crash of the machine, so it is
+//! not flushed to disk.
 
 use std::io;
 use std::path::Path;
@@ -62,7 +62,7 @@ pub(in crate::cli) struct StartRecord {
     unnoted: Option<io::Error>,
 }
 
-// === impl Begun ===
+// === impl StartRecord ===
 
 impl StartRecord {
     /// Logs the result, once the log line with the bound addresses is written.
@@ -105,7 +105,7 @@ fn next_record(before: Option<RunRecord>, boot: String, now: u64) -> (RunRecord,
     (record, left)
 }
 
-// === impl Folder ===
+// === impl StateDir ===
 
 impl StateDir {
     /// Registers the start of this process. If no state can be written, no crash is ever detected.

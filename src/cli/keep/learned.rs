@@ -162,7 +162,7 @@ pub(super) fn write(
     }
 }
 
-// === impl Class ===
+// === impl ClassEntry ===
 
 impl ClassEntry {
     fn new(name: &[u8], ClassSnapshot { cost: snapshot, ceilings, flow }: &ClassSnapshot) -> Self {

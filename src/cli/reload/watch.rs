@@ -32,7 +32,7 @@ pub(in crate::cli) struct FileWatch {
     watched: BTreeMap<i32, BTreeSet<OsString>>,
 }
 
-// === impl Watch ===
+// === impl FileWatch ===
 
 impl FileWatch {
     /// Starts to watch a file. Must be called inside a tokio runtime.

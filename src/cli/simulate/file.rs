@@ -47,7 +47,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<Scenario>, String> {
         .collect()
 }
 
-// === impl Row ===
+// === impl ScenarioSpec ===
 
 impl ScenarioSpec {
     fn scenario(self) -> Result<Scenario, String> {
@@ -72,7 +72,7 @@ impl ScenarioSpec {
     }
 }
 
-// === impl Upstream ===
+// === impl UpstreamSpec ===
 
 impl UpstreamSpec {
     /// Returns `true` for an upstream of one slot, a curve and nothing else, for which the oracles
@@ -128,7 +128,7 @@ impl UpstreamSpec {
     }
 }
 
-// === impl Comes ===
+// === impl ArrivalsSpec ===
 
 impl ArrivalsSpec {
     /// Returns `true` for single items of weight 1 with one merge key and the policy's SLO.
@@ -208,7 +208,7 @@ impl ArrivalsSpec {
     }
 }
 
-// === impl SpreadOf ===
+// === impl SpreadSpec ===
 
 impl SpreadSpec {
     fn spread(&self) -> KeyDistribution {

@@ -106,7 +106,7 @@ struct IdInterner {
     next: u64,
 }
 
-// === impl Names ===
+// === impl IdInterner ===
 
 impl IdInterner {
     fn fresh(&mut self) -> u64 {
@@ -124,7 +124,7 @@ impl IdInterner {
     }
 }
 
-// === impl Recorded ===
+// === impl RecordedOutcome ===
 
 impl RecordedOutcome {
     fn of(records: &[CallRecord]) -> Self {

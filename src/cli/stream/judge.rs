@@ -28,7 +28,8 @@ pub(super) struct ValidatedConfig {
     pub(super) settings: TunedSettings,
 }
 
-/// Builds the policy of a `SidecarConfig`, with the arm of its experiment laid over it if the arm is on.
+/// Builds the policy of a `SidecarConfig`, with the arm of its experiment laid over it if the arm
+/// is on.
 pub(super) fn judge(
     config: &SidecarConfig,
     arm: Option<&ExperimentArm>,

@@ -38,7 +38,7 @@ struct File {
     config: SidecarConfig,
 }
 
-// === impl Kept ===
+// === impl StoredStreamState ===
 
 impl StoredStreamState {
     /// Reads the state folder that flags or environment name, if any.

@@ -30,7 +30,7 @@ const POINTS_MAX: usize = 64;
 /// Maximum length of a cost class's name in a report.
 const NAME_BYTES_MAX: usize = 256;
 /// Weight, in samples, of each batch size of a curve from another pod; the same as that of a
-/// restored curve (`batching::Snapshot`).
+/// restored curve (`batching::CostSnapshot`).
 const SAMPLES: u32 = 3;
 
 /// A port with its server and the counters of its reports.
@@ -41,7 +41,7 @@ pub(super) struct ReportedPort {
     predicted: Arc<RouteCounts>,
 }
 
-// === impl Port ===
+// === impl ReportedPort ===
 
 impl ReportedPort {
     /// Attaches the counters to the port's metrics.

@@ -108,7 +108,7 @@ pub(super) fn run(
     })
 }
 
-// === impl Asker ===
+// === impl ConformanceClient ===
 
 impl ConformanceClient {
     fn new(policy: &Policy, headers: HeaderMap) -> Result<Self, String> {

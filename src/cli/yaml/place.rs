@@ -36,7 +36,7 @@ pub(in crate::cli) fn line(text: &str, path: &[String]) -> usize {
     search.found
 }
 
-// === impl Search ===
+// === impl PathSearch ===
 
 impl PathSearch<'_> {
     fn event(&mut self, event: &Event<'_>, line: usize) {

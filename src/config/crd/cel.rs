@@ -304,7 +304,7 @@ fn header_condition(header: &str, names: &[&str]) -> String {
     ways.join(" || ")
 }
 
-// === impl Rule ===
+// === impl CelRule ===
 
 impl CelRule {
     /// Formats the rule for a schema.

@@ -34,7 +34,7 @@ const FRAMES_MAX: usize = 2;
 /// closing its connections.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Flow-control window of the response. A `ControlClientConfig` of 1 MiB arrives in parts.
+/// Flow-control window of the response. A `SidecarConfig` of 1 MiB arrives in parts.
 const WINDOW: u32 = 64 << 10;
 /// Maximum number of bytes of an error response that are logged.
 const WHY_BYTES_MAX: usize = 256;
@@ -190,7 +190,7 @@ fn authority(host: &str, port: u16) -> String {
     ControllerAddress { host: host.to_owned(), port }.to_string()
 }
 
-// === impl Address ===
+// === impl ControllerAddress ===
 
 impl ControllerAddress {
     /// Parses `host:port`, with an IPv6 address in brackets.

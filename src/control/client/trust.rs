@@ -57,7 +57,7 @@ pub enum CaBundleError {
     Tls(rustls::Error),
 }
 
-// === impl Trust ===
+// === impl CaBundles ===
 
 impl CaBundles {
     /// Trusts the PEM bundle that the pod was started with.

@@ -37,8 +37,8 @@ const WAIT: Duration = Duration::from_secs(30);
 const STREAM_WINDOW: u32 = 32 << 10;
 /// Maximum size of the request headers: a token of 8 KiB and other headers.
 const HEAD_BYTES_MAX: u32 = 16 << 10;
-/// Maximum number of bytes buffered for sending. A `Config` is shared between streams until it is
-/// encrypted.
+/// Maximum number of bytes buffered for sending. A `SidecarConfig` is shared between streams until
+/// it is encrypted.
 const SEND_BYTES_MAX: usize = 32 << 10;
 
 /// Serves streams on `port` until `stop` is set. It then accepts no more connections, and the

@@ -1,7 +1,7 @@
 //! The mailbox of one stream: pending messages for a sidecar, at most one of each kind.
 //!
-//! A `SidecarConfig` replaces the previous one completely, so a slow reader loses nothing if it receives
-//! only the newest, and nothing accumulates for a sidecar that does not read.
+//! A `SidecarConfig` replaces the previous one completely, so a slow reader loses nothing if it
+//! receives only the newest, and nothing accumulates for a sidecar that does not read.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -51,7 +51,7 @@ pub(super) enum NextWrite {
     End,
 }
 
-// === impl Push ===
+// === impl EncodedPush ===
 
 impl EncodedPush {
     /// Encodes settings.
@@ -160,7 +160,7 @@ impl Mailbox {
     }
 }
 
-// === impl Places ===
+// === impl MailboxSlots ===
 
 impl MailboxSlots {
     const fn has_any(&self) -> bool {

@@ -75,7 +75,7 @@ struct ReviewCache {
     meter: TokenBucket,
 }
 
-// === impl Reviews ===
+// === impl TokenReviewer ===
 
 impl TokenReviewer {
     /// Creates an authenticator that sends reviews with `client`. The client's account needs
@@ -160,7 +160,7 @@ impl fmt::Debug for TokenReviewer {
     }
 }
 
-// === impl Known ===
+// === impl ReviewCache ===
 
 impl ReviewCache {
     fn new(now: Tick) -> Self {

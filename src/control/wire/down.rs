@@ -122,9 +122,9 @@ pub struct ExperimentArm {
     /// `BatchProfileSpec` as JSON.
     pub spec: Value,
     /// Lifetime in milliseconds after receipt of this message. Afterwards the arm ends by itself
-    /// and the policy applies; each `SidecarConfig` with the experiment restarts the time. It is measured
-    /// on the sidecar's own clock, so clocks need not be synchronized. The expiry ends experiments
-    /// and never serving.
+    /// and the policy applies; each `SidecarConfig` with the experiment restarts the time. It is
+    /// measured on the sidecar's own clock, so clocks need not be synchronized. The expiry ends
+    /// experiments and never serving.
     pub expires_after_ms: u64,
 }
 

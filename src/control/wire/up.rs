@@ -1,7 +1,8 @@
 //! Messages from the sidecar to the controller.
 //!
 //! Their content comes from a pod and is untrusted: a controller truncates it to the sizes of a
-//! genuine sidecar before use, with [`Hello::bounded`], [`SidecarReport::bounded`] and [`SidecarEvent::bounded`].
+//! genuine sidecar before use, with [`Hello::bounded`], [`SidecarReport::bounded`] and
+//! [`SidecarEvent::bounded`].
 
 use serde::{Deserialize, Serialize};
 
@@ -13,7 +14,8 @@ const PORTS_MAX: usize = 64;
 /// Maximum number of ports with separate counts in a folded report.
 const PORTS_FOLDED_MAX: usize = 16;
 /// Maximum number of routes per port in a report; the others are counted together. A route with
-/// traffic takes about 3 KiB. A report that is still too large is folded ([`SidecarReport::folded`]).
+/// traffic takes about 3 KiB. A report that is still too large is folded
+/// ([`SidecarReport::folded`]).
 pub(crate) const ROUTES_MAX: usize = 24;
 /// Name under which routes beyond the maximum are reported.
 pub(crate) const OTHER_ROUTES: &str = "other";
@@ -81,13 +83,13 @@ pub struct CapturedPort {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AppliedConfig {
-    /// Source of the settings, as in `Config`.
+    /// Source of the settings, as in `SidecarConfig`.
     pub source: String,
-    /// Generation of the settings, as in `Config`.
+    /// Generation of the settings, as in `SidecarConfig`.
     pub generation: u64,
     /// Profile in force. While an experiment is active, it is the experiment's.
     pub profile: String,
-    /// Hash of the settings, as in `Config`.
+    /// Hash of the settings, as in `SidecarConfig`.
     pub hash: String,
     /// Arm of the active experiment, else empty.
     pub arm: String,
@@ -336,7 +338,7 @@ pub struct SidecarEvent {
     pub message: String,
     /// `true` for an Event of type `Warning`.
     pub warning: bool,
-    /// Hash of the `Config` that the event refers to, if any.
+    /// Hash of the `SidecarConfig` that the event refers to, if any.
     pub hash: String,
     /// Number of events that were dropped before this one, because too many were pending.
     pub dropped: u64,
@@ -370,7 +372,7 @@ impl Hello {
     }
 }
 
-// === impl InForce ===
+// === impl AppliedConfig ===
 
 impl AppliedConfig {
     fn bound(&mut self) {

@@ -38,7 +38,7 @@ pub async fn watch_files(path: PathBuf, served: ServingCertificate, mut stop: wa
     }
 }
 
-// === impl Folder ===
+// === impl CertDir ===
 
 impl CertDir {
     fn look(&mut self) {

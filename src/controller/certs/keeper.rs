@@ -104,7 +104,7 @@ async fn call<T>(what: &str, call: impl Future<Output = kube::Result<T>>) -> Res
     }
 }
 
-// === impl Keeper ===
+// === impl CertRotator ===
 
 impl CertRotator {
     async fn round(&mut self) -> Result<(), BoxError> {

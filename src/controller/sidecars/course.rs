@@ -88,7 +88,7 @@ pub(super) struct Outputs {
     pub(super) moved: Vec<tuner::ReasonCode>,
 }
 
-// === impl Course ===
+// === impl PolicyRuntime ===
 
 impl PolicyRuntime {
     /// Restores the state that a status records.
@@ -436,7 +436,7 @@ struct TuningLimits {
     slots_by_hand: Option<u32>,
 }
 
-// === impl Under ===
+// === impl TuningLimits ===
 
 impl TuningLimits {
     /// Returns `None` if the policy cannot be parsed, which its condition reports.

@@ -1,5 +1,5 @@
-//! Builds the `SidecarConfig` of a sidecar from a policy, the profile of its pod and the tuned settings.
-//! Pure.
+//! Builds the `SidecarConfig` of a sidecar from a policy, the profile of its pod and the tuned
+//! settings. Pure.
 //!
 //! Many pods get the same configuration, so each frame is encoded once. The hash identifies the
 //! configuration and is returned in reports.
@@ -67,7 +67,7 @@ struct ConfigKey {
 /// The annotations that override a policy.
 const OVERRIDE_ANNOTATIONS: [&str; 2] = ["groupage.dev/mode", "groupage.dev/drain-timeout"];
 
-// === impl Teller ===
+// === impl ConfigBuilder ===
 
 impl<'a> ConfigBuilder<'a> {
     /// Creates the builder of a policy; `meta` is absent for pods without one. `otherwise` is the

@@ -46,7 +46,7 @@ pub(super) struct TableAccess<K, T> {
 /// The objects of an incomplete list.
 type PartialList<T> = BTreeMap<ObjectKey, Arc<T>>;
 
-// === impl Follower ===
+// === impl KindWatcher ===
 
 impl KindWatcher {
     /// Watches a typed kind in all namespaces.

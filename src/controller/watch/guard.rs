@@ -57,7 +57,7 @@ struct WatchClient {
     gate: Mutex<RequestPacing>,
 }
 
-// === impl Guard ===
+// === impl WatchClient ===
 
 impl WatchClient {
     async fn ask(&self, request: Request<Body>) -> Result<Response<Body>, BoxError> {
@@ -109,7 +109,7 @@ impl WatchClient {
     }
 }
 
-// === impl Gate ===
+// === impl RequestPacing ===
 
 impl RequestPacing {
     /// Returns the delay of the next request.

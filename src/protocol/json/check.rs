@@ -243,7 +243,7 @@ fn skip_plain(doc: &[u8], mut pos: usize) -> usize {
     pos
 }
 
-// === impl Open ===
+// === impl BracketStack ===
 
 impl BracketStack {
     fn push(&mut self, object: bool) -> Result<(), JsonError> {

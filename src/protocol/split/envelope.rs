@@ -3,7 +3,7 @@
 //! The protocol and the policy declare results, ids, counters, and the scalars of the protocol's
 //! envelope. Any other member may quote an input of any client, and so may a declared scalar that
 //! contains a piece of an item. These are listed as undeclared, to be checked against
-//! [`UnbatchedEvidence`](crate::protocol::evidence::LoneEvidence).
+//! [`UnbatchedEvidence`](crate::protocol::evidence::UnbatchedEvidence).
 
 use crate::protocol::call::Call;
 use crate::protocol::evidence::MEMBERS_MAX;
@@ -92,7 +92,7 @@ fn is_nonstandard_zero(number: &[u8]) -> bool {
     usage::is_zero(number) && !matches!(number, b"0" | b"-0" | b"0.0" | b"-0.0")
 }
 
-// === impl Envelope ===
+// === impl EnvelopeWalker ===
 
 impl<'a> EnvelopeWalker<'a> {
     fn new(doc: &'a [u8], shape: &'a ProtocolShape, fields: &[Pointer], members: Option<&'a [&'a Call]>) -> Self {

@@ -166,7 +166,7 @@ pub(super) fn judge(table: &RowResults<'_>, altered: bool) -> Vec<CriterionResul
     bars.iter().filter(holds).flat_map(|bar| bar.judge(table)).collect()
 }
 
-// === impl Bar ===
+// === impl Criterion ===
 
 impl Criterion {
     fn judge(self, table: &RowResults<'_>) -> Vec<CriterionResult> {

@@ -83,7 +83,7 @@ pub(super) fn sample() -> Vec<HarmTask> {
     tasks("").into_iter().filter(|task| rows::SAMPLE.contains(&task.name.as_str())).collect()
 }
 
-// === impl Task ===
+// === impl HarmTask ===
 
 impl HarmTask {
     pub(super) fn run(&self, seeds: u64) -> NoHarmReport {

@@ -36,7 +36,7 @@ struct ReachableStates {
     free: Vec<f64>,
 }
 
-// === impl States ===
+// === impl ReachableStates ===
 
 impl ReachableStates {
     fn reset(&mut self, base: usize) {

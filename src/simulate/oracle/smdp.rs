@@ -129,7 +129,7 @@ impl ArrivalDistribution {
     }
 }
 
-// === impl Model ===
+// === impl TruncatedProcess ===
 
 impl<'a> TruncatedProcess<'a> {
     fn new(rate: f64, times: &'a [f64], length: usize) -> Self {
@@ -254,7 +254,7 @@ impl<'a> TruncatedProcess<'a> {
     }
 }
 
-// === impl Band ===
+// === impl BandedMatrix ===
 
 impl BandedMatrix {
     fn new(rows: usize, below: usize, above: usize) -> Self {

@@ -9,8 +9,8 @@ use super::GroupagePolicy;
 
 /// Interval between two changes of the cap.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Constants of the cap loop: above `CAP_DOWN_ABOVE` of the SLO the cap is multiplied by `DOWN`, and below
-/// `CAP_UP_BELOW` of the SLO it rises by one.
+/// Constants of the cap loop: above `CAP_DOWN_ABOVE` of the SLO the cap is multiplied by `DOWN`,
+/// and below `CAP_UP_BELOW` of the SLO it rises by one.
 const CAP_DOWN_ABOVE: f64 = 0.98;
 const CAP_UP_BELOW: f64 = 0.8;
 const DOWN: f64 = 0.8;

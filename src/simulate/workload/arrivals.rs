@@ -111,7 +111,7 @@ impl ArrivalProcess {
     }
 }
 
-// === impl Think ===
+// === impl ThinkTime ===
 
 impl ThinkTime {
     pub(super) fn draw(self, draw: &mut SplitMix64) -> Duration {

@@ -72,7 +72,7 @@ enum CallState {
     Ended,
 }
 
-// === impl Books ===
+// === impl ItemRecords ===
 
 impl ItemRecords {
     pub(super) fn new(clients: usize) -> Self {
@@ -150,7 +150,7 @@ impl ItemRecords {
     }
 }
 
-// === impl Ring ===
+// === impl CallRing ===
 
 impl CallRing {
     fn entry(&mut self, call: u64) -> &mut CallRecord {

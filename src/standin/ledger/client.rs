@@ -189,7 +189,7 @@ impl LedgerConfig {
     }
 }
 
-// === impl Run ===
+// === impl LedgerRun ===
 
 impl LedgerRun {
     fn report(&self) -> MutexGuard<'_, LedgerReport> {
@@ -382,7 +382,7 @@ fn classify_truncated(came: &[u8]) -> ItemOutcome {
     if memmem::find(came, FAULT_HEADER.as_bytes()).is_some() { ItemOutcome::Faulted } else { ItemOutcome::Lost }
 }
 
-// === impl Call ===
+// === impl ClientCall ===
 
 impl ClientCall {
     fn judge(&self, answer: &Message<'_>) -> ItemOutcome {
@@ -483,7 +483,7 @@ impl LedgerReport {
     }
 }
 
-// === impl Outcome ===
+// === impl ItemOutcome ===
 
 impl ItemOutcome {
     /// Returns `true` if an innocent call ended this way because of an event that must not be

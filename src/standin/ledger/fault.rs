@@ -194,7 +194,7 @@ impl Fault {
     }
 }
 
-// === impl Deck ===
+// === impl FaultSequence ===
 
 impl FaultSequence {
     pub(super) fn new(seed: u64) -> Self {

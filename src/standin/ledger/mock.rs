@@ -402,7 +402,7 @@ impl UpstreamCall {
     }
 }
 
-// === impl Open ===
+// === impl OpenGuard ===
 
 impl Drop for OpenGuard<'_> {
     fn drop(&mut self) {

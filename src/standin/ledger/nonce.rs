@@ -97,7 +97,7 @@ impl LedgerItem {
     }
 }
 
-// === impl Nonce ===
+// === impl ItemToken ===
 
 impl ItemToken {
     /// Parses the output of [`fmt::Display`]. Returns `None` if it is not a genuine nonce of this

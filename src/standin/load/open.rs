@@ -287,7 +287,7 @@ async fn read_responses(shared: Arc<LoadState>, lane: Arc<LoadConnection>, mut i
     }
 }
 
-// === impl Shared ===
+// === impl LoadState ===
 
 impl LoadState {
     fn pool(&self) -> MutexGuard<'_, ConnectionPool> {
@@ -373,7 +373,7 @@ impl LoadState {
     }
 }
 
-// === impl Lane ===
+// === impl LoadConnection ===
 
 impl LoadConnection {
     fn pending(&self) -> MutexGuard<'_, Option<ScheduledCall>> {

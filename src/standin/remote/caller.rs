@@ -85,7 +85,7 @@ async fn resolve(to: &str) -> Result<SocketAddr, OrderError> {
     found.next().ok_or_else(|| OrderError::failed(format!("{to}: no address")))
 }
 
-// === impl Shared ===
+// === impl CallerState ===
 
 impl CommandHandler for CallerState {
     async fn take(&self, method: &Method, path: &str, body: &[u8]) -> Result<String, OrderError> {

@@ -71,7 +71,7 @@ impl Drop for RemoteModel {
     }
 }
 
-// === impl Shared ===
+// === impl ModelState ===
 
 impl ModelState {
     fn with<T>(&self, look: impl FnOnce(&ServerHandle) -> T) -> Result<T, OrderError> {
@@ -105,7 +105,7 @@ impl CommandHandler for ModelState {
     }
 }
 
-// === impl ModelChange ===
+// === impl ModelUpdate ===
 
 impl ModelUpdate {
     fn apply(&self, running: &ServerHandle) {

@@ -121,7 +121,7 @@ impl EngineState {
     }
 }
 
-// === impl Inside ===
+// === impl AdmissionGuard ===
 
 impl Drop for AdmissionGuard<'_> {
     fn drop(&mut self) {

@@ -186,7 +186,7 @@ impl SimulatedModel {
     }
 }
 
-// === impl Slot ===
+// === impl SlotGuard ===
 
 impl Drop for SlotGuard<'_> {
     fn drop(&mut self) {
@@ -199,7 +199,7 @@ impl Drop for SlotGuard<'_> {
     }
 }
 
-// === impl Waiting ===
+// === impl WaitingGuard ===
 
 impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {

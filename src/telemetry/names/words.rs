@@ -153,7 +153,7 @@ impl HoldReason {
     }
 }
 
-// === impl Reload ===
+// === impl ReloadResult ===
 
 impl ReloadResult {
     /// All results.
@@ -169,7 +169,7 @@ impl ReloadResult {
     }
 }
 
-// === impl Relayed ===
+// === impl RelayReason ===
 
 impl RelayReason {
     /// All reasons.

@@ -129,7 +129,7 @@ struct ModelledCore {
     wakeup: Option<Tick>,
 }
 
-// === impl Pair ===
+// === impl ModelledCore ===
 
 impl ModelledCore {
     fn tell(&mut self, event: &Event) -> Result<CoreResponse, Violation> {

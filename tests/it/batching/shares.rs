@@ -35,7 +35,7 @@ struct BackloggedFlow {
     items: u32,
 }
 
-// === impl Busy ===
+// === impl BackloggedFlow ===
 
 impl BackloggedFlow {
     fn next(self, draw: &mut SplitMix64, call: Call) -> Call {

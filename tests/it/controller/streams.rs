@@ -43,7 +43,7 @@ pub(super) struct ConnectedSidecar {
     _token: tempfile::TempDir,
 }
 
-// === impl Process ===
+// === impl RecordingSidecar ===
 
 impl RecordingSidecar {
     fn in_force(&self) -> Option<AppliedConfig> {
@@ -91,7 +91,7 @@ impl StreamHandler for RecordingSidecar {
     }
 }
 
-// === impl Dialled ===
+// === impl ConnectedSidecar ===
 
 impl ConnectedSidecar {
     /// Connects the sidecar of a pod, with this token, to this controller.

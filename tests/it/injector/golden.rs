@@ -20,7 +20,7 @@ struct GoldenCase {
     flags: Vec<String>,
 }
 
-// === impl Case ===
+// === impl GoldenCase ===
 
 impl GoldenCase {
     fn all() -> Vec<Self> {

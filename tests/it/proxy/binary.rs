@@ -32,7 +32,7 @@ pub(super) struct PipeOutput {
     reader: Option<JoinHandle<()>>,
 }
 
-// === impl Piped ===
+// === impl PipeOutput ===
 
 impl PipeOutput {
     fn new(mut pipe: impl Read + Send + 'static) -> Self {

@@ -91,7 +91,7 @@ impl H2Client {
     }
 }
 
-// === impl H2Hand ===
+// === impl H2ScriptedServer ===
 
 impl H2ScriptedServer {
     pub(super) async fn start() -> Self {
@@ -146,7 +146,7 @@ async fn serve(
     Ok(answer.await?)
 }
 
-// === impl H2Turn ===
+// === impl H2PendingRequest ===
 
 impl H2PendingRequest {
     pub(super) fn answer(self, response: Response<Body>) {

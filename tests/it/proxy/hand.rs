@@ -48,7 +48,7 @@ pub(super) struct AutoResponder {
 
 struct OpenConnectionGuard(Arc<AtomicUsize>);
 
-// === impl Open ===
+// === impl OpenConnectionGuard ===
 
 impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {

@@ -132,7 +132,7 @@ fn protocol_name(protocol: Option<&[u8]>) -> Option<String> {
     protocol.map(|protocol| String::from_utf8(protocol.to_vec()).unwrap())
 }
 
-// === impl Tunnel ===
+// === impl TlsTunnelEnd ===
 
 impl TlsTunnelEnd {
     /// Starts an end that accepts plain connections and connects with TLS.

@@ -23,7 +23,7 @@ fn debug_call(proxy: &TestProxy, item: u64) -> Outgoing {
     proxy.post(PREDICT, &[DEBUG], &instances(&[item]))
 }
 
-/// Returns the value that the proxy adds to `Server-WatchTiming`.
+/// Returns the value that the proxy adds to `Server-Timing`.
 #[track_caller]
 fn timing(answer: &Answer) -> String {
     let lines = values(&answer.headers, "server-timing");

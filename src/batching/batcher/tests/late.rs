@@ -158,7 +158,7 @@ struct PropertyState {
     predicts: bool,
 }
 
-// === impl Watch ===
+// === impl PropertyState ===
 
 impl PropertyState {
     fn polls(&mut self, batcher: &mut Batcher, now: Tick) -> Result<(), TestCaseError> {

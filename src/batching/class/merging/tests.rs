@@ -16,7 +16,7 @@ struct MergeBench {
     eager: bool,
 }
 
-// === impl Bench ===
+// === impl MergeBench ===
 
 impl MergeBench {
     fn eager() -> Self {

@@ -186,7 +186,7 @@ pub(super) struct DurationText(pub(super) Duration);
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ShareText(pub(super) f64);
 
-// === impl Span ===
+// === impl DurationText ===
 
 impl<'de> Deserialize<'de> for DurationText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -196,7 +196,7 @@ impl<'de> Deserialize<'de> for DurationText {
     }
 }
 
-// === impl Part ===
+// === impl ShareText ===
 
 impl<'de> Deserialize<'de> for ShareText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

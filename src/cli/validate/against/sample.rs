@@ -30,7 +30,7 @@ pub(in super::super) struct SampleCalls {
     by_path: Vec<(String, Bytes)>,
 }
 
-// === impl Samples ===
+// === impl SampleCalls ===
 
 impl SampleCalls {
     /// Reads arguments of the form `FILE` and `PATH=FILE`.

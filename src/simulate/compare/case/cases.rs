@@ -23,8 +23,8 @@ const PRESET_RATES: [(f64, [(f64, f64); 3]); 3] = [
     (1000.0, [(0.96, 8.8), (0.89, 9.2), (0.45, 20.2)]),
     (2000.0, [(0.98, 13.1), (0.98, 13.1), (0.70, 24.8)]),
 ];
-/// Tolerances of a preset, which gains idle time at the cost of latency: `BUSY_TOLERANCE` for the busy
-/// share, `MEAN_FACTOR` as a factor of the mean.
+/// Tolerances of a preset, which gains idle time at the cost of latency: `BUSY_TOLERANCE` for the
+/// busy share, `MEAN_FACTOR` as a factor of the mean.
 const BUSY_TOLERANCE: f64 = 0.03;
 const MEAN_FACTOR: f64 = 1.06;
 /// Goodput that counts as nearly everything in time.

@@ -105,7 +105,7 @@ impl Ablation {
     }
 }
 
-// === impl Gain ===
+// === impl ReferenceGain ===
 
 impl ReferenceGain {
     fn judge(self, skill: Feature, with: &AverageFigures, without: &AverageFigures) -> Option<CriterionResult> {

@@ -68,7 +68,7 @@ pub struct HarmTotals {
     pub p99: (u32, u32),
 }
 
-// === impl Criteria ===
+// === impl HarmCriteria ===
 
 impl HarmCriteria {
     pub(super) fn judge(&self, windows: &[WindowRatio], width: Duration) -> Vec<CriterionResult> {

@@ -146,7 +146,7 @@ fn row(server: &NamedServer, time: u32, load: RowLoad, keys: KeyPattern) -> Harm
     HarmTask { name, scenario, window, windows: WINDOWS, criteria: HarmCriteria::Row { pair: server.pair(), reach } }
 }
 
-// === impl Keys ===
+// === impl KeyPattern ===
 
 impl KeyPattern {
     const ALL: [Self; 4] = [Self::Shared, Self::Four, Self::Own, Self::Half];

@@ -122,7 +122,7 @@ impl NamedServer {
     }
 }
 
-// === impl Cost ===
+// === impl BatchCost ===
 
 impl BatchCost {
     fn curve(self, t1: f64) -> CostCurve {

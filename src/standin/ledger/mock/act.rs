@@ -23,7 +23,7 @@ pub(super) struct FaultExecution<'a> {
     pub(super) rng: SmallRng,
 }
 
-// === impl Act ===
+// === impl FaultExecution ===
 
 impl FaultExecution<'_> {
     pub(super) async fn fault(mut self, fault: Fault, conn: HttpConnection) -> io::Result<AfterResponse> {

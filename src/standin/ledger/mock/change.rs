@@ -43,7 +43,7 @@ pub(super) struct MockSettings {
     arrivals: Mutex<Vec<UpstreamArrival>>,
 }
 
-// === impl Changes ===
+// === impl MockSettings ===
 
 impl MockSettings {
     pub(super) fn new() -> Self {

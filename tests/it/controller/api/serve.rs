@@ -255,8 +255,8 @@ fn decoded(text: &str) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/CHUNK_CALLS` or
-/// `RESOURCE/NAME/CHUNK_CALLS`.
+/// Parses `/api/v1/…` and `/apis/GROUP/VERSION/…`, then `namespaces/NS/RESOURCE/NAME/PART` or
+/// `RESOURCE/NAME/PART`.
 fn target(api: &FakeApiServer, path: &str) -> Option<ResourcePath> {
     let mut parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let (group, version) = match *parts.first()? {
