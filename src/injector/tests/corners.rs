@@ -208,7 +208,7 @@ fn what_a_namespace_tells_linkerd_of_a_number_counts_where_the_pod_says_nothing(
     own["metadata"]["annotations"]["config.linkerd.io/opaque-ports"] = json!("25");
     assert_eq!(said(&own), None);
     own["metadata"]["annotations"]["traffic.kuma.io/exclude-inbound-ports"] = json!("8080");
-    assert!(said(&own).unwrap().starts_with("annotation traffic.kuma.io/exclude-inbound-ports names"));
+    assert!(said(&own).unwrap().starts_with("annotation traffic.kuma.io/exclude-inbound-ports lists port 8080"));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() 
         let mut context = InjectionContext { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
         context.namespace.name = "here".to_owned();
         let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
-        let said = done.report.warnings.iter().any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c names"));
+        let said = done.report.warnings.iter().any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
         assert_eq!(said, counts, "{selector}");
     }
 }

@@ -259,7 +259,7 @@ async fn explain_reports_unreachable_admin_port() {
     let output = explain(&["--admin", &address], None).await;
     assert_eq!(output.status.code(), Some(66));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains(&format!("cannot ask {address}")) && said.contains("--admin ADDR"), "{said}");
+    assert!(said.contains(&format!("cannot query {address}")) && said.contains("--admin ADDR"), "{said}");
     let output = explain(&["--access-log", "/nowhere/access.log"], None).await;
     assert_eq!(output.status.code(), Some(66));
 }
