@@ -228,7 +228,11 @@ fn a_policy_of_cilium_for_the_whole_cluster_counts_but_for_another_namespaces() 
         let mut context = InjectionContext { referrers: std::sync::Arc::from([policy(selector.clone())]), ..context() };
         context.namespace.name = "here".to_owned();
         let InjectionOutcome::Injected(done) = inject(&pod(), &context) else { panic!("it is injected") };
-        let said = done.report.warnings.iter().any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
+        let said = done
+            .report
+            .warnings
+            .iter()
+            .any(|said| said.starts_with("ciliumclusterwidenetworkpolicy/c lists port 8080"));
         assert_eq!(said, counts, "{selector}");
     }
 }
