@@ -79,7 +79,7 @@ impl TestNamespace {
     /// Returns the API for objects of one kind in this namespace.
     pub(crate) fn api<K>(&self) -> Api<K>
     where
-        K: Resource<DynamicType = (), CallFilter = NamespaceResourceScope>,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
         Api::namespaced(self.cluster.client.clone(), &self.name)
     }
@@ -124,7 +124,7 @@ impl TestNamespace {
     /// status.
     pub(crate) async fn wait<K>(&self, name: &str, what: &str, is_so: impl Condition<K>) -> Result<K, TestError>
     where
-        K: Resource<DynamicType = (), CallFilter = NamespaceResourceScope>,
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
         K: Clone + Debug + DeserializeOwned + Serialize + Send + 'static,
     {
         let kind = K::kind(&());

@@ -83,7 +83,7 @@ async fn one_annotation_captures(space: &TestNamespace, server: &ServerSpec, sec
     if security == PodSecurity::Restricted {
         space.enforce_restricted().await?;
     }
-    space.apply(&format!("{MERGES}  routes: {}\n", server.routes)).await?;
+    space.apply(&format!("{MERGING_POLICY}  routes: {}\n", server.routes)).await?;
     if server.has_upstream {
         space.apply(MODEL).await?;
         space.deployment_ready("model").await?;
