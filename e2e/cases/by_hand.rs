@@ -71,7 +71,8 @@ async fn manifests_are_injected_serve_through_batches_and_are_as_before_after(sp
 async fn injected(space: &TestNamespace, manifest: &str, more: &[&str]) -> Result<String, TestError> {
     let image = &space.cluster.kit.images.groupage.reference;
     let inject = ["inject", "--file", "-", "--namespace", &space.name, "--image", image, "--controller", "off"];
-    let injected = space.cluster.groupage(&[&inject[..], more].concat(), &format!("{MERGING_POLICY}---{manifest}")).await?;
+    let injected =
+        space.cluster.groupage(&[&inject[..], more].concat(), &format!("{MERGING_POLICY}---{manifest}")).await?;
     let objects = injected.split("---\n").filter(|object| !object.contains("kind: BatchPolicy"));
     Ok(objects.collect::<Vec<_>>().join("---\n"))
 }

@@ -1,11 +1,11 @@
-//! The core's only source of randomness: a SplitMix64 generator with an explicit seed.
+//! The core's only source of randomness: a `SplitMix64` generator with an explicit seed.
 //!
 //! The same seed and the same events lead to the same decisions. The generator is not
 //! cryptographically secure, and its output is predictable.
 
 use super::math::float;
 
-/// A SplitMix64 generator (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
+/// A `SplitMix64` generator (Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators",
 /// 2014). It is sufficient for exploration and for randomized retry delays, and yields the same
 /// numbers on every machine.
 #[derive(Debug, Clone)]

@@ -206,10 +206,10 @@ fn change_objects(sources: &[ManifestFile], files: &InputFiles, work: ObjectFn<'
         for (index, document) in source.documents.iter().enumerate() {
             match each(&document.value, work, &mut report) {
                 Ok(after) => {
-                    objects.push(ManifestObject { before: document.value.clone(), after, file, document: index })
+                    objects.push(ManifestObject { before: document.value.clone(), after, file, document: index });
                 }
                 Err(found) => {
-                    problems.extend(found.iter().map(|wrong| format_refusal(sources, source, document, wrong)))
+                    problems.extend(found.iter().map(|wrong| format_refusal(sources, source, document, wrong)));
                 }
             }
         }

@@ -362,7 +362,7 @@ impl Validator {
                 finding = finding.help(format!("write it in quotes: \"{shown}\""));
             }
             ValueType::Share if !text.ends_with('%') => {
-                finding = finding.help("a share is written with %, such as 10%")
+                finding = finding.help("a share is written with %, such as 10%");
             }
             _ => {}
         }

@@ -44,7 +44,7 @@ const LINGER_BYTES_MAX: u64 = 64 << 10;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 const PLAINTEXT_ERROR: &str = "this port requires TLS: use https://\n";
-/// An empty SETTINGS frame, and a GOAWAY frame with error INADEQUATE_SECURITY, without its length
+/// An empty SETTINGS frame, and a GOAWAY frame with error `INADEQUATE_SECURITY`, without its length
 /// and debug data (RFC 9113, 6.8 and 7).
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 const GOAWAY: [u8; 14] = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x0c];

@@ -184,7 +184,7 @@ impl Scenario {
                     *then *= factor;
                 }
                 ArrivalProcess::Closed { clients, .. } => {
-                    *clients = whole((f64::from(*clients) * factor).round()).max(1)
+                    *clients = whole((f64::from(*clients) * factor).round()).max(1);
                 }
             }
         }

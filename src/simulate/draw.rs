@@ -1,6 +1,6 @@
 //! Seeded random numbers.
 //!
-//! The generator is SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
+//! The generator is `SplitMix64` (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number
 //! Generators", OOPSLA 2014). Exponential numbers are drawn by inversion, normal ones by the
 //! Box–Muller transform.
 //!
@@ -9,7 +9,7 @@
 
 use std::f64::consts::TAU;
 
-/// A SplitMix64 stream of random numbers.
+/// A `SplitMix64` stream of random numbers.
 #[derive(Debug, Clone)]
 pub struct SplitMix64 {
     state: u64,

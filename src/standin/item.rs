@@ -160,7 +160,7 @@ pub(crate) fn mix(bytes: &[u8]) -> u64 {
     mark
 }
 
-/// The SplitMix64 finaliser: every input bit affects every output bit.
+/// The `SplitMix64` finaliser: every input bit affects every output bit.
 pub(crate) const fn spread(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -58,7 +58,7 @@ pub enum Protocol {
     MLflow,
     /// Seldon Core.
     Seldon,
-    /// Amazon SageMaker.
+    /// Amazon `SageMaker`.
     SageMaker,
     /// BentoML.
     BentoML,

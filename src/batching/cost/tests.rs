@@ -9,7 +9,7 @@ mod learning;
 /// A realistic mix of sizes: many small batches, few large ones.
 const MIXED: [u32; 16] = [1, 1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 17, 24, 32, 48, 64];
 
-/// SplitMix64 generator.
+/// `SplitMix64` generator.
 struct Random(u64);
 
 /// A cost curve and the random source of the server it learns from.

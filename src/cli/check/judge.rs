@@ -56,7 +56,7 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
             );
         }
         Some(minor) => {
-            say("kubernetes-api", Severity::Ok, format!("the API server is reachable, version 1.{minor}"), None)
+            say("kubernetes-api", Severity::Ok, format!("the API server is reachable, version 1.{minor}"), None);
         }
         None => say("kubernetes-api", Severity::Warning, "the API server does not report its version".to_owned(), None),
     }
@@ -124,7 +124,7 @@ pub(super) fn judge(facts: &ClusterFacts, pre: bool) -> Vec<CheckResult> {
             }
         }
         (false, ready) => {
-            say("controller", Severity::Ok, format!("{ready} replicas of the controller are ready"), None)
+            say("controller", Severity::Ok, format!("{ready} replicas of the controller are ready"), None);
         }
     }
     check_injection(facts, &mut say);

@@ -147,7 +147,7 @@ impl SettingsHandle {
         self.inner.parts.metrics.crash_guard(false);
         match self.put(&mut turn.scopes, policy).await {
             Ok(_) => {
-                tracing::info!("no crash since the restart: the settings are in force again and calls are batched")
+                tracing::info!("no crash since the restart: the settings are in force again and calls are batched");
             }
             Err(why) => tracing::error!(why, "no crash since the restart, but the settings cannot be applied again"),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A SplitMix64 generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
+/// A `SplitMix64` generator (Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators",
 /// OOPSLA 2014). It is written out here so that the tests do not change when a library changes its
 /// generator.
 #[derive(Debug, Clone)]
