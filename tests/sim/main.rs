@@ -20,7 +20,7 @@ mod sim {
     pub(crate) mod world;
 }
 
-use sim::promise::Tally;
+use sim::promise::Coverage;
 use sim::story;
 
 fn main() -> ExitCode {
@@ -54,7 +54,7 @@ fn print(seed: u64) -> bool {
 /// Runs `count` stories. Prints those that violate a property, and how often each situation
 /// occurred in all of them. Returns `true` if there is no violation.
 fn many(first: u64, count: u64) -> bool {
-    let (mut broken, mut touched) = (0_u64, Tally::new());
+    let (mut broken, mut touched) = (0_u64, Coverage::new());
     for seed in first..first.saturating_add(count) {
         match story::check(seed) {
             Ok(story) => story.tally.into_iter().for_each(|(what, times)| *touched.entry(what).or_default() += times),
