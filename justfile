@@ -12,7 +12,7 @@ fmt:
 lint:
     cargo fmt --all -- --check
     cargo clippy --locked --all-targets -- -D warnings
-    cargo clippy --locked --test sim -- -D warnings
+    cargo clippy --locked --test sim --test e2e -- -D warnings
     RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 # All tests that need no further tools

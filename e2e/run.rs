@@ -79,6 +79,11 @@ async fn all(cluster: Cluster) -> ExitCode {
     let begun = now();
     let cluster = Arc::new(cluster);
     let mut totals = CaseCounts::default();
+    // After a rename, errors that the case causes deliberately would count as defects.
+    if let Some(name) = silent::FAULT_CASES.into_iter().find(|name| cases::all().all(|case| case.name != *name)) {
+        println!("e2e/silent.rs names {name}, which is no case");
+        totals.failed += 1;
+    }
     for case in cases::all().filter(|case| cluster.kit.cases.iter().any(|name| *name == case.name)) {
         if let Some(why) = missing_requirement(&cluster, &case) {
             totals.skipped += 1;

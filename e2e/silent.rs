@@ -11,7 +11,7 @@ use super::cluster::Cluster;
 use super::installation::{LABEL, NAMESPACE};
 
 /// Cases that deliberately cause failures of the controller, its certificates or its API server.
-const FAULT_CASES: [&str; 4] = [
+pub(crate) const FAULT_CASES: [&str; 4] = [
     "faults.calls_go_on_while_the_control_plane_is_away",
     "faults.control_streams_stay_while_the_api_server_is_away",
     "certificates.lost_and_expired_certificates_are_replaced",
