@@ -4,7 +4,8 @@
 //! The limiter starts *open*: with nothing learned, every call is forwarded at once, as without a
 //! proxy. Two measurements close it. The **load curve** (`curve`) is the mean latency of unbatched
 //! calls over the number in flight when they were sent; where throughput stops growing, calls queue
-//! inside the server, and the limit drops to the knee at once. A **trial** (`trial`) sends a few
+//! inside the server, and the limit drops to the knee at once (`narrow` searches the knee below it
+//! if calls queued at every load that was measured). A **trial** (`trial`) sends a few
 //! requests less for one wave of calls, and keeps the lower limit only if callers wait less. While
 //! the limiter is closed, held calls are dispatched in equal shares, and the largest batch doubles
 //! only as long as each size is measured to be cheaper per item (`growth`). The limiter opens again
@@ -31,6 +32,7 @@ mod harm;
 mod jump;
 mod learn;
 mod level;
+mod narrow;
 mod pairs;
 mod permit;
 mod probe;
@@ -53,6 +55,7 @@ use growth::BatchCap;
 use harm::HarmTest;
 use jump::LimitDrain;
 use level::LatencyModel;
+use narrow::Narrowing;
 use pairs::{PAIR_FIRST, PairTest};
 use probe::{PROBE_LIMIT_MAX, UpwardProbe};
 use schedule::Schedule;
@@ -109,6 +112,8 @@ pub(super) struct ConcurrencyLimiter {
     /// The knee that the last jump was made for; `None` if the limit was found by trials or was
     /// restored.
     knee: Option<Knee>,
+    /// Set while the knee is searched below the limit of the last jump.
+    narrowing: Option<Narrowing>,
     /// The limit or knee measured last, which bounds refinements.
     refine_from: f64,
     schedule: Schedule,
@@ -169,6 +174,7 @@ impl ConcurrencyLimiter {
             probe: UpwardProbe::default(),
             draining: None,
             knee: None,
+            narrowing: None,
             refine_from: 1.0,
             schedule: Schedule::default(),
             reason: OpenReason::Learning,
@@ -371,6 +377,7 @@ impl ConcurrencyLimiter {
             _ => self.curve.begin(self.knee.map_or(self.level.lone, |knee| knee.base)),
         }
         self.knee = None;
+        self.narrowing = None;
         self.wave.on_idle();
         self.growth = BatchCap::whole();
         self.level.restart();

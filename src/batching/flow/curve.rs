@@ -67,6 +67,10 @@ const SEEN_KNEES: f64 = 64.0;
 /// Largest number in flight of the cells for the intercept, in knees: beyond it the error of the
 /// slope exceeds the intercept.
 const INTERCEPT_KNEES: f64 = 16.0;
+/// Requests in flight of the least loaded cell from which its latency may be that of a queue.
+const BOUND_FROM: f64 = 2.0;
+/// Least relative variance of the loads through which a line is laid: below it, the slope is noise.
+const SPREAD_MIN: f64 = 0.01;
 /// Evidence of a queue: number of knees from which cells count, minimum ratio of their latency to
 /// the base, and minimum samples in them.
 const BEYOND_KNEE: f64 = 2.0;
@@ -110,6 +114,8 @@ pub(super) struct Knee {
     pub(super) base: f64,
     /// Throughput, in items per nanosecond.
     pub(super) rate: f64,
+    /// `true` if calls queued at every load that was measured: `at` and `base` are upper bounds.
+    pub(super) is_bound: bool,
 }
 
 // === impl LoadCurve ===
@@ -228,7 +234,8 @@ impl LoadCurve {
         let (sum, weight) =
             below.fold((0.0, 0.0), |sum, cell| (sum.0 + cell.latency * cell.samples, sum.1 + cell.samples));
         let base = if weight > 0.0 { sum / weight } else { first.latency };
-        Some(Knee { at: (rate * base).max(1.0), base, rate })
+        let is_bound = first.beside >= BOUND_FROM && first.throughput() >= THROUGHPUT * rate;
+        Some(Knee { at: (rate * base).max(1.0), base, rate, is_bound })
     }
 
     /// Returns the knee if the curve shows that calls queue inside the server. `paired`: a batch of
@@ -257,8 +264,9 @@ impl LoadCurve {
         // While the number in flight grows, a call on a server without a queue is also slowed by
         // later calls, so the number at its dispatch is too small.
         let seen = loaded.filter(|cell| cell.around <= SEEN_KNEES * knee.at);
-        let seen = if seen.clone().nth(1).is_some() { intercept(seen, |cell| cell.around) } else { 0.0 };
-        if meets > most * least || seen > INTERCEPT_SEEN * least {
+        // Rounds of calls that are all sent at once see the same number, which shows nothing.
+        let seen = intercept(seen, |cell| cell.around).unwrap_or(0.0);
+        if meets.is_none_or(|meets| meets > most * least) || seen > INTERCEPT_SEEN * least {
             return None;
         }
         let queued = |cell: &&LoadCell| cell.beside >= BEYOND_KNEE * knee.at && cell.latency > BEYOND_BASE * knee.base;
@@ -268,8 +276,8 @@ impl LoadCurve {
 }
 
 /// Returns the latency at which the weighted least-squares line over the number in flight meets
-/// zero requests.
-fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> f64 {
+/// zero requests; `None` if the cells have nearly the same number.
+fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadCell) -> f64) -> Option<f64> {
     let (mut weight, mut x, mut y, mut xx, mut xy) = (0.0, 0.0, 0.0, 0.0, 0.0);
     for cell in cells {
         weight += cell.samples;
@@ -279,8 +287,9 @@ fn intercept<'a>(cells: impl Iterator<Item = &'a LoadCell>, load: impl Fn(&LoadC
         xx += cell.samples * beside * beside;
         xy += cell.samples * beside * cell.latency;
     }
-    let slope = (weight * xy - x * y) / (weight * xx - x * x).max(1e-9);
-    (y - slope * x) / weight
+    let spread = weight * xx - x * x;
+    let slope = (weight * xy - x * y) / spread;
+    (spread > SPREAD_MIN * x * x).then(|| (y - slope * x) / weight)
 }
 
 // === impl LoadCell ===
@@ -331,6 +340,25 @@ mod tests {
     fn a_queue_that_grows_has_one() {
         let knee = growing(|sent, _| (sent / 4.0).max(1.0)).knee(true).expect("a queue behind four workers");
         assert!((3.0..=6.0).contains(&knee.at), "{}", knee.at);
+    }
+
+    #[test]
+    fn four_calls_that_are_sent_at_once_in_each_round_show_a_queue() {
+        let mut curve = LoadCurve::default();
+        for _ in 0..3 {
+            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0 * f64::from(place)), None));
+        }
+        let knee = curve.knee(false).expect("one call is computed at a time");
+        assert!(knee.at < 1.5 && !knee.is_bound, "{knee:?}");
+    }
+
+    #[test]
+    fn rounds_of_calls_that_are_computed_together_show_none() {
+        let mut curve = LoadCurve::default();
+        for _ in 0..3 {
+            (1..=4).for_each(|place| assert_eq!(curve.observe((place, 4 - place), 20.0), None));
+        }
+        assert!(curve.knee(false).is_none());
     }
 
     #[test]

@@ -6,13 +6,14 @@ use super::super::tick::Tick;
 use super::curve::Knee;
 use super::growth::BatchCap;
 use super::level::span;
+use super::narrow::{NARROWED_MAX, Narrowing};
 use super::probe::UpwardProbe;
 use super::schedule::ROOM_REST;
 use super::{ConcurrencyLimiter, OpenReason, after};
 
 /// Factor on the knee for the new limit: the knee is an estimate, and a request too many costs
 /// little.
-const MARGIN: f64 = 1.15;
+pub(super) const MARGIN: f64 = 1.15;
 /// Minimum number in flight for a jump, in knees, and time for which the evidence must have held,
 /// in base latencies: a server that returns whole batches looks serial after the first answer of
 /// one.
@@ -69,7 +70,6 @@ impl ConcurrencyLimiter {
         // A server that has become slower has the rate of its latest answers.
         let knee = Knee { rate: self.curve.recent_rate(knee.at).map_or(knee.rate, |rate| rate.min(knee.rate)), ..knee };
         let drains = f64::from(self.flights) / knee.rate;
-        let over = (f64::from(self.flights) - float(limit)).max(0.0) / knee.rate;
         self.gate = None;
         self.harm.on_limit(now, self.level.recent_lone);
         self.back_off_room(now, float(limit));
@@ -81,9 +81,9 @@ impl ConcurrencyLimiter {
         self.level.batch = 0.0;
         self.level.batch_items = 0.0;
         self.sojourns.clear();
-        let until = after(now, DRAIN * over + knee.base);
-        self.draining = Some(LimitDrain { until, begun: Some((now, self.flights)) });
+        self.begin_drain(now, float(limit), knee.rate, knee.base);
         self.knee = Some(knee);
+        self.narrowing = (knee.is_bound && limit <= NARROWED_MAX).then(Narrowing::default);
         self.refine_from = knee.at;
         let schedule = &mut self.schedule;
         schedule.evident = None;
@@ -93,6 +93,13 @@ impl ConcurrencyLimiter {
         schedule.trial = after(now, 4.0 * knee.base + drains);
         self.probe =
             UpwardProbe { id: self.probe.id, next: after(now, drains + 3.0 * knee.base), ..UpwardProbe::default() };
+    }
+
+    /// Starts the drain to a new limit, at this rate and with this base latency.
+    pub(super) fn begin_drain(&mut self, now: Tick, limit: f64, rate: f64, base: f64) {
+        let over = (f64::from(self.flights) - limit).max(0.0) / rate;
+        let until = after(now, DRAIN * over + base);
+        self.draining = Some(LimitDrain { until, begun: Some((now, self.flights)) });
     }
 
     /// Tracks the drain to a new limit. Returns `false` while the answers are to requests from

@@ -16,8 +16,10 @@ use super::{ConcurrencyLimiter, OpenReason, QueueRelease};
 /// calls, as the ratio for the cells of the load curve.
 const BASE_STALE: f64 = 1.5;
 /// Minimum ratio of the rate of lone calls under the new limit, by Little's law, to the rate
-/// before, and the smallest limit to which it applies, because a mean of several answers is needed.
+/// before; the same if the knee is an upper bound, where a server without a queue keeps less than a
+/// half; and the smallest limit to which they apply, because a mean of several answers is needed.
 const RATE_KEPT: f64 = 0.8;
+const RATE_KEPT_BOUND: f64 = 0.65;
 const RATE_LIMIT_MIN: f64 = 4.0;
 /// Time without an answer to mergeable calls after which a limit has nothing to gain, in mean batch
 /// latencies, and its minimum in nanoseconds. A number of lone answers in a row while calls wait is
@@ -169,6 +171,7 @@ impl ConcurrencyLimiter {
                 self.back_off_jumps(now);
                 self.release(now, OpenReason::NoQueue);
             }
+            GrowthOutcome::Base { latency, .. } if self.narrow(now, limit, latency) => {}
             GrowthOutcome::Base { latency, items } => {
                 (self.level.lone, self.level.lone_items) = (latency, items);
                 if self.growth.is_renewed() {
@@ -204,6 +207,12 @@ impl ConcurrencyLimiter {
     /// the jump.
     fn is_rate_lower(&self, limit: f64, latency: f64) -> bool {
         let before = self.knee.map_or(0.0, |knee| knee.rate);
-        limit >= RATE_LIMIT_MIN && limit / latency < RATE_KEPT * before
+        let kept = match self.narrowing {
+            // A lower rate ends the search for the knee below the first limit.
+            Some(narrowing) if narrowing.is_begun() => return false,
+            Some(_) => RATE_KEPT_BOUND,
+            None => RATE_KEPT,
+        };
+        limit >= RATE_LIMIT_MIN && limit / latency < kept * before
     }
 }

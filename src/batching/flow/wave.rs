@@ -192,7 +192,7 @@ impl WavePair {
         }
         let rate = beside / after.mean.max(1.0);
         let at = unqueued_calls(&self.first, rate);
-        Some(Some(Knee { at, base: at / rate, rate }))
+        Some(Some(Knee { at, base: at / rate, rate, is_bound: false }))
     }
 }
 

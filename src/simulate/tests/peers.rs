@@ -53,3 +53,41 @@ fn a_server_that_gains_nothing_by_batches_gets_single_calls() {
     assert!(calls / batches < 1.5, "{calls} calls in {batches} batches");
     assert!(run.summary_of(&SETTLED).expired == 0.0);
 }
+
+/// Returns the seconds from the change of a server to eight times its latency until half of the
+/// calls of each second are answered in two executions of the slower server.
+fn seconds_until_settled(at: Duration, seed: u64) -> usize {
+    let change = Some((Tick::default().after(at), 8.0));
+    let curve = CostCurve::Affine { a: 5.0, b: 0.05 };
+    let server = SlotServer { shift: change, jitter: Duration::from_micros(100), ..SlotServer::new(curve) };
+    let think = ThinkTime::Exponential(Duration::from_millis(2550));
+    let row = Scenario {
+        slo: Duration::from_secs(60),
+        horizon: at + Duration::from_secs(60),
+        ..Scenario::new("slower", ArrivalProcess::Closed { clients: 256, think }).server(server)
+    };
+    let mut latencies = vec![Vec::new(); 60];
+    for call in run_unbounded(&row, seed).calls {
+        let since = call.at.since(Tick::default()).checked_sub(at);
+        let second = since.and_then(|since| usize::try_from(since.as_secs()).ok());
+        if let Some(calls) = second.and_then(|second| latencies.get_mut(second)) {
+            calls.push(call.latency());
+        }
+    }
+    let settled = |calls: &mut Vec<Duration>| {
+        calls.sort_unstable();
+        calls.get(calls.len() / 2).is_some_and(|median| *median < Duration::from_millis(150))
+    };
+    let last = latencies.iter_mut().rposition(|calls| !settled(calls));
+    last.map_or(0, |last| last + 1)
+}
+
+/// The curve is measured anew after the change, when hundreds of calls queue inside the server. Its
+/// least loaded point is a queue, and no base.
+#[test]
+fn a_server_that_becomes_slower_under_load_is_limited_to_its_new_knee() {
+    let mut seconds: Vec<usize> = (0..20).map(|seed| seconds_until_settled(Duration::from_secs(1), seed)).collect();
+    seconds.sort_unstable();
+    // The queue at the change takes 4 s to drain.
+    assert!(seconds[17] <= 12, "{seconds:?}");
+}
