@@ -1,9 +1,9 @@
 //! Search for a knee below the first limit, after a jump from a curve that has no unloaded cell.
 //!
-//! After a change of a server that is loaded, and after a restart, calls queue at every load that is
-//! measured, so the base latency and the knee are upper bounds. The limit is then halved, with a
-//! few lone calls at each one, for as long as the server answers at the same rate. Where the rate
-//! falls, the latency is the base, and the knee is the rate before times the base, by Little's law.
+//! After a change of a loaded server, calls queue at every load that is measured, so the base latency
+//! and the knee are upper bounds. The limit is then halved, with a few lone calls at each one, for
+//! as long as the server answers at the same rate. Where the rate falls, the latency is the base,
+//! and the knee is the rate before times the base, by Little's law.
 
 use super::super::math::{float, whole};
 use super::super::tick::Tick;
