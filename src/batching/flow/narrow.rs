@@ -1,9 +1,9 @@
 //! Search for a knee below the first limit, after a jump from a curve that has no unloaded cell.
 //!
-//! After a change of a loaded server, calls queue at every load that is measured, so the base latency
-//! and the knee are upper bounds. The limit is then halved, with a few lone calls at each one, for
-//! as long as the server answers at the same rate. Where the rate falls, the latency is the base,
-//! and the knee is the rate before times the base, by Little's law.
+//! After a change of a loaded server, calls queue at every load that is measured, so the base
+//! latency and the knee are upper bounds. The limit is then halved, with a few lone calls at each
+//! one, for as long as the server answers at the same rate. Where the rate falls, the latency is
+//! the base, and the knee is the rate before times the base, by Little's law.
 
 use super::super::math::{float, whole};
 use super::super::tick::Tick;
@@ -58,7 +58,8 @@ impl ConcurrencyLimiter {
         if found <= limit {
             return false;
         }
-        // Lone calls are measured once more: a base from a lower limit makes batches look expensive.
+        // Lone calls are measured once more: beside a base from a lower limit, batches would look
+        // expensive.
         self.set_limit(found);
         self.growth = BatchCap::lone();
         self.schedule.since = now;
